@@ -36,6 +36,9 @@ def dump(
     """Writes everything that is decided in the store: YAML, or JSON with -o json or to a FILE.json. Secrets are masked."""
     with session.client() as client:
         found = client.json("GET", "/dump", timeout=LONG, params={"kinds": ",".join(kinds)} if kinds else {})
+    unread = [kind for kind, items in found.items() if items is None]
+    if unread and not kinds:
+        raise CommandError(f"you may not read all {', '.join(unread)}: say with --kind what the dump is to have")
     found = {kind: items for kind, items in found.items() if items is not None}
     as_json = session.out.format is Format.json or file.suffix == ".json"
     text = json.dumps(found, indent=2, ensure_ascii=False) + "\n" if as_json else written(found)

@@ -63,11 +63,11 @@ Wanted = msgspec.defstruct(
 """What the store is to have, by kind; a kind that is absent or null is left alone. Every setting that is left out has its default. The mask
 of a secret (********) stands for the one that is stored."""
 Dump = msgspec.defstruct("Dump", [(kind, list[dict[str, Any]] | None, None) for kind in KINDS], kw_only=True, module=__name__)
-"""Everything of these kinds, as `sync` takes it. Secrets are masked."""
+"""Everything of these kinds, as `sync` takes it. Secrets are masked. null: not asked for, or the caller may not read all of it."""
 
 
 class DumpQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """kinds: only these, with commas between them."""
+    """kinds: these, with commas between them; absent: all that the caller may read."""
 
     kinds: Annotated[str, Meta(max_length=256)] | None = None
 
@@ -128,12 +128,20 @@ class Item:
 # --- reading
 
 
+def rights(kind: str) -> tuple[str, ...]:
+    """What it takes to read all of a kind."""
+    return (f"{kind}:read", FIELDS["endpoints", "address"]) if kind == "engines" else (f"{kind}:read",)
+
+
+def readable(call: Call) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if all(call.access.may(permission) for permission in rights(kind)))
+
+
 async def held(call: Call, kinds: Sequence[str]) -> Held:
     """All of these kinds at one moment. Raises PermissionDenied, StoreUnavailable, and RequestError for too many."""
     for kind in kinds:
-        call.require(f"{kind}:read")
-    if "engines" in kinds:
-        call.require(FIELDS["endpoints", "address"])
+        for permission in rights(kind):
+            call.require(permission)
     for _ in range(READINGS):
         head = (await call.store.changes_since(NEVER, 1)).head
         found = Held({kind: await _all(call, kind) for kind in kinds if kind != "keys"}, await _keys(call) if "keys" in kinds else {})
@@ -206,14 +214,15 @@ def _counting_keys(call: Call, found: Held) -> list[KeyRecord]:
 
 
 async def dump(call: Call) -> Answer:
-    kinds = KINDS if call.query.kinds is None else tuple(call.query.kinds.split(","))
+    """Without `kinds`, those that the caller may read whole; the others are null."""
+    kinds = readable(call) if call.query.kinds is None else tuple(call.query.kinds.split(","))
     for kind in kinds:
         if kind not in KINDS:
             raise RequestError(f"There is no kind {kind[:64]!r}; there are {', '.join(KINDS)}.", param="kinds")
     found = await held(call, kinds)
 
     def listed() -> Steps[dict[str, Any]]:
-        answer: dict[str, Any] = {}
+        answer: dict[str, Any] = dict.fromkeys(KINDS)
         for collection in COLLECTIONS:
             if collection.kind not in kinds:
                 continue
