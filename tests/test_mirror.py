@@ -83,7 +83,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/stored_engines.py": ("tests/e2e/test_admin_fleet.py", "api_key"),
     "admin/resources/stored_fleet.py": ("tests/e2e/test_admin_fleet.py", "in_use"),
     "admin/resources/suspensions.py": ("tests/e2e/test_people.py", "/suspend"),
-    "admin/resources/sync.py": ("tests/e2e/test_sync.py", '"/sync"'),
     "admin/resources/table.py": ("tests/e2e/test_admin_schema.py", "openapi"),
     "admin/resources/tenants.py": ("tests/e2e/test_admin.py", "/tenants"),
     "admin/resources/tokens.py": ("tests/e2e/test_tokens_admin.py", "/revocations"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, cast
 
 from admin.context import ResourceCheck, RoleBook
@@ -42,9 +43,25 @@ class Afterwards:
 
     def beside(self, kind: str) -> list[Body]:
         """What is written with a resource of this kind, itself included."""
-        if kind in ("roles", "bindings"):
-            return [one for one in self.written if one[0] in ACCESS]
-        return self.written
+        return self.access if kind in ("roles", "bindings") else self.written
+
+    @cached_property
+    def access(self) -> list[Body]:
+        return [one for one in self.written if one[0] in ACCESS]
+
+    @cached_property
+    def bodies(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """The roles and bindings among what is written, by kind and name."""
+        found: dict[str, dict[str, dict[str, Any]]] = {"roles": {}, "bindings": {}}
+        for kind, body in self.written:
+            if kind in found:
+                found[kind][str(body["name"])] = body
+        return found
+
+    @cached_property
+    def overlooked(self) -> frozenset[str]:
+        """Bindings that are no longer as they are now."""
+        return frozenset((*self.bodies["bindings"], *(name for kind, name in self.gone if kind == "bindings")))
 
 
 class _Store:
@@ -72,8 +89,8 @@ class _Store:
         known = self._then.resources.get(kind)
         if known is None:
             return await self._now.list(kind, tenant=tenant, prefix=prefix, limit=limit, cursor=cursor)
-        found = (one for name, one in sorted(known.items()) if name.startswith(prefix) and within(one.tenant, tenant))
-        return Page(tuple(found))
+        found = [one for name, one in known.items() if name.startswith(prefix) and within(one.tenant, tenant)]
+        return Page(tuple(sorted(found, key=lambda one: one.name)))
 
     async def list_keys(self, *, tenant: Tenants = None, **others: Any) -> Page[KeyRecord]:
         if self._then.keys is None:
@@ -92,24 +109,21 @@ class _Roles:
     """A RoleBook that knows the roles and bindings there will be. What callers hold is what they hold now."""
 
     def __init__(self, call: Call, then: Afterwards) -> None:
-        self._now, self._matches, self._gone = call.ports.roles, call.ports.matches, then.gone
-        self._roles = {str(body["name"]): body for kind, body in then.written if kind == "roles"}
-        self._bindings = {str(body["name"]): body for kind, body in then.written if kind == "bindings"}
+        self._now, self._matches, self._then = call.ports.roles, call.ports.matches, then
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now, name)
 
     async def permitted(self, role: str) -> Permitted | None:
-        if (body := self._roles.get(role)) is not None:
+        if (body := self._then.bodies["roles"].get(role)) is not None:
             return self._now.meaning(role, body["permissions"], body["confined"])
-        return None if ("roles", role) in self._gone else await self._now.permitted(role)
+        return None if ("roles", role) in self._then.gone else await self._now.permitted(role)
 
     async def naming(self, kind: str, name: str, tenant: str, without: Collection[str] = ()) -> str | None:
-        for binding, body in self._bindings.items():
+        for binding, body in self._then.bodies["bindings"].items():
             if f"{kind}/{name}" in body["subjects"] and self._matches(body["tenant"], tenant):
                 return binding
-        overlooked = {*without, *self._bindings, *(other for each, other in self._gone if each == "bindings")}
-        return await self._now.naming(kind, name, tenant, overlooked)
+        return await self._now.naming(kind, name, tenant, self._then.overlooked.union(without))
 
 
 class _Check:

@@ -6,6 +6,7 @@ decided: keys that have ended, users' own keys, and users whom only a login has 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ def decided(collection: Collection[Any], name: str, body: dict[str, Any]) -> dic
     return found
 
 
-def _counts(call: Call, collection: Collection[Any], one: Resource) -> bool:
+def counts(collection: Collection[Any], one: Resource) -> bool:
     """Whether somebody has decided it: not a user whom only a login has made."""
     if collection.kind != "users" or one.body.get("source", "local") == "local":
         return True
@@ -228,7 +229,7 @@ async def dump(call: Call) -> Answer:
                 continue
             ours, answer[collection.kind] = filed(call, collection.kind), []
             for name, one in sorted(found.resources[collection.kind].items()):
-                if name not in ours and _counts(call, collection, one):
+                if name not in ours and counts(collection, one):
                     body = references.masked(decided(collection, name, one.body))
                     answer[collection.kind].append(shown(body, collection.settings))
                 yield
@@ -265,7 +266,7 @@ async def plan(call: Call) -> tuple[Held, list[Item], int]:
                     items.append(item)
                 yield
             for name, one in sorted(known.items()):
-                if name not in wanted and name not in ours and _counts(call, collection, one):
+                if name not in wanted and name not in ours and counts(collection, one):
                     gone = decided(collection, name, one.body)
                     items.append(Item(collection.kind, name, "deleted", collection.diff(gone, None), one, collection))
                 yield
@@ -361,6 +362,7 @@ async def sync(call: Call) -> Answer:
         _refuse_deletions([item.path for item in doing if item.action == "deleted"])
     then = _afterwards(found, doing)
     for item in doing:
+        await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await _examine(call, then, item)
     await _write(call, doing)

@@ -1,0 +1,50 @@
+"""What a dump has of the store: settings in the form of today, and only what somebody has decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admin.resource import Collection
+from admin.resources.bindings import BINDINGS
+from admin.resources.sync import COLLECTIONS, KINDS, counts, decided
+from admin.resources.tenants import TENANTS
+from admin.resources.users import USERS
+from gateway.config.additions import KINDS as CONFIGURED
+from gateway.core.storage import Resource
+
+
+@pytest.mark.parametrize(
+    ("collection", "body", "wanted"),
+    [
+        (TENANTS, {"models": ["m"]}, {"name": "n", "models": ["m"], "networks": [], "display_name": ""}),
+        (BINDINGS, {"role": "r", "principal": "ci", "tenant": "acme"}, {"role": "r", "subjects": ["principal/ci"], "effect": "allow"}),
+        (USERS, {"source": "oidc"}, {"name": "n@t", "groups": [], "roles": []}),
+        (TENANTS, {"models": 5, "from": "a later version"}, {"name": "n", "models": 5}),
+    ],
+)
+def test_a_body_of_another_version_is_shown_in_the_form_of_today(collection: Collection[Any], body: Any, wanted: dict[str, Any]) -> None:
+    whole = decided(collection, str(wanted.get("name", "n")), body)
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
+    assert {name: found[name] for name in wanted} == wanted and "source" not in found
+    assert decided(collection, whole["name"], found) == whole
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"source": "oidc"}, False),
+        ({"source": "oidc", "groups": [], "description": ""}, False),
+        ({"source": "oidc", "groups": ["staff"]}, True),
+        ({"source": "local"}, True),
+        ({}, True),
+    ],
+)
+def test_a_user_whom_only_a_login_has_made_is_not_decided(body: dict[str, Any], expected: bool) -> None:
+    assert counts(USERS, Resource("users", "ann@acme", "acme", 1, body, 0.0, 0.0, "")) is expected
+
+
+def test_every_kind_that_is_configured_in_the_store_is_in_a_dump() -> None:
+    assert set(KINDS) == {*CONFIGURED, "tenants", "groups", "users", "keys"}
+    assert [one.kind for one in COLLECTIONS] == list(KINDS[:-1])
