@@ -30,7 +30,7 @@ _SIGNS: Final = re.compile(r"[\W\d_]+")
 _DENSE: Final = re.compile("[\u3040-\u9fff\uac00-\ud7af]")
 FEWEST: Final = 3
 """Different words that a text needs to have a language, where words have spaces between them."""
-_EXTRA: Final = "pip install 'gatehouse[language]'"
+_EXTRA: Final = "pip install '.[language]'"
 
 
 class LanguageSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

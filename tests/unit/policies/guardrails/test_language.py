@@ -117,5 +117,5 @@ def test_settings_that_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="sources: it reads no text"):
         made(sources=[])
     monkeypatch.setattr(language, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"not installed: pip install 'gatehouse\[language\]'"):
+    with pytest.raises(ConfigError, match=r"not installed: pip install '\.\[language\]'"):
         made()
