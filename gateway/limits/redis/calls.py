@@ -47,12 +47,13 @@ class Asked:
 
 class Note(NamedTuple):
     """Something to be charged (or given back, below 0) without a question. slots: to be given back; below 0, it was admitted without Redis
-    by one of so many processes, and time has refilled it here since `taken_at`."""
+    by one of so many processes, and time has refilled it here since `taken_at`. late: Redis admitted it too late for anybody to use."""
 
     pot: Pot
     taken_at: int
     slots: int
     amounts: list[int]
+    late: bool = False
 
 
 class Take(NamedTuple):
@@ -134,7 +135,7 @@ class Call:
 
     def note(self, note: Note) -> None:
         self.notes.append(note)
-        self._notes += (self._index(note.pot), note.taken_at, note.slots)
+        self._notes += (self._index(note.pot), -note.taken_at if note.late else note.taken_at, note.slots)
         self._notes += note.amounts
 
     def hold(self, pot: Pot, slots: int, whole: bool) -> None:

@@ -9,6 +9,7 @@ from gateway.core.ports import Reservation
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal
 from gateway.limits.bucket import Amounts
+from gateway.limits.redis.calls import Note
 from gateway.limits.redis.pot import Pot
 
 IN_HAND: Final = -1
@@ -74,6 +75,18 @@ def owed(part: Part, usage: Usage | None, currency: str, again: bool) -> list[in
     for index, cost in enumerate(ticks):
         amounts[index] -= cost
     return amounts
+
+
+def add_unused(unused: dict[Pot, Note], parts: list[Part], taken_at: int) -> None:
+    """Redis has admitted what was decided without it. One note for each bucket of a call: what drained since counts once in it."""
+    for part in parts:
+        pot, ticks = part.pot, part.ticks or []
+        slots, before = 1 if pot.shape.concurrent else 0, unused.get(pot)
+        amounts = [-cost for cost in ticks]
+        if before is not None:
+            slots += before.slots
+            amounts = [one + more for one, more in zip(before.amounts, amounts, strict=True)]
+        unused[pot] = Note(pot, taken_at, slots, amounts, late=True)
 
 
 Decision = tuple[Signal[Reservation], Reservation | None, GatehouseError | None]

@@ -14,7 +14,8 @@ The call:
         shapes      for each bucket [slots, how long a session may last, whether it is enforced, then for each meter: unit, drain, burst,
                     begin, end]: see gateway.limits.redis.meters
         notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement. Slots below 0: what one of so many
-                    processes admitted by itself and has not drained away; it counted one part of what drains from `taken_at` on
+                    processes admitted by itself and has not drained away; it counted one part of what drains from `taken_at` on.
+                    `taken_at` below 0: this was admitted then, and too late for anybody to use
         holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots
         asks        flat: number of buckets, then for each bucket its number and the amount of each meter; for each request
         takes       flat: bucket, for how many requests a share is wanted, then for each meter: what is left of the process's share, what it
@@ -26,6 +27,9 @@ given of each meter, and each meter's debt]. Times are microseconds.
 
 What a request used counts in the window in which it was admitted: a budget is charged nothing by settlements of reservations from before
 its window began, or before it was made full again.
+
+What an answer admitted that came too late comes back less what has drained since: if the bucket would have been full without it, it was
+not refilled, and others have had that since.
 
 What drains counts once: while processes come back from an outage one after the other, those that are back have the whole of it, and the
 others still count their parts. So what these admitted since the bucket was full at last is charged whole.
@@ -240,7 +244,8 @@ if number > done then
   local at, last = 1, #notes
   while at <= last do
     local index, taken_at, slots = notes[at], notes[at + 1], notes[at + 2]
-    local found = bucket(index)
+    local found, late = bucket(index), taken_at < 0
+    if late then taken_at = -taken_at end
     if slots > 0 then take_slots(found, -slots) end
     at = at + 3
     for meter = 1, found.count do
@@ -254,7 +259,8 @@ if number > done then
       if amount > 0 and not earlier then
         charge(found, meter, amount)
       elseif amount < 0 and found.idle[meter] <= taken_at then
-        give_back(found, meter, -amount)
+        if late then amount = amount + math.max(0, now - taken_at) * math.max(0, found.shape[5 * meter]) end
+        if amount < 0 then give_back(found, meter, -amount) end
       end
     end
     changed[index] = true

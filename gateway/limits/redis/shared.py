@@ -27,7 +27,7 @@ from gateway.limits.redis.away import Outage, limits_unavailable
 from gateway.limits.redis.bounds import AGAIN, HANGING, LONGEST_PROBE, LOOK, MOST_KEPT, MOST_WAITING, NOTE, PROBE, RENEW
 from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded
 from gateway.limits.redis.events import Events
-from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, go_on, owed
+from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, add_unused, go_on, owed
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
 from gateway.transport.redis.connection import Connection, Unreachable
@@ -263,6 +263,7 @@ class SharedLimits:
         """Everything is noted before the first request goes on."""
         now, ours, place = found[0], self.now(), 1
         done: list[Decision] = []
+        unused: dict[Pot, Note] = {}
         for asked in call.asked:
             admitted, signal = found[place] == 1, asked.signal
             place += 1
@@ -282,7 +283,7 @@ class SharedLimits:
                 place = after
             if signal is None:  # it was too late
                 if admitted:
-                    self._give_back(parts, now)
+                    add_unused(unused, parts, now)
                 continue
             self._waiting -= 1
             if admitted:
@@ -291,6 +292,8 @@ class SharedLimits:
                 for pot, ticks in zip(asked.pots, asked.ticks, strict=True):
                     pot.refused(ticks)
                 done.append((signal, None, exceeded(asked.pots, asked.units, 0)))
+        for note in unused.values():
+            self._note(note)
         self.advance.answered(call, found, place, ours)
         for decision in done:
             go_on(*decision)
@@ -303,12 +306,6 @@ class SharedLimits:
                 self._unenforced(name)
         shown = headers.line(asked.pots[0], 0) if len(asked.pots) == 1 else headers.lines(asked.pots, 0)
         return SharedHeld(self, asked.amounts, parts, now, outage, shown, tuple(would))
-
-    def _give_back(self, parts: list[Part], taken_at: int) -> None:
-        """Redis has admitted what was decided without it."""
-        for part in parts:
-            assert part.ticks is not None
-            self._note(Note(part.pot, taken_at, 1 if part.pot.shape.concurrent else 0, [-cost for cost in part.ticks]))
 
     def _refused(self, call: Call, error: RedisError) -> None:
         """An error as the answer: nothing of the call was done."""
