@@ -11,6 +11,7 @@ from msgspec import inspect
 
 from admin.moments import LAST, WORDS, seconds
 from gateway.core.specs import DURATIONS, Name
+from gateway.core.standing import TARGET
 from gateway.core.units import DURATION, SIZE, duration, number, size
 
 _DURATIONS: Final = tuple(map(inspect.type_info, DURATIONS))
@@ -28,6 +29,7 @@ _WORDS: Final = {
     r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
     r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
     r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$": "the cursor of the previous page",
+    TARGET: "all, or one of key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID and model/NAME",
 }
 """The meaning of patterns, for people."""
 _PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")

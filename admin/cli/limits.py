@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -68,8 +69,10 @@ def change(
         now = client.get(f"/limits/{name(limit)}")
         for what, text in (("requests", requests), ("tokens", tokens)):
             if text is not None:
-                changes[what] = _rate(text, what)
+                changes[what] = rate_of(text, what)
         if budget is not None:
+            if not math.isfinite(budget):
+                raise UsageError(f"--budget: {budget} is not an amount; write a number, such as 500")
             if not now.get("budget"):
                 raise UsageError(f"the limit {limit!r} has no budget to change")
             changes["budget"] = {**now["budget"], "amount": budget}
@@ -121,10 +124,13 @@ def _scope(client: Client, limit: str, principal: str) -> str:
     return scopes[0]
 
 
-def _rate(text: str, what: str) -> dict[str, Any]:
+def rate_of(text: str, what: str) -> dict[str, Any]:
     rate, slash, per = text.partition("/")
     try:
-        return {"rate": float(rate), "per": duration(per)} if slash else {"rate": float(rate)}
+        number = float(rate)
+        if not math.isfinite(number):
+            raise ValueError(rate)
+        return {"rate": number, "per": duration(per)} if slash else {"rate": number}
     except ValueError:
         raise UsageError(f"--{what}: {text!r} is not a rate; write RATE/PERIOD, such as 100/1m") from None
 

@@ -69,6 +69,7 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
         ("/limits", {"name": "l", "requests": {"rate": 1e-300, "burst": 1}}, 400, "requests.rate", ">= 1e-06"),
         ("/limits", {"name": "l", "concurrent": 10**30}, 400, "concurrent", "<= 9007199254740992"),
         ("/model-uploads", {"name": "../x", "size": 1, "sha256": "0" * 64}, 400, "name", "It must be 1 to 120 letters"),
+        ("/halts", {"target": "nonsense", "reason": "x"}, 400, "target", "It must be all, or one of key/ID"),
         ("/tenants", {"name": "no spaces"}, 400, "name", "It must be 1 to 128 letters"),
     ],
 )

@@ -20,6 +20,7 @@ from admin.cli import output, profile
 from admin.cli.client import ApiError, Client
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration, expiry
+from admin.cli.limits import rate_of
 from admin.cli.profile import Profile
 from admin.cli.session import DEFAULT_URL, changed, resolve
 from admin.cli.usage import first_day
@@ -30,6 +31,13 @@ from gateway.app.main import app
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return tmp_path
+
+
+@pytest.mark.parametrize("text", ["nan/1m", "inf", "-inf/1s", "1e400/1m", "ten", "/1m"])
+def test_a_limit_is_set_to_numbers_only(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--requests: .* is not a rate; write RATE/PERIOD"):
+        rate_of(text, "requests")
+    assert rate_of("9/1m", "requests") == {"rate": 9.0, "per": 60.0}
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("30d", 2592000), ("2w", 1209600)])
