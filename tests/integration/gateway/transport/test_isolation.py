@@ -76,7 +76,7 @@ class Caller:
 
 async def test_cancelled_requests_leak_nothing_to_others() -> None:
     async with FakeEngine() as engine:
-        client = EndpointClient(engine.address, max_idle=WORKERS)
+        client = EndpointClient(engine.address, max_idle=WORKERS, connect_timeout=60.0)
         callers = [Caller(client, number) for number in range(WORKERS)]
         await asyncio.gather(*(caller.run(REQUESTS // WORKERS) for caller in callers))
         cancelled, finished = sum(c.cancelled for c in callers), sum(c.finished for c in callers)
