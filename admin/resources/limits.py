@@ -96,7 +96,7 @@ LIMITS = Limits("limits", "limit", LimitSpec, in_file, tenant_of, check)
 
 class AmountState(msgspec.Struct, kw_only=True):
     """resets_in: seconds until it is full again, or its window ends; null where time alone does not tell. in_hand: of what is used, what
-    processes have taken in advance."""
+    the processes of this replica have taken in advance and may still give back."""
 
     amount: str
     unit: str

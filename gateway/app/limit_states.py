@@ -103,15 +103,18 @@ class LimitStates:
         amounts = []
         for index, meter in enumerate(meters_of(spec)):
             resets: float | None = None
+            hand = 0
             if meter.durable:
                 _, given = counted(stored.get(meter.name), Ask(spec.name, meter, key, ""), wall)
                 left = given.left
                 resets = given.seconds if meter.budget is not None and isinstance(meter.budget.window, str) else None
+                if bucket is not None and (stock := bucket.cells[index].stock) is not None:
+                    hand = max(0, stock.hand + bucket.outside(index))
             else:
                 debt = 0 if bucket is None else bucket.debt(index, now)
                 left = meter.level(debt)
                 resets = None if meter.frozen else max(0, debt) / SECOND
-            amounts.append(amount_of(meter, left, resets))
+            amounts.append(amount_of(meter, left, resets, hand))
         return bucket_view(spec, written(key), amounts, 0 if bucket is None else bucket.in_use)
 
 

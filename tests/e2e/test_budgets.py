@@ -86,6 +86,7 @@ def test_it_is_seen_changed_and_reset(tmp_path: Path, engine: EngineThread) -> N
     limits = [
         {"name": "day", "budget": {"amount": 10, "unit": "requests", "window": "day"}},
         {"name": "minute", "requests": {"rate": 100, "per": "1m"}},
+        {"name": "large", "budget": {"amount": 1_000_000, "unit": "requests", "window": "day"}},
     ]
     config = adminapi.config(tmp_path / "state", engine.port, limits=limits)
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as gateway:
@@ -103,7 +104,10 @@ def test_it_is_seen_changed_and_reset(tmp_path: Path, engine: EngineThread) -> N
         assert by_name["day"]["amounts"][0] | {"resets_in": 0} == {
             "amount": "budget_requests", "unit": "requests", "most": 10, "used": 10, "left": 0, "resets_in": 0, "in_hand": 0,
         }  # fmt: skip
-        assert 85 <= by_name["minute"]["amounts"][0]["left"] <= 95
+        assert 85 <= by_name["minute"]["amounts"][0]["left"] < 100
+        large = by_name["large"]["amounts"][0]
+        assert large["in_hand"] > 0 and large["used"] + large["left"] == 1_000_000
+        assert 10 <= large["used"] - large["in_hand"] <= 20, "what was used is what is not in hand"
         (bucket,) = json.loads(cli("limits", "state", "day", "--output", "json"))
         assert bucket["scope"] == by_name["day"]["scope"] == "acme/api_key/test"
         told = [one["detail"]["percent"] for one in gateway.audit() if one.get("event") == "budget_used"]
