@@ -45,12 +45,12 @@ IMPLEMENTATIONS = {
     "content, block": Case("content", {"urls": {}}, "https://joe@example.com/"),
     "content, mask": Case("content", {"urls": {"allow": ["example.org"]}, "action": "mask"}, "https://example.com/secret?a=b"),
     "language": Case("language", {"allow": ["en"]}, GERMAN),
-    "classifier": Case("classifier", {"model": "m", "labels": {"bad": 0.9}}),
-    "entities, mask": Case("entities", {"model": "m"}),
-    "entities, block": Case("entities", {"model": "m", "entities": {"person": "block"}}),
-    "judge": Case("judge", {"model": "m", "template": "json", "policy": "No secret plans.", "max_bytes": 10_000_000}),
-    "topics": Case("topics", {"model": "m", "deny": {"plans": [FORBIDDEN]}, "max_bytes": 10_000_000}),
-    "http": Case("http", {"url": "the server of the test", "timeout": 10.0}),
+    "classifier": Case("classifier", {"model": "m", "labels": {"bad": 0.9}, "timeout": 60.0}),
+    "entities, mask": Case("entities", {"model": "m", "timeout": 60.0}),
+    "entities, block": Case("entities", {"model": "m", "entities": {"person": "block"}, "timeout": 60.0}),
+    "judge": Case("judge", {"model": "m", "template": "json", "policy": "No secret plans.", "max_bytes": 10_000_000, "timeout": 60.0}),
+    "topics": Case("topics", {"model": "m", "deny": {"plans": [FORBIDDEN]}, "max_bytes": 10_000_000, "timeout": 60.0}),
+    "http": Case("http", {"url": "the server of the test", "timeout": 60.0}),
 }
 """To add a guardrail, add one; `url` is that of a server that flags FORBIDDEN."""
 HARMLESS = ["", "hello", "Grüße, 世界 👋🏽", "a\nb\tc\u200d", "secret", "plan secret", "x" * 5000, "\ud800"]
