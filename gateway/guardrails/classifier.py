@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.core.asking import Asker, summed
-from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
+from gateway.core.asking import Answered, Asker
+from gateway.core.errors import EngineError
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.specs import Spec, Timeout
@@ -23,12 +23,10 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, Finding, Principal, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
+from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, read_whole
 
 REASON: Final = "The text is not allowed here."
 PATH: Final = b"/v1/classify"
-SHORTEST: Final = 8
-"""Characters of a window that is not divided any more."""
 Source = Literal["system", "user", "assistant", "tool", "other"]
 
 
@@ -141,32 +139,13 @@ class Classifier:
         self, asked: list[Piece], seconds: float, principal: Principal | None, labels: frozenset[str]
     ) -> tuple[list[tuple[Piece, dict[str, float]]], Usage]:
         """The probability of each label in `labels` for every piece, in any order."""
-        until = time.monotonic() + seconds
-        scored: list[tuple[Piece, dict[str, float]]] = []
-        usages: list[Usage] = []
-        while asked:
-            batch, asked = asked[: self._settings.batch], asked[self._settings.batch :]
-            left = until - time.monotonic()
-            if left <= 0:
-                raise EngineTimeout(f"The model {self.model!r} did not answer within {seconds:g} s.")
-            question: dict[str, Any] = {"input": [sendable(piece.text) for piece in batch]}
-            try:
-                answered = await self._asker.ask(self.model, PATH, question, left, principal, labels)
-            except ContextLengthExceeded:  # by an engine that does not cut
-                longest = max(len(piece.text) for piece in batch)
-                asked = [one for piece in batch for one in (self._shorter([piece]) if 2 * len(piece.text) > longest else [piece])] + asked
-                continue
-            usages.append(answered.usage)
-            scores, cut = self._read(answered.body, len(batch))
-            scored += [(piece, scores[index]) for index, piece in enumerate(batch) if index not in cut]
-            asked = self._shorter([batch[index] for index in sorted(cut)]) + asked
-        return scored, summed(usages)
+        settings = self._settings
 
-    def _shorter(self, cut: list[Piece]) -> list[Piece]:
-        """Pieces that the model could not read whole, or that are too many for it, in halves."""
-        if any(len(piece.text) < 2 * SHORTEST for piece in cut):
-            raise EngineError(f"The model {self.model!r} cannot read {2 * SHORTEST} characters.")
-        return [half for piece in cut for half in piece.halves(self._settings.overlap)]
+        async def ask(question: dict[str, Any], left: float) -> Answered:
+            return await self._asker.ask(self.model, PATH, question, left, principal, labels)
+
+        until = time.monotonic() + seconds
+        return await read_whole(asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, until=until)
 
     def _read(self, body: bytes, count: int) -> tuple[list[dict[str, float]], set[int]]:
         """The scores of each piece, and the numbers of those that were cut. Raises EngineError."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
-from gateway.core.errors import EngineError
+from gateway.core.asking import Answered, summed
+from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
 from gateway.core.types import MOST_FINDINGS, Finding, Usage, Verdict
+
+SHORTEST: Final = 8
+"""Characters of a window that is not divided any more."""
+T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -37,6 +43,47 @@ def pieces(texts: Sequence[str], window: int, overlap: int) -> list[Piece]:
                 break
             start += window - overlap
     return found
+
+
+async def read_whole(
+    asked: list[Piece],
+    ask: Callable[[dict[str, Any], float], Awaitable[Answered]],
+    read: Callable[[bytes, int], tuple[Sequence[T], set[int]]],
+    *,
+    model: str,
+    batch: int,
+    overlap: int,
+    until: float,
+) -> tuple[list[tuple[Piece, T]], Usage]:
+    """What a model says of every piece, in any order; pieces that it cannot read whole are asked about in halves.
+
+    ask: puts a question, within so many seconds. read: of an answer to so many pieces, what it says of each, and which were cut. until: by
+    the monotonic clock. Raises EngineTimeout, EngineError.
+    """
+
+    def halves(cut: list[Piece]) -> list[Piece]:
+        if any(len(piece.text) < 2 * SHORTEST for piece in cut):
+            raise EngineError(f"The model {model!r} cannot read {2 * SHORTEST} characters.")
+        return [half for piece in cut for half in piece.halves(overlap)]
+
+    found: list[tuple[Piece, T]] = []
+    usages: list[Usage] = []
+    while asked:
+        part, asked = asked[:batch], asked[batch:]
+        left = until - time.monotonic()
+        if left <= 0:
+            raise EngineTimeout(f"The model {model!r} did not answer in time.")
+        try:
+            answered = await ask({"input": [sendable(piece.text) for piece in part]}, left)
+        except ContextLengthExceeded:  # by an engine that does not cut
+            longest = max(len(piece.text) for piece in part)
+            asked = [one for piece in part for one in (halves([piece]) if 2 * len(piece.text) > longest else [piece])] + asked
+            continue
+        usages.append(answered.usage)
+        said, cut = read(answered.body, len(part))
+        found += [(piece, said[index]) for index, piece in enumerate(part) if index not in cut]
+        asked = halves([part[index] for index in sorted(cut)]) + asked
+    return found, summed(usages)
 
 
 def bounded(texts: Sequence[str], most: int) -> None:

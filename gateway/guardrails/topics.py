@@ -17,21 +17,19 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gateway.core.asking import Asker, summed
-from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
+from gateway.core.asking import Answered, Asker
+from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, Finding, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
+from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, read_whole
 
 DENIED: Final = "The text is about something that is not allowed here."
 OFF: Final = "off_topic"
 PATH: Final = b"/v1/embeddings"
-SHORTEST: Final = 8
-"""Characters of a window that is not divided any more."""
 CHECKED_EVERY: Final = 60.0
 SAME: Final = 0.999
 """Two embeddings of one sentence by one model are at least as similar."""
@@ -217,30 +215,12 @@ class Topics:
 
     async def _embedded(self, asked: list[Piece], until: float, labels: frozenset[str]) -> tuple[list[tuple[Piece, Vector]], Usage]:
         """A unit vector of every piece, in any order; of one that the model cannot read whole, one of each part."""
-        found: list[tuple[Piece, Vector]] = []
-        usages: list[Usage] = []
-        while asked:
-            batch, asked = asked[: self._settings.batch], asked[self._settings.batch :]
-            left = until - time.monotonic()
-            if left <= 0:
-                raise EngineTimeout(f"The model {self.model!r} did not answer in time.")
-            question: dict[str, Any] = {"input": [sendable(piece.text) for piece in batch], "encoding_format": "base64"}
-            try:
-                answered = await self._asker.ask(self.model, PATH, question, left, None, labels)
-            except ContextLengthExceeded:  # by an engine that does not cut
-                longest = max(len(piece.text) for piece in batch)
-                asked = [one for piece in batch for one in (self._halves([piece]) if 2 * len(piece.text) > longest else [piece])] + asked
-                continue
-            usages.append(answered.usage)
-            vectors, cut = self._read(answered.body, len(batch))
-            found += [(piece, vectors[index]) for index, piece in enumerate(batch) if index not in cut]
-            asked = self._halves([batch[index] for index in sorted(cut)]) + asked
-        return found, summed(usages)
+        settings = self._settings
 
-    def _halves(self, cut: list[Piece]) -> list[Piece]:
-        if any(len(piece.text) < 2 * SHORTEST for piece in cut):
-            raise EngineError(f"The model {self.model!r} cannot read {2 * SHORTEST} characters.")
-        return [half for piece in cut for half in piece.halves(self._settings.overlap)]
+        async def ask(question: dict[str, Any], left: float) -> Answered:
+            return await self._asker.ask(self.model, PATH, {**question, "encoding_format": "base64"}, left, None, labels)
+
+        return await read_whole(asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, until=until)
 
     def _read(self, body: bytes, count: int) -> tuple[list[Vector], set[int]]:
         """The unit vector of each piece, and the numbers of those that were cut. Raises EngineError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from gateway.core.types import ALLOW, Verdict
 from policies.guardrails import language
 from policies.guardrails.language import WINDOW, Language
 
-pytestmark = pytest.mark.skipif(find_spec("fasttext") is None, reason="fastText has no build for this Python")
 SENTENCES = {
     "en": "Could you please tell me when the next train leaves for the airport?",
     "de": "Könnten Sie mir bitte sagen, wann der nächste Zug zum Flughafen fährt?",
