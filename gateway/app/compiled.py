@@ -123,8 +123,14 @@ MODULES = (
     "policies.guardrails.injection.decoding",
     "policies.guardrails.phrase_stream",
     "policies.guardrails.phrases",
-    *(f"policies.guardrails.pii.{name}" for name in ("birth", "card", "crypto", "email", "iban", "national", "network", "phone", "ssn")),
-    *(f"policies.guardrails.recognition.{name}" for name in ("around", "automaton", "checks", "finder", "normal", "stream", "tail")),
+    *(
+        f"policies.guardrails.pii.{name}"
+        for name in ("birth", "card", "crypto", "email", "iban", "national", "network", "passport", "phone", "plate", "ssn")
+    ),
+    *(
+        f"policies.guardrails.recognition.{name}"
+        for name in ("around", "automaton", "checks", "finder", "normal", "stream", "tail", "words")
+    ),
     "policies.guardrails.secrets.context",
     "policies.guardrails.secrets.randomness",
     "policies.limits",

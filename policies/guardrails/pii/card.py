@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
-from policies.guardrails.recognition.checks import joined
 from policies.guardrails.recognition.recogniser import Recogniser
 
 _FEWEST: Final = 14
-_HEAD: Final = 16
-"""Characters that have the first four digits, whatever stands between them."""
+_FIRST: Final = 4
+"""Digits that say how many there are."""
 _LONGEST_GROUP: Final = 8
 """Of digits between separators; `1767196800123 200` is a time and a status."""
 # From the first number to the last, compared by as many digits as they have; the lengths.
@@ -40,43 +38,53 @@ _RANGES: Final = (
 )
 
 
-@lru_cache(maxsize=10_000)
-def _lengths(first: str) -> frozenset[int]:
-    """How many digits cards have that begin with these four."""
-    found: set[int] = set()
+def _by_first() -> list[int]:
+    """For each number of four digits: the lengths of the cards that begin with it, a bit for each."""
+    found = [0] * 10_000
     for low, high, lengths in _RANGES:
-        if low <= first[: len(low)] <= high:
-            found.update(lengths)
-    return frozenset(found)
+        bits = sum(1 << length for length in lengths)
+        for first in range(int(low.ljust(4, "0")), int(high.ljust(4, "9")) + 1):
+            found[first] |= bits
+    return found
+
+
+_LENGTHS: Final = _by_first()
 
 
 def _valid(text: str) -> int:
     """The longest leading part that is one, and that ends where a group of digits ends. Luhn's sum is kept for both cases: the digits at
     even places doubled, for parts with an even number of digits, and those at odd places."""
-    lengths = _lengths(joined(text[:_HEAD])[:4])
-    if not lengths:
-        return 0
-    best, count, even, odd, group, longest, last = 0, 0, 0, 0, 0, 0, len(text) - 1
-    first, same = text[0], True
-    for place in range(last + 1):
-        character = text[place]
-        if not "0" <= character <= "9":
+    data = text.encode("latin-1", "replace")
+    best = count = even = odd = group = longest = first = lengths = 0
+    size, same, begin = len(data), True, data[0]
+    for place in range(size):
+        code = data[place]
+        if code < 48 or code > 57:
             group = 0
             continue
-        digit = ord(character) - 48
+        digit = code - 48
         doubled = 2 * digit - 9 if digit > 4 else 2 * digit
-        if count % 2:
+        if count & 1:
             even, odd = even + digit, odd + doubled
         else:
             even, odd = even + doubled, odd + digit
         count += 1
         group += 1
-        same = same and character == first
+        if code != begin:
+            same = False
         if group > longest:
             longest = group
-        if count < _FEWEST or same or (odd if count % 2 else even) % 10 or count not in lengths:
+        if count < _FEWEST:
+            if count <= _FIRST:
+                first = first * 10 + digit
+                if count == _FIRST:
+                    lengths = _LENGTHS[first]
+                    if not lengths:
+                        return 0
             continue
-        if place == last or not "0" <= text[place + 1] <= "9":
+        if same or (odd if count & 1 else even) % 10 or not lengths >> count & 1:
+            continue
+        if place + 1 == size or not 48 <= data[place + 1] <= 57:
             best = place + 1 if longest == count or longest <= _LONGEST_GROUP else 0
     return best
 

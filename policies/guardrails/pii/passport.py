@@ -15,7 +15,11 @@ WORDS: Final = (
 
 def _valid(text: str) -> bool:
     """Germany's have letters and digits in any order; words have no digits."""
-    return len([one for one in text if one.isdigit()]) > 1
+    digits = 0
+    for code in text.encode("latin-1", "replace"):
+        if 48 <= code <= 57:
+            digits += 1
+    return digits > 1
 
 
 RECOGNISERS: Final = (

@@ -15,16 +15,23 @@ WORDS: Final = (
 def _valid(text: str) -> int:
     """The longest leading part that is one and ends where a group of signs ends. Capitals, as people write plates; small letters where no
     space makes words of them (`ab12cde`, but not `in 2024`)."""
-    end = len(text)
-    while end > 3:
-        part = text[:end]
-        spaces = part.count(" ")
-        if not spaces or part == part.upper():
-            digits, signs = sum(map(str.isdigit, part)), end - spaces - part.count("-")
-            if 4 <= signs <= 9 and 0 < digits < signs:
-                return end
-        end = max(text.rfind(" ", 0, end), text.rfind("-", 0, end))
-    return 0
+    data = text.encode("latin-1", "replace")
+    best = digits = dashes = spaces = 0
+    small, size = False, len(data)
+    for place in range(size + 1):
+        code = data[place] if place < size else 32
+        if 48 <= code <= 57:
+            digits += 1
+        elif 97 <= code <= 122:
+            small = True
+        elif code == 32 or code == 45:
+            if not (spaces and small) and 0 < digits < place - spaces - dashes and 4 <= place - spaces - dashes <= 9:
+                best = place
+            if code == 32:
+                spaces += 1
+            else:
+                dashes += 1
+    return best
 
 
 RECOGNISERS: Final = (

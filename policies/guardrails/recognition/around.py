@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from policies.guardrails.recognition.words import Zones
+
 if TYPE_CHECKING:
     from policies.guardrails.recognition.tail import Tail
 
@@ -29,28 +31,17 @@ class Known:
         self.match: Match | None = None
 
 
-class Said:
-    """Where the words of one set may stand. hit: the last place where one may begin; denied: such a place, where none does in truth. begin,
-    end: of the last one that stands there in truth."""
-
-    __slots__ = ("begin", "denied", "end", "hit")
-
-    def __init__(self) -> None:
-        self.hit = self.denied = self.begin = self.end = -1
-
-
 class Around:
     """What stands in a text that recognisers depend on, and what is known of it. leads: the places, in order, right behind something that
-    one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. free: of the
-    matches that need nothing right before them. signed: of those with a sign, by recogniser. said: by set of context words; heard: up to
-    where they were looked for; resume: where no word begins before that is not noted."""
+    one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. zones: where
+    they count, by set; None: nobody asked yet. free: of the matches that need nothing right before them. signed: of those with a sign, by
+    recogniser."""
 
-    __slots__ = ("free", "heard", "leads", "resume", "said", "signed", "worded")
+    __slots__ = ("free", "leads", "signed", "worded", "zones")
 
     def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
         self.leads = leads
         self.worded: bool | None = None
+        self.zones: list[Zones] | None = None
         self.free = Known()
         self.signed: dict[int, Known] = {}
-        self.said: list[Said] = []
-        self.heard = self.resume = 0

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 import re2
 
-from policies.guardrails.recognition.around import Around, Known, Match, Said
+from policies.guardrails.recognition.around import Around, Known, Match
 from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
 from policies.guardrails.recognition.normal import MARK, as_bytes, fold
-from policies.guardrails.recognition.recogniser import CONTEXT, Recogniser
+from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.recognition.tail import Tail, compiled
+from policies.guardrails.recognition.words import CONTEXT, ContextWords
 
 _MOST_HEADS: Final = 64
-_MOST_WORDS: Final = 10_000
-_LETTER: Final = 0x80
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = [code in _WORD for code in range(256)]
@@ -103,9 +102,7 @@ class Finder:
         self._valid = [one.valid for one in recognisers]
         sets = list(dict.fromkeys(one.words for one in recognisers if one.words))
         self._set_of = [sets.index(one.words) if one.words else -1 for one in recognisers]
-        self._sets = [[as_bytes(_plain(word)).replace(b"\x80", b"").lower() for word in words] for words in sets]
-        self._known_words: dict[bytes, list[int]] = {}
-        self._longest_word = max([len(word) for words in self._sets for word in words], default=0)
+        self._context = ContextWords(sets)
         self._not_after = [[chr(code) in one.not_after for code in range(256)] for one in recognisers]
         self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
@@ -221,52 +218,13 @@ class Finder:
         return False
 
     def _in_context(self, number: int, data: bytes, folded: str, place: int, around: Around) -> bool:
-        """Whether a context word of a recogniser stands before a place. One that was found counts for as long as it is near enough."""
-        said = around.said
-        if not said:
-            said = around.said = [Said() for _ in self._sets]
-        one = said[self._set_of[number]]
-        low = place - CONTEXT if place > CONTEXT else 0
-        if low <= one.begin and one.end < place:
-            return True
-        self._listen(data, low, place, around)
-        if one.hit < low or one.hit >= place or one.hit == one.denied:
-            return False
-        begin, end = self._recognisers[number].context(folded[low - 1 : place] if low else " " + folded[:place])
-        if begin < 0:
-            one.denied = one.hit
-            return False
-        one.begin, one.end = low - 1 + begin, low - 1 + end
-        return True
-
-    def _listen(self, data: bytes, low: int, place: int, around: Around) -> None:
-        """Notes which sets of words one may be of that stands there. It may note too much, never too little."""
-        words = self._words
-        if words is None or around.heard == place:
-            return
-        if place < around.heard:
-            around.said, around.resume = [Said() for _ in self._sets], 0
-        else:
-            low = max(low, around.heard - self._longest_word, around.resume)
-        around.heard = place
-        said = around.said
-        while low < place:
-            begin, end = words.Match(_UNANCHORED, data, low, place)[0]
-            if begin < 0:
-                return
-            for number in self._sets_with(data[begin:end]):
-                said[number].hit = begin
-            low = around.resume = end if data[begin] == _LETTER else begin + 1
-
-    def _sets_with(self, heard: bytes) -> list[int]:
-        """The sets of words with one that stands in a piece of text."""
-        word = heard.replace(b"\x80", b"").lower()
-        known = self._known_words.get(word)
-        if known is None:
-            known = [number for number, words in enumerate(self._sets) if any(one in word for one in words)]
-            if len(self._known_words) < _MOST_WORDS:
-                self._known_words[word] = known
-        return known
+        """Whether a context word of a recogniser stands before a place."""
+        zones = around.zones
+        if zones is None:
+            if not self._worded(data, around):
+                return False
+            zones = around.zones = self._context.zones(data, folded)
+        return zones[self._set_of[number]].cover(place)
 
     def _refused(self, number: int, data: bytes, start: int) -> bool:
         """Whether what is right before a place rules the recogniser out."""

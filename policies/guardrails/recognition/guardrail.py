@@ -13,8 +13,8 @@ from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.folding import HIDDEN_RUN, IGNORABLE, MAX_HIDDEN, has_hidden
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.normal import as_bytes, escapes, fold
-from policies.guardrails.recognition.recogniser import CONTEXT
 from policies.guardrails.recognition.stream import EntityStream
+from policies.guardrails.recognition.words import CONTEXT
 
 _MIN_KEY: Final = 16
 _AT_ONCE_ASCII: Final = 32 * 1024

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
-
-import re2
 
 from policies.guardrails.recognition.bounded import Bounded, bounded
-from policies.guardrails.recognition.normal import MARK, fold
-
-CONTEXT: Final = 48
-"""Folded characters before a candidate in which its context words are looked for."""
-_ESCAPE: Final = re.compile(r"\\[nrtbf]")
-_UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 
 
 @dataclass(frozen=True)
@@ -54,39 +44,3 @@ class Recogniser:
     def begins_word(self) -> bool:
         """Whether it begins with a letter or digit of ASCII."""
         return all(character.isascii() and (character.isalnum() or character == "_") for character in self.bounded.first)
-
-    @cached_property
-    def _ascii(self) -> Any:
-        """The words that a text of ASCII can have."""
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.case_sensitive = False
-        options.never_capture = True
-        words = [re2.escape(plain) for word in self.words if (plain := fold(word).replace(MARK, "").lower()).isascii()]
-        return re2._re2.RE2(f"[^a-z](?:{'|'.join(words) or chr(0)})(?:$|[^a-z])".encode(), options)
-
-    @cached_property
-    def _context(self) -> re.Pattern[str]:
-        words = (re.escape(fold(word).replace(MARK, "").lower()) for word in self.words)
-        return re.compile(rf"(?<![^\W\d_])(?:{'|'.join(words)})(?![^\W\d_])|(?:{'|'.join(map(re.escape, _spaceless(self.words)))})")
-
-    def in_context(self, before: str) -> bool:
-        """Whether a context word stands in the folded text before a candidate."""
-        return not self.words or self.context(" " + before)[0] >= 0
-
-    def context(self, before: str) -> tuple[int, int]:
-        """Where in the folded text before a candidate a context word stands, with the sign before it and behind it; -1 where none does. The
-        first character only says whether a word may begin behind it."""
-        if before.isascii():
-            data = before.encode("ascii")
-            if b"\\" in data:
-                data = _ESCAPE.sub("  ", before).encode("ascii")
-            begin, end = self._ascii.Match(_UNANCHORED, data, 0, len(data))[0]
-            return begin, end
-        found = self._context.search(_ESCAPE.sub("  ", before).replace(MARK, "").lower(), 1)
-        return (-1, -1) if found is None else (0, len(before))
-
-
-def _spaceless(words: tuple[str, ...]) -> list[str]:
-    """The words of scripts without spaces, which need no boundary around them."""
-    return [word for word in words if "\u2e80" <= word[0] <= "\u9fff"] or ["\x00"]

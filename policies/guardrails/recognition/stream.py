@@ -19,8 +19,8 @@ from policies.guardrails.folding import trim_hidden
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.around import Match
 from policies.guardrails.recognition.normal import as_bytes, escapes, fold, places
-from policies.guardrails.recognition.recogniser import CONTEXT
 from policies.guardrails.recognition.tail import Tail
+from policies.guardrails.recognition.words import CONTEXT
 
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 
