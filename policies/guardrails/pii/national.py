@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.checks import digits_of, has, is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
+from policies.guardrails.recognition.checks import (
+    digits_of,
+    has,
+    is_date,
+    is_short_date,
+    luhn,
+    mod_11_10,
+    number,
+    several,
+    verhoeff,
+    weighted,
+)
 from policies.guardrails.recognition.recogniser import Recogniser
 
 _SPANISH: Final = "TRWAGMYFPDXBNJZSQVHLCKE"
@@ -17,6 +28,13 @@ _ITALIAN_MONTHS: Final = "ABCDEHLMPRST"
 _ITALIAN_ODD: Final = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
 _OMOCODIA: Final = dict(zip("LMNPQRSTUV", "0123456789", strict=True))
 _BRAZILIAN: Final = (11, 10, 9, 8, 7, 6, 5, 4, 3, 2)
+_FROM_TEN: Final = _BRAZILIAN[1:]
+_NORWEGIAN: Final = (3, 7, 6, 1, 8, 9, 4, 5, 2, 1)
+_NORWEGIAN_LAST: Final = (5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1)
+_POLISH: Final = (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)
+_DUTCH: Final = (9, 8, 7, 6, 5, 4, 3, 2, -1)
+_SWISS: Final = (1, 3) * 7
+_CENTURIES: Final = (1900, 2000, 2100, 2200, 1800)
 _CHINESE: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 
 
@@ -60,23 +78,24 @@ def _spanish(text: str) -> bool:
 def _dutch(text: str) -> bool:
     """Burgerservicenummer: the eleven-test."""
     digits = digits_of(text)
-    return weighted(digits, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0 and len(set(digits)) > 1
+    return weighted(digits, _DUTCH) % 11 == 0 and several(digits, 2)
 
 
 def _belgian(text: str) -> bool:
     """Rijksregisternummer; a 2 goes before the number of those born from 2000 on."""
     digits = digits_of(text)
-    month = int(digits[2:4]) % 20
-    if month > 12 or int(digits[4:6]) > 31 or digits[6:9] in ("000", "999"):
+    if number(digits, 2, 4) % 20 > 12 or number(digits, 4, 6) > 31 or number(digits, 6, 9) in (0, 999):
         return False
-    return int(digits[9:]) in (97 - int(digits[:9]) % 97, 97 - int("2" + digits[:9]) % 97)
+    born, check = number(digits, 0, 9), number(digits, 9, 11)
+    return check == 97 - born % 97 or check == 97 - (2_000_000_000 + born) % 97
 
 
 def _polish(text: str) -> bool:
     """PESEL; the century is added to the month."""
-    century = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}[int(text[2:4]) // 20]
-    dated = is_date(century + int(text[:2]), int(text[2:4]) % 20, int(text[4:6]))
-    return dated and weighted(text, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
+    if weighted(text, _POLISH) % 10:
+        return False
+    month = number(text, 2, 4)
+    return is_date(_CENTURIES[month // 20] + number(text, 0, 2), month % 20, number(text, 4, 6))
 
 
 def _swedish(text: str) -> bool:
@@ -96,25 +115,23 @@ def _finnish(text: str) -> bool:
 def _portuguese(text: str) -> bool:
     """Número de identificação fiscal."""
     digits = digits_of(text)
-    check = 11 - weighted(digits, (9, 8, 7, 6, 5, 4, 3, 2)) % 11
-    return int(digits[8]) == (0 if check >= 10 else check) and len(set(digits)) > 1
+    check = 11 - weighted(digits, _FROM_TEN[1:]) % 11
+    return number(digits, 8, 9) == (0 if check >= 10 else check) and several(digits, 2)
 
 
 def _brazilian(text: str) -> bool:
     """Cadastro de Pessoas Físicas: two check digits."""
     digits = digits_of(text)
-    if len(set(digits)) == 1:
+    if weighted(digits, _FROM_TEN) * 10 % 11 % 10 != number(digits, 9, 10):
         return False
-    if weighted(digits[:9], _BRAZILIAN[1:]) * 10 % 11 % 10 != int(digits[9]):
-        return False
-    return weighted(digits[:10], _BRAZILIAN) * 10 % 11 % 10 == int(digits[10])
+    return weighted(digits, _BRAZILIAN) * 10 % 11 % 10 == number(digits, 10, 11) and several(digits, 2)
 
 
 def _chinese(text: str) -> bool:
     """Resident identity number (GB 11643-1999): the date, and ISO 7064 MOD 11-2."""
-    if not is_date(int(text[6:10]), int(text[10:12]), int(text[12:14])) or text[6:8] not in ("18", "19", "20"):
+    if not 18 <= number(text, 6, 8) <= 20 or not is_date(number(text, 6, 10), number(text, 10, 12), number(text, 12, 14)):
         return False
-    return "10X98765432"[weighted(text[:17], _CHINESE) % 11] == text[17].upper()
+    return "10X98765432"[weighted(text, _CHINESE) % 11] == text[17].upper()
 
 
 def _indian(text: str) -> bool:
@@ -126,22 +143,21 @@ def _indian(text: str) -> bool:
 def _british(text: str) -> bool:
     """NHS number: modulo 11."""
     digits = digits_of(text)
-    check = 11 - weighted(digits, _BRAZILIAN[1:]) % 11
-    return int(digits[9]) == (0 if check == 11 else check) and len(set(digits)) > 1
+    check = 11 - weighted(digits, _FROM_TEN) % 11
+    return number(digits, 9, 10) == (0 if check == 11 else check) and several(digits, 2)
 
 
 def _swiss(text: str) -> bool:
     """AHV number: EAN-13."""
-    return weighted(digits_of(text), (1, 3) * 7) % 10 == 0
+    return weighted(digits_of(text), _SWISS) % 10 == 0
 
 
 def _norwegian(text: str) -> bool:
     """Fødselsnummer: two check digits modulo 11."""
     digits = digits_of(text)
-    day = int(digits[:2]) % 40
-    if not is_short_date(f"{digits[4:6]}{digits[2:4]}{day:02}"):
+    if weighted(digits, _NORWEGIAN) % 11 or weighted(digits, _NORWEGIAN_LAST) % 11:
         return False
-    return weighted(digits, (3, 7, 6, 1, 8, 9, 4, 5, 2, 1)) % 11 == 0 and weighted(digits, (5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1)) % 11 == 0
+    return is_short_date(f"{digits[4:6]}{digits[2:4]}{number(digits, 0, 2) % 40:02}")
 
 
 def _eleven(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.guardrails.recognition.checks import digits_of
+from policies.guardrails.recognition.checks import digits_of, several
 from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
@@ -62,13 +62,13 @@ def _american(text: str) -> int:
 
 def _national(text: str) -> int:
     digits = digits_of(text)
-    return len(text) if 9 <= len(digits) <= 12 and len(set(digits[1:])) > 2 else 0
+    return len(text) if 9 <= len(digits) <= 12 and several(digits[1:], 3) else 0
 
 
 def _said(text: str) -> int:
     """Behind a word for a telephone any groups of digits are one, but no date."""
     digits = digits_of(text)
-    return len(text) if 7 <= len(digits) <= 13 and len(set(digits[1:])) > 2 and not _DATE.match(text) else 0
+    return len(text) if 7 <= len(digits) <= 13 and several(digits[1:], 3) and not _DATE.match(text) else 0
 
 
 _NUMBER: Final = re.compile(r"\+ \d+|\+ ?\d{4,}\.\d+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.checks import digits_of, has
+from policies.guardrails.recognition.checks import digits_of, has, several
 from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
@@ -24,7 +24,7 @@ _SAMPLES: Final = frozenset({"078051120", "219099999", "123456789", "987654321"}
 def _valid(text: str) -> bool:
     digits = digits_of(text)
     area, group, serial = digits[:3], int(digits[3:5]), digits[5:]
-    if digits in _SAMPLES or len(set(digits)) == 1 or serial == "0000":
+    if digits in _SAMPLES or not several(digits, 2) or serial == "0000":
         return False
     if area[0] == "9":  # a taxpayer's number
         return 50 <= group <= 65 or 70 <= group <= 88 or 90 <= group <= 92 or 94 <= group <= 99

@@ -22,13 +22,20 @@ _VERHOEFF: Final = (
 _PERMUTED: Final = ("0123456789", "1576283094", "5803796142", "8916043527", "9453126870", "4286573901", "2793806415", "7046913258")
 
 
-def has(check: Callable[[str], bool]) -> Callable[[str], int]:
-    """A validator of whole candidates."""
+class Whole:
+    """A validator of whole candidates: all of one is the entity, or nothing. check: whether it is."""
 
-    def valid(text: str) -> int:
-        return len(text) if check(text) else 0
+    __slots__ = ("check",)
 
-    return valid
+    def __init__(self, check: Callable[[str], bool]) -> None:
+        self.check: Callable[[str], bool] = check
+
+    def __call__(self, text: str) -> int:
+        return len(text) if self.check(text) else 0
+
+
+def has(check: Callable[[str], bool]) -> Whole:
+    return Whole(check)
 
 
 def digits_of(text: str) -> str:
@@ -44,9 +51,25 @@ def luhn(digits: str) -> bool:
     return (sum(data[::-2]) + sum(data[-2::-2].translate(_DOUBLED)) - 48 * len(data)) % 10 == 0
 
 
-def joined(text: str) -> str:
-    """Without the signs that stand between the digits of a number."""
-    return text if text.isdigit() else text.translate(_SEPARATORS)
+def several(digits: str, least: int) -> bool:
+    """Whether there are so many different ones among ASCII digits."""
+    seen = 0
+    for code in digits.encode("ascii"):
+        bit = 1 << (code - 48)
+        if not seen & bit:
+            seen |= bit
+            least -= 1
+            if not least:
+                return True
+    return False
+
+
+def number(digits: str, begin: int, end: int) -> int:
+    """What the digits from `begin` up to `end` say."""
+    found, data = 0, digits.encode("ascii")
+    for place in range(begin, end):
+        found = found * 10 + data[place] - 48
+    return found
 
 
 def verhoeff(digits: str) -> bool:
@@ -83,5 +106,5 @@ def is_date(year: int, month: int, day: int) -> bool:
 
 def is_short_date(digits: str) -> bool:
     """YYMMDD of any century."""
-    month, day = int(digits[2:4]), int(digits[4:6])
-    return is_date(1900 + int(digits[:2]), month, day) or is_date(2000 + int(digits[:2]), month, day)
+    year, month, day = number(digits, 0, 2), number(digits, 2, 4), number(digits, 4, 6)
+    return is_date(1900 + year, month, day) or is_date(2000 + year, month, day)

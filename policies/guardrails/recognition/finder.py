@@ -14,6 +14,7 @@ import re2
 from policies.guardrails.recognition.around import Around, Known, Match
 from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
+from policies.guardrails.recognition.checks import Whole
 from policies.guardrails.recognition.normal import MARK, as_bytes, fold
 from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.recognition.tail import Tail, compiled
@@ -100,6 +101,7 @@ class Finder:
         self.longest = max(one.bounded.longest for one in recognisers)
         self._entities = [one.entity for one in recognisers]
         self._valid = [one.valid for one in recognisers]
+        self._whole = [_whole(one) for one in recognisers]
         sets = list(dict.fromkeys(one.words for one in recognisers if one.words))
         self._set_of = [sets.index(one.words) if one.words else -1 for one in recognisers]
         self._context = ContextWords(sets)
@@ -331,26 +333,46 @@ class Finder:
         around: Around,
     ) -> Match | None:
         """The longest match at a place of those that an automaton has found there. own: the numbers of its patterns."""
-        longest: dict[int, int] = {}
-        for patterns, end in ends:
-            for pattern in patterns:
-                longest[own[pattern]] = end
-        best, chosen = start, -1
+        best, chosen, seen = start, -1, 0
         text = ""
-        for number in sorted(longest) if len(longest) > 1 else list(longest):
-            end = longest[number]
-            if end <= best or self._refused(number, data, start):
-                continue
-            if self._set_of[number] >= 0 and not self._in_context(number, data, folded, start, around):
-                continue
-            if len(text) != end - start:
-                text = data[start:end].decode("latin-1")
-            end = start + self._valid[number](text)
-            if end <= best or (end < len(data) and self._tails[number] is None and _IN_WORD[data[end]]):
-                continue
-            if wanted(folded[start:end]):
-                best, chosen = end, number
+        for place in range(len(ends) - 1, -1, -1):  # from the longest on; of a pattern only the longest counts
+            patterns, longest = ends[place]
+            if longest < best:
+                break
+            for pattern in patterns:
+                number, bit = own[pattern], 1 << pattern
+                if seen & bit or (longest == best and number > chosen):
+                    continue
+                seen |= bit
+                if self._refused(number, data, start):
+                    continue
+                if self._set_of[number] >= 0 and not self._in_context(number, data, folded, start, around):
+                    continue
+                end, whole = longest, self._whole[number]
+                if whole is not None and self._goes_on(number, data, end):
+                    continue
+                if len(text) != end - start:
+                    text = data[start:end].decode("latin-1")
+                if whole is None:
+                    end = start + self._valid[number](text)
+                    if end < best or (end == best and number > chosen) or self._goes_on(number, data, end):
+                        continue
+                elif not whole(text):
+                    continue
+                if wanted(folded[start:end]):
+                    best, chosen = end, number
         return Match(start, best, self._entities[chosen], self._tails[chosen]) if chosen >= 0 else None
+
+    def _goes_on(self, number: int, data: bytes, end: int) -> bool:
+        """Whether a match would end inside a word."""
+        return end < len(data) and _IN_WORD[data[end]] and self._tails[number] is None
+
+
+def _whole(one: Recogniser) -> Callable[[str], bool] | None:
+    """The validator of a recogniser whose candidates are whole or nothing."""
+    if isinstance(one.valid, Whole):
+        return one.valid.check
+    return bool if one.valid is len else None
 
 
 def _better(one: Match | None, other: Match | None) -> Match | None:

@@ -168,12 +168,14 @@ class EntityStream:
             self._keep(folded, data, limit, text[cut:])
             self._moved(text[:cut])
             return text[:cut], ""
-        where = range(len(text) + 1) if new is text else places(text)
+        where = None if new is text else places(text)
         out: list[str] = []
         done, position = 0, start
         while match is not None:
-            first, done_before = where[match.start - start], done
-            done = where[match.end - 1 - start] + 1
+            first, done_before = match.start - start, done
+            done = match.end - start
+            if where is not None:
+                first, done = where[first], where[done - 1] + 1
             out.append(text[done_before:first])
             self._moved(text[done_before:first])
             value = text[first:done]
@@ -185,14 +187,14 @@ class EntityStream:
                 return "".join(out), text[done:]
             out.append(value if replacement is None else replacement)
             self._moved(value)
-            position = start + bisect_left(where, done)
+            position = start + (done if where is None else bisect_left(where, done))
             if position > limit:
                 limit = finder.open(data, folded, position, around)
             match = finder.next(data, folded, position, limit, self._actions.wanted, around)
-        cut = max(done, where[limit - start])
+        cut = max(done, limit - start if where is None else where[limit - start])
         out.append(text[done:cut])
         self._moved(text[done:cut])
-        self._keep(folded, data, start + bisect_left(where, cut), text[cut:])
+        self._keep(folded, data, start + (cut if where is None else bisect_left(where, cut)), text[cut:])
         return "".join(out), ""
 
     def _moved(self, text: str) -> None:
