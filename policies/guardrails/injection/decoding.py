@@ -25,6 +25,7 @@ _ROT13: Final = str.maketrans(
 )
 _HEX_SIGNS: Final = re.compile(r"\\x|0x|[ ,:]")
 _TAGS: Final = re.compile("[\U000e0020-\U000e007e]{3,}")
+_UNTAGGED: Final = {code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F)}
 _FLAG: Final = "\U0001f3f4"
 _HIDDEN: Final = re.compile("[\u200b-\u200d\u2060-\u2064\ufeff\u00ad]{8,}|(?:[\u200b\u2060-\u2064\ufeff][^\u200b\u2060-\u2064\ufeff]){12,}")
 _TURNED: Final = re.compile("[\u202d\u202e]")
@@ -46,11 +47,7 @@ def decoded(text: str) -> Iterator[Decoded]:
     yield from _pieces(text)
     if text.isascii():
         return
-    for match in _TAGS.finditer(text):
-        start, end = match.span()
-        if start and text[start - 1] == _FLAG and end - start <= 6:
-            continue  # the flag of a region is written so
-        yield Decoded("invisible_text", start, end, "".join([chr(ord(character) - 0xE0000) for character in match.group()]), 0.9)
+    yield from _tagged(text)
     for match in _HIDDEN.finditer(text):
         yield Decoded("invisible_text", *match.span(), "", 0.5)
         break
@@ -58,20 +55,43 @@ def decoded(text: str) -> Iterator[Decoded]:
         yield Decoded("bidi_override", *turned.span(), text[turned.start() + 1 : turned.start() + 513][::-1], 0.45)
 
 
+def _tagged(text: str) -> Iterator[Decoded]:
+    """What is written in tags. Behind so many pieces the others are read as one."""
+    left, first, last = MOST, -1, 0
+    rest: list[str] = []
+    for match in _TAGS.finditer(text):
+        start, end = match.span()
+        if start and text[start - 1] == _FLAG and end - start <= 6:
+            continue  # the flag of a region is written so
+        said = match.group().translate(_UNTAGGED)
+        if left:
+            left -= 1
+            yield Decoded("invisible_text", start, end, said, 0.9)
+        else:
+            rest.append(said)
+            first, last = first if first >= 0 else start, end
+    if rest:
+        yield Decoded("invisible_text", first, last, " ".join(rest), 0.9)
+
+
 def _pieces(text: str) -> Iterator[Decoded]:
-    left = MOST
+    left, plain = MOST, text.isascii()
     data = text.encode("utf-8", "replace")
-    for searched, pattern, kind, read in _KINDS:
-        if searched.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0:
-            continue
-        for match in pattern.finditer(text):
-            found = read(match.group()[:LONGEST])
+    for searched, kind, read in _KINDS:
+        place = 0
+        while True:
+            low, high = searched.Match(_UNANCHORED, data, place, len(data))[0]
+            if low < 0:
+                break
+            place = high
+            start, end = (low, high) if plain else (len(data[:low].decode()), len(data[:high].decode()))
+            found = read(text[start:end][:LONGEST])
             if found:
-                yield Decoded(f"encoded_{kind}", *match.span(), found)
+                yield Decoded(f"encoded_{kind}", start, end, found)
             left -= 1
             if not left:
                 return
-    if text.isascii():
+    if plain:
         yield Decoded("encoded_rot13", 0, len(text), text.translate(_ROT13))
 
 
@@ -103,7 +123,7 @@ def _readable(data: bytes) -> str:
 
 
 _KINDS: Final = tuple(
-    (re2._re2.RE2(pattern.encode(), re2.Options()), re.compile(pattern), kind, read)
+    (re2._re2.RE2(pattern.encode(), re2.Options()), kind, read)
     for pattern, kind, read in ((_BASE64, "base64", _of_base64), (_HEX, "hex", _of_hex), (_PERCENT, "percent", _of_percent))
 )
-"""RE2 says quickly, and in linear time, that there is nothing to decode."""
+"""RE2 searches in linear time."""

@@ -35,9 +35,10 @@ class Around:
     """What stands in a text that recognisers depend on, and what is known of it. leads: the places, in order, right behind something that
     one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. zones: where
     they count, by set; None: nobody asked yet. free: of the matches that need nothing right before them. signed: of those with a sign, by
-    recogniser."""
+    recogniser. runs: the last run that was looked at, by recogniser.
+    judged: how many of the leads are behind a search from `since` on, or begin no match."""
 
-    __slots__ = ("free", "leads", "signed", "worded", "zones")
+    __slots__ = ("free", "judged", "leads", "runs", "signed", "since", "worded", "zones")
 
     def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
         self.leads = leads
@@ -45,3 +46,5 @@ class Around:
         self.zones: list[Zones] | None = None
         self.free = Known()
         self.signed: dict[int, Known] = {}
+        self.runs: dict[int, tuple[int, int]] = {}
+        self.judged = self.since = 0

@@ -21,6 +21,7 @@ from policies.guardrails.recognition.tail import Tail, compiled
 from policies.guardrails.recognition.words import CONTEXT, ContextWords
 
 _MOST_HEADS: Final = 64
+_NO_RUN: Final = (0, 0)
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = [code in _WORD for code in range(256)]
@@ -36,6 +37,25 @@ class _Behind:
         self.number, self.own = number, [number]
         self.lead = compiled(before.full)
         self.automaton = Automaton([one.bounded])
+        tree = one.bounded.tree
+        while tree.kind == "sequence" and len(tree.parts) == 1:
+            tree = tree.parts[0]
+        self._run = tree.kind == "repeat" and tree.parts[0].kind == "set"
+        self._low, self._high = tree.low, tree.high
+
+    def ends(self, data: bytes, place: int, size: int, around: Around) -> list[tuple[list[int], int]]:
+        """As `Automaton.ends`. How far a run of one class goes on is looked for once, however many begin in it."""
+        if not self._run:
+            return self.automaton.ends(data, place, size)
+        begin, end = around.runs.get(self.number, _NO_RUN)
+        if not begin <= place < end:
+            end, begins = place, self.automaton.begins
+            while end < size and begins[data[end]]:
+                end += 1
+            around.runs[self.number] = (place, end)
+        if end - place < self._low:
+            return []
+        return [([0], end if end - place < self._high else place + self._high)]
 
     def places(self, data: bytes, start: int) -> list[int]:
         """Where one may begin, from `start` on."""
@@ -247,15 +267,32 @@ class Finder:
         best: Match | None = None
         for signed in self._by_sign:
             best = _better(best, self._next_signed(signed, data, folded, start, end, wanted, around))
-        size = len(data)
-        for place, number in around.leads:
-            if place < start:
-                continue
-            if place >= end or (best is not None and place > best.start):
-                break
-            behind = self._behind[number]
-            best = _better(best, self._judged(data, folded, place, behind.automaton.ends(data, place, size), behind.own, wanted, around))
+        if around.leads:
+            best = self._next_behind(data, folded, start, end, wanted, around, best)
         return _better(best, self._next_free(data, folded, start, end if best is None else best.start + 1, wanted, around))
+
+    def _next_behind(
+        self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around, best: Match | None
+    ) -> Match | None:
+        """The better one of `best` and the first match right behind something. What begins no match is not judged twice."""
+        leads, size = around.leads, len(data)
+        if start < around.since:
+            around.judged = 0
+        around.since = start
+        at, none = around.judged, True
+        while at < len(leads):
+            place, number = leads[at]
+            if place >= start:
+                if place >= end or (best is not None and place > best.start):
+                    break
+                behind = self._behind[number]
+                found = self._judged(data, folded, place, behind.ends(data, place, size, around), behind.own, wanted, around)
+                none = none and found is None
+                best = _better(best, found)
+            at += 1
+            if none:
+                around.judged = at
+        return best
 
     def _next_signed(
         self, signed: _Signed, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around

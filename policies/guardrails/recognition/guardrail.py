@@ -10,9 +10,9 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.secret import Secret
 from gateway.core.slices import Steps, at_once
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import HIDDEN_RUN, IGNORABLE, MAX_HIDDEN, has_hidden
+from policies.guardrails.folding import HIDDEN_RUN, MAX_HIDDEN
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
-from policies.guardrails.recognition.normal import as_bytes, escapes, fold
+from policies.guardrails.recognition.normal import data_of, escapes
 from policies.guardrails.recognition.stream import EntityStream
 from policies.guardrails.recognition.words import CONTEXT
 
@@ -41,7 +41,7 @@ class EntityGuardrail:
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
         if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
             return self._steps(texts)
-        if (text.isascii() or not HIDDEN_RUN.search(text)) and not self._actions.finder.occurs(escapes(as_bytes(fold(text)))):
+        if (text.isascii() or not HIDDEN_RUN.search(text)) and not self._actions.finder.occurs(escapes(data_of(text))):
             return ALLOW
         return at_once(self._steps(texts)) if len(text) <= _FOLLOWED else self._steps(texts)
 
@@ -73,17 +73,17 @@ class EntityGuardrail:
         """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs."""
         window = _AT_ONCE_ASCII if text.isascii() else _AT_ONCE
         overlap = self._actions.finder.longest + CONTEXT
+        before = b""  # folded, so invisible characters do not count
         for start in range(0, len(text), window):
             if start:
                 yield
-            piece = text[max(0, start - overlap) : start + window]
-            if not piece.isascii():
-                if HIDDEN_RUN.search(text, start, start + window + MAX_HIDDEN):
-                    return True
-                if has_hidden(piece):
-                    piece = IGNORABLE.sub("", text[max(0, start - (MAX_HIDDEN + 1) * overlap) : start + window])
-            if self._actions.finder.occurs(escapes(as_bytes(fold(piece)))):
+            piece = text[start : start + window]
+            if not piece.isascii() and HIDDEN_RUN.search(text, start, start + window + MAX_HIDDEN):
                 return True
+            data = before + data_of(piece)
+            if self._actions.finder.occurs(escapes(data)):
+                return True
+            before = data[-overlap:]
         return False
 
     def _followed(self, text: str, number: int, found: set[str], findings: list[Finding]) -> Steps[str]:

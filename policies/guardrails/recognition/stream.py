@@ -17,7 +17,7 @@ from typing import Final
 from gateway.core.types import MOST_FINDINGS, Finding
 from policies.guardrails.folding import trim_hidden
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
-from policies.guardrails.recognition.around import Match
+from policies.guardrails.recognition.around import Around, Match
 from policies.guardrails.recognition.normal import as_bytes, escapes, fold, places
 from policies.guardrails.recognition.tail import Tail
 from policies.guardrails.recognition.words import CONTEXT
@@ -161,8 +161,8 @@ class EntityStream:
         new = fold(text)
         folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
         around = finder.around(data, start)
-        limit = len(data) if final else finder.open(data, folded, start, around)
-        match = finder.next(data, folded, start, limit, self._actions.wanted, around) if limit > start else None
+        limit = len(data) if final else len(data) - finder.longest
+        match, limit, settled = self._next(data, folded, start, limit, final, around)
         if match is None and new is text:  # in most cases: all of ASCII
             cut = limit - start
             self._keep(folded, data, limit, text[cut:])
@@ -188,14 +188,25 @@ class EntityStream:
             out.append(value if replacement is None else replacement)
             self._moved(value)
             position = start + (done if where is None else bisect_left(where, done))
-            if position > limit:
-                limit = finder.open(data, folded, position, around)
-            match = finder.next(data, folded, position, limit, self._actions.wanted, around)
+            match, limit, settled = self._next(data, folded, position, limit, settled, around)
         cut = max(done, limit - start if where is None else where[limit - start])
         out.append(text[done:cut])
         self._moved(text[done:cut])
         self._keep(folded, data, start + (cut if where is None else bisect_left(where, cut)), text[cut:])
         return "".join(out), ""
+
+    def _next(self, data: bytes, folded: str, position: int, limit: int, settled: bool, around: Around) -> tuple[Match | None, int, bool]:
+        """The next match that is decided, up to where all is, and whether that has been asked for: only once no match comes before the
+        last characters, where one may still begin. limit, settled: what the last call said."""
+        finder = self._actions.finder
+        if not settled and position < limit:
+            match = finder.next(data, folded, position, limit, self._actions.wanted, around)
+            if match is not None:
+                return match, limit, False
+        if not settled or position > limit:
+            limit = finder.open(data, folded, position, around)
+        match = finder.next(data, folded, position, limit, self._actions.wanted, around) if position < limit else None
+        return match, limit, True
 
     def _moved(self, text: str) -> None:
         """A piece of the text is dealt with."""

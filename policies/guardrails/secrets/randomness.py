@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from math import log2
 from typing import Final
@@ -12,29 +14,30 @@ _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _STAND_IN: Final = re.compile(
     r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh", re.IGNORECASE
 )
-_MOST_COUNTED: Final = 64
-_COUNTED: Final = [count * log2(count) if count else 0.0 for count in range(_MOST_COUNTED)]
+_MOST: Final = 1024
+_ONE: Final = 1 << 32
+_TIMES: Final = [round(count * log2(count) * _ONE) if count else 0 for count in range(_MOST + 1)]
+_STEP: Final = [after - before for before, after in itertools.pairwise(_TIMES)]
+"""By how much `_TIMES` grows with one more."""
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
 """Identifiers and paths, as programs have them."""
 
 
 def entropy(text: str) -> float:
     """Shannon's, in bits a character."""
-    size = len(text)
+    data = text.encode("latin-1", "replace")
+    size = len(data)
     if not size:
         return 0.0
+    if size > _MOST:
+        return log2(size) - sum(count * log2(count) for count in Counter(data).values()) / size
     counts = [0] * 256
-    seen: list[int] = []
-    for code in text.encode("latin-1", "replace"):
-        if not counts[code]:
-            seen.append(code)
-        counts[code] += 1
-    total = 0.0
-    for code in seen:
+    total = 0
+    for code in data:
         count = counts[code]
-        if count > 1:
-            total += _COUNTED[count] if count < _MOST_COUNTED else count * log2(count)
-    return log2(size) - total / size
+        counts[code] = count + 1
+        total += _STEP[count]
+    return log2(size) - total / (size * _ONE)
 
 
 def stands_in(text: str) -> bool:
@@ -88,9 +91,17 @@ def password(text: str) -> bool:
     """Whether what stands behind `password=` is one, and not a name, a path or a call. Only its beginning is weighed: hostile texts have
     thousands of them."""
     head = text[:32]
-    if len(text) < 8 or len(set(head)) < 5:
-        return False
-    kinds = (head != head.upper()) + (head != head.lower()) + (not head.isalnum()) + any(digit in head for digit in "0123456789")
-    if kinds < 2 or entropy(head) < (2.5 if len(text) < 16 else 3.0):
+    small = large = digits = others = 0
+    for code in head.encode("latin-1", "replace"):
+        if 97 <= code <= 122:
+            small = 1
+        elif 65 <= code <= 90:
+            large = 1
+        elif 48 <= code <= 57:
+            digits = 1
+        else:
+            others = 1
+    kinds = small + large + digits + others
+    if len(text) < 8 or kinds < 2 or entropy(head) < (2.5 if len(text) < 16 else 3.0):
         return False
     return not _WORDS.fullmatch(text) and not stands_in(text[:64])
