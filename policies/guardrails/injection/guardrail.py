@@ -15,7 +15,7 @@ from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.injection.decoding import decoded
 from policies.guardrails.injection.signs import FIXED, MARKERS, OVERRIDES
-from policies.guardrails.recognition.normal import MARK, as_bytes, fold, places
+from policies.guardrails.recognition.normal import MARK, fold, places, unmarked
 
 SOURCES: Final = ("system", "user", "assistant", "tool", "other")
 _WINDOW: Final = 8192
@@ -108,13 +108,12 @@ class Injection:
             for phrase, score in FIXED:
                 if (place := small.find(phrase)) >= 0:
                     yield "instruction_override", score, place, min(len(text), place + len(phrase))
-        folded = fold(text)
-        data = as_bytes(folded if folded is text else folded.replace(MARK, ""))
+        data = unmarked(text)
         if self._any.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0:
             return
         where: Sequence[int] = range(len(text) + 1)
-        if folded is not text:
-            where = [place for place, character in zip(places(text), folded + " ", strict=True) if character != MARK]
+        if not text.isascii():
+            where = [place for place, character in zip(places(text), fold(text) + " ", strict=True) if character != MARK]
         for kind, pattern, score in self._signs:
             start, end = pattern.Match(_UNANCHORED, data, 0, len(data))[0]
             if start >= 0:

@@ -81,6 +81,7 @@ def _byte(character: str) -> str:
 _FOLDED: Final = _Table(_fold)
 _BYTES: Final = _Table(_byte)
 _DATA: Final = _Table(lambda character: "".join(map(_byte, _fold(character))))
+_UNMARKED: Final = _Table(lambda character: "".join(_byte(one) for one in _fold(character) if one != MARK))
 _COUNTS: Final = _Table(lambda character: chr(len(_fold(character))))
 
 
@@ -96,6 +97,11 @@ def as_bytes(folded: str) -> bytes:
 def data_of(text: str) -> bytes:
     """`as_bytes(fold(text))`, where the folded text itself is not needed."""
     return text.encode("ascii") if text.isascii() else text.translate(_DATA).encode("latin-1")
+
+
+def unmarked(text: str) -> bytes:
+    """The same without marks."""
+    return text.encode("ascii") if text.isascii() else text.translate(_UNMARKED).encode("latin-1")
 
 
 def escapes(data: bytes) -> bytes:

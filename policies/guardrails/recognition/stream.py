@@ -94,6 +94,7 @@ class EntityStream:
         "_held",
         "_hidden",
         "_json",
+        "_leadless",
         "_nesting",
         "_place",
         "_region",
@@ -110,6 +111,7 @@ class EntityStream:
         self._hidden = 0  # invisible characters at the end of the text so far
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
+        self._leadless = False  # whether nothing in the piece at hand leads to anything
         self._json: _Json | None = _Json()
         self._nesting = actions.nesting()
         self.found: set[str] = set()
@@ -137,6 +139,7 @@ class EntityStream:
         return self._advance(self._held, True) if self._held or self._region is not None else ""
 
     def _advance(self, text: str, final: bool) -> str:
+        self._leadless = False
         if self._region is None:
             out, rest = self._searched(text, final)
             return out + self._followed(rest, final)
@@ -160,7 +163,8 @@ class EntityStream:
         finder, start = self._actions.finder, len(self._before)
         new = fold(text)
         folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
-        around = finder.around(data, start)
+        around = Around(()) if self._leadless else finder.around(data, start)
+        self._leadless = not around.leads
         limit = len(data) if final else len(data) - finder.longest
         match, limit, settled = self._next(data, folded, start, limit, final, around)
         if match is None and new is text:  # in most cases: all of ASCII

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -15,10 +14,7 @@ _STAND_IN: Final = re.compile(
     r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh", re.IGNORECASE
 )
 _MOST: Final = 1024
-_ONE: Final = 1 << 32
-_TIMES: Final = [round(count * log2(count) * _ONE) if count else 0 for count in range(_MOST + 1)]
-_STEP: Final = [after - before for before, after in itertools.pairwise(_TIMES)]
-"""By how much `_TIMES` grows with one more."""
+_TIMES: Final = [count * log2(count) if count else 0.0 for count in range(_MOST + 1)]
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
 """Identifiers and paths, as programs have them."""
 
@@ -31,13 +27,16 @@ def entropy(text: str) -> float:
         return 0.0
     if size > _MOST:
         return log2(size) - sum(count * log2(count) for count in Counter(data).values()) / size
-    counts = [0] * 256
-    total = 0
-    for code in data:
-        count = counts[code]
-        counts[code] = count + 1
-        total += _STEP[count]
-    return log2(size) - total / (size * _ONE)
+    ordered = sorted(data)
+    total, last, count = 0.0, ordered[0], 0
+    for code in ordered:
+        if code == last:
+            count += 1
+        else:
+            if count > 1:
+                total += _TIMES[count]
+            last, count = code, 1
+    return log2(size) - (total + _TIMES[count]) / size
 
 
 def stands_in(text: str) -> bool:
