@@ -35,14 +35,24 @@ def _valid(text: str) -> int:
     length = LENGTHS.get(text[:2].upper())
     if length is None or text[2:4] in ("00", "01", "99"):
         return 0
-    taken: list[str] = []
-    for place, character in enumerate(text):
-        if character not in " -":
-            taken.append(character)
-            if len(taken) == length:
-                code = "".join(taken[4:] + taken[:4]).upper()
-                return place + 1 if int("".join(str(int(one, 36)) for one in code)) % 97 == 1 else 0
+    data = text.encode("ascii")
+    rest = taken = 0
+    for place in range(4, len(data)):
+        code = data[place]
+        if code == 32 or code == 45:
+            continue
+        rest = _appended(rest, code)
+        taken += 1
+        if taken + 4 == length:
+            for first in range(4):
+                rest = _appended(rest, data[first])
+            return place + 1 if rest == 1 else 0
     return 0
+
+
+def _appended(rest: int, code: int) -> int:
+    """The rest modulo 97 of a number after one more letter or digit, which counts from 10 to 35 or for itself."""
+    return (rest * 10 + code - 48) % 97 if code < 58 else (rest * 100 + (code & 31) + 9) % 97
 
 
 RECOGNISERS: Final = (Recogniser("iban", f"(?:{'|'.join(sorted(LENGTHS))})" + r"\d{2}(?:[ -]?[a-z0-9]){11,29}", _valid),)

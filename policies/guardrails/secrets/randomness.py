@@ -9,13 +9,17 @@ from math import log2
 from typing import Final
 from zlib import crc32
 
+import re2
+
+from policies.guardrails.recognition.tail import compiled
+
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_STAND_IN: Final = re.compile(
-    r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh", re.IGNORECASE
-)
+_STAND_IN: Final = compiled(r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh")
+_UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
+_BOTH: Final = re2._re2.RE2.Anchor.ANCHOR_BOTH
 _MOST: Final = 1024
 _TIMES: Final = [count * log2(count) if count else 0.0 for count in range(_MOST + 1)]
-_WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
+_WORDS: Final = compiled(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
 """Identifiers and paths, as programs have them."""
 
 
@@ -41,7 +45,8 @@ def entropy(text: str) -> float:
 
 def stands_in(text: str) -> bool:
     """Whether it only shows where a secret would be."""
-    return _STAND_IN.search(text) is not None
+    data = text.encode("latin-1", "replace")
+    return bool(_STAND_IN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
 
 
 def drawn(text: str, bits: float) -> bool:
@@ -103,4 +108,7 @@ def password(text: str) -> bool:
     kinds = small + large + digits + others
     if len(text) < 8 or kinds < 2 or entropy(head) < (2.5 if len(text) < 16 else 3.0):
         return False
-    return not _WORDS.fullmatch(text) and not stands_in(text[:64])
+    if stands_in(text[:64]):
+        return False
+    data = text.encode("latin-1", "replace")
+    return bool(_WORDS.Match(_BOTH, data, 0, len(data))[0][0] < 0)

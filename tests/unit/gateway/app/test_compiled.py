@@ -156,6 +156,7 @@ SLICES = {
         "text[start:start + kept]": "a str",
     },
     "policies/guardrails/injection/decoding.py": {
+        "text[start:end]": "a str",
         "text[turned.start() + 1:turned.start() + 513]": "a str",
     },
     "policies/guardrails/phrase_stream.py": {
@@ -176,14 +177,7 @@ SLICES = {
         "digits[-6:-4]": "a str",
         "digits[2:4]": "a str",
         "digits[4:6]": "a str",
-        "digits[6:9]": "a str",
         "number[3:5]": "a str",
-        "text[10:12]": "a str",
-        "text[12:14]": "a str",
-        "text[2:4]": "a str",
-        "text[4:6]": "a str",
-        "text[6:10]": "a str",
-        "text[6:8]": "a str",
         "text[7:10]": "a str",
     },
     "policies/guardrails/pii/phone.py": {
@@ -194,14 +188,8 @@ SLICES = {
     "policies/guardrails/pii/ssn.py": {
         "digits[3:5]": "a str",
     },
-    "policies/guardrails/recognition/checks.py": {
-        "digits[2:4]": "a str",
-        "digits[4:6]": "a str",
-    },
     "policies/guardrails/recognition/finder.py": {
-        "data[begin:end]": "a match is not empty",
         "data[start:end]": "a match is not empty",
-        "folded[low - 1:place]": "a str",
         "folded[start:end]": "a str",
     },
     "policies/guardrails/recognition/stream.py": {
