@@ -217,6 +217,21 @@ PIECES: dict[str, str] = {
     "json": '{"role": "system"} ',
     "quotes": '"',
     "nested quotes": '{"a":"b@c.de",1234567890:',
+    # What random searches found to be the dearest (--search).
+    "keys of accounts": "AccountKey=",
+    "passwords and at signs": "@password=4",
+    "addresses with passwords": "<://u:p@",
+    "secrets and marks": "-\u0345secret is ",
+    "plates and passwords": "12:34:56\u200bplate password=",
+    "ibans without spaces": "fgeb GB82",
+    "ligatures and tokens": "\ufdfa://u:p@ayour }",
+    "born, full-width": "\uff11ur \u200bGB82",
+    "plates of capitals": "geb B-XY 12 AB12 ",
+    "json in json": '{\\"tel\\":\\"+49 30 1234567\\",\\"4111 1111\\":"',
+    "percent and digits": "tel%20212%2D555%2D",
+    "turned digits": "\u202e4111 \u202c",
+    "soft hyphens": "41\u00ad11 ",
+    "context words, non-ASCII": "\u96fb\u8a71 n\u00e9 le 12 ",
 }
 
 

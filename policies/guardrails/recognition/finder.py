@@ -122,6 +122,7 @@ class Finder:
         self._entities = [one.entity for one in recognisers]
         self._valid = [one.valid for one in recognisers]
         self._whole = [_whole(one) for one in recognisers]
+        self._trims = [one.trims for one in recognisers]
         sets = list(dict.fromkeys(one.words for one in recognisers if one.words))
         self._set_of = [sets.index(one.words) if one.words else -1 for one in recognisers]
         self._context = ContextWords(sets)
@@ -386,7 +387,8 @@ class Finder:
                 if self._set_of[number] >= 0 and not self._in_context(number, data, folded, start, around):
                     continue
                 end, whole = longest, self._whole[number]
-                if whole is not None and self._goes_on(number, data, end):
+                entire = whole is not None or (self._trims[number] and _IN_WORD[data[end - 1]])
+                if entire and self._goes_on(number, data, end):
                     continue
                 if len(text) != end - start:
                     text = data[start:end].decode("latin-1")

@@ -20,7 +20,8 @@ class Recogniser:
     in at most CONTEXT characters; only where it does is anything held. tail: it goes on for as long as there are characters of this class
     (in RE2's syntax, over folded text), up to the end of `stop`. sign: a rare sign that every match has, once, with only characters of the
     class `local` before it, at most 64 and never two dots in a row: it is looked for by its sign. head: by how many of its
-    first characters candidates are looked for: so many that ordinary words are none.
+    first characters candidates are looked for: so many that ordinary words are none. trims: `valid` drops signs at the end and nothing
+    else, so what ends inside a word need not be asked about.
     """
 
     entity: str
@@ -35,6 +36,7 @@ class Recogniser:
     sign: str = ""
     local: str = ""
     head: int = 5
+    trims: bool = False
 
     @cached_property
     def bounded(self) -> Bounded:

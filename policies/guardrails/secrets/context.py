@@ -65,5 +65,5 @@ RECOGNISERS: Final = (
     Recogniser("connection_string", r"[A-Za-z0-9+/]{43,88}={0,2}", has(_bearer), behind=r"(?:AccountKey|SharedAccessKey|[?&]sig)="),
     Recogniser("authorization", r"[A-Za-z0-9_.~+/=-]{20,512}", has(_bearer), behind=r"bearer[ \t]{1,4}"),
     Recogniser("authorization", r"[A-Za-z0-9+/]{8,256}={0,2}", has(_basic), behind=r"authorization[\"']?:[ \t]{0,4}[\"']?basic[ \t]{1,4}"),
-    Recogniser("password", r"[^\s\"'`<>(){}\\\[\],;]{8,128}", _behind_word, behind=f"(?:{_WORDS}){_IS}"),
+    Recogniser("password", r"[^\s\"'`<>(){}\\\[\],;]{8,128}", _behind_word, behind=f"(?:{_WORDS}){_IS}", trims=True),
 )
