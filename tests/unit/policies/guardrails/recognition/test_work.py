@@ -1,4 +1,4 @@
-"""What hostile texts cost, counted and not timed: validators are asked about few characters, and about twice as many in a text twice as long."""
+"""What hostile texts cost, counted and not timed: validators see few characters, twice as many in a text twice as long."""
 
 from __future__ import annotations
 
