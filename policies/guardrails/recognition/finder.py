@@ -22,6 +22,7 @@ from policies.guardrails.recognition.words import CONTEXT, ContextWords
 
 _MOST_HEADS: Final = 64
 _NO_RUN: Final = (0, 0)
+_LATER: Final = -2
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = [code in _WORD for code in range(256)]
@@ -85,8 +86,9 @@ class _Signed:
         self.automaton = Automaton([one.bounded])
 
     def place(self, data: bytes, start: int, end: int, stop: int) -> tuple[int, int]:
-        """The first place from `start` on and before `end` where one may begin, or -1, and its sign's; of signs before `stop`. Of all that
-        go with one sign only the first counts: it is as good as the others, and longer."""
+        """The first place from `start` on and before `end` where one may begin, and its sign's; of signs before `stop`. Of all that go with
+        one sign only the first counts: it is as good as the others, and longer. _LATER and the place where one may begin from `end` on;
+        -1 and `stop` where there is none."""
         least = start
         at = data.find(self.sign, start, stop)
         while at >= 0:
@@ -99,7 +101,7 @@ class _Signed:
             while low < at and low < end and not (_IN_WORD[data[low]] and (low == 0 or not _IN_WORD[data[low - 1]])):
                 low += 1
             if low >= end:
-                return -1, at
+                return _LATER, low
             if low < at:
                 return low, at
             least = at + 1
@@ -320,10 +322,14 @@ class Finder:
                     known.match = found
                     return found
                 start = at + 1
+            elif place == _LATER:
+                if stop == size:
+                    known.place = max(known.place, at)
+                return None
             elif stop < size:
                 start = stop
             else:
-                known.place = max(known.place, at)
+                known.place = size
                 return None
             if stop < size and start >= stop:
                 start, stop = max(start, known.place), size
