@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -55,6 +56,39 @@ def test_the_output_does_not_depend_on_the_cuts(text: str, data: st.DataObject) 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     assert run(*(text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True))) == whole
     assert run(*text) == whole
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_output_of_a_long_text_does_not_depend_on_the_cuts(seed: int) -> None:
+    draw = random.Random(seed)
+    leads = ["Date of birth: ", "tel ", "plate ", "née le ", "电话", "出生", "passport ", "reg ", "born "]
+    others = [
+        "12/03/1984",
+        "０２/０７/１９９７",
+        "030/1234567",
+        "B-MW 1234",
+        "C01X00T47",
+        " ",
+        ", ",
+        "x",
+        "ﷺ",
+        "the ",
+        "a@",
+        "bob@a1.io",
+        "4111 ",
+    ]
+    for _ in range(12):
+        text = "".join(draw.choice(leads if draw.random() < 0.3 else others) for _ in range(60))
+        whole, rest, pieces = run(text), text, []
+        while rest:
+            size = draw.randint(1, 60)
+            pieces.append(rest[:size])
+            rest = rest[size:]
+        assert run(*pieces) == whole, text
+
+
+def test_a_date_beyond_ascii_is_found_behind_words_of_ascii() -> None:
+    assert run("Date of birth: ０２/０７/１９９７, s") == "Date of birth: [BIRTH_DATE], s"
 
 
 @pytest.mark.parametrize("entity", ENTITIES)
