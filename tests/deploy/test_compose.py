@@ -128,7 +128,7 @@ def test_alertmanager_starts_with_the_secrets_that_prepare_makes(prepared: Path,
             def ready() -> bool:
                 assert server.poll() is None, (tmp_path / "log").read_text()
                 try:
-                    return httpx.get(f"http://{address}/-/ready").status_code == 200
+                    return httpx.get(f"http://{address}/api/v2/status", timeout=10).status_code == 200
                 except httpx.TransportError:
                     return False
 

@@ -56,7 +56,7 @@ def decoded(text: str) -> Iterator[Decoded]:
 
 
 def _tagged(text: str) -> Iterator[Decoded]:
-    """What is written in tags. Behind so many pieces the others are read as one."""
+    """What is written in tag characters. The first MOST pieces are read one by one, all others together as one."""
     left, first, last = MOST, -1, 0
     rest: list[str] = []
     for match in _TAGS.finditer(text):

@@ -35,8 +35,9 @@ class Around:
     """What stands in a text that recognisers depend on, and what is known of it. leads: the places, in order, right behind something that
     one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. zones: where
     they count, by set; None: nobody asked yet. free: of the matches that need nothing right before them. signed: of those with a sign, by
-    recogniser. runs: the last run that was looked at, by recogniser.
-    judged: how many of the leads are behind a search from `since` on, or begin no match."""
+    recogniser. runs: where the last run of characters of one class begins and ends, by recogniser.
+    judged: how many of the first leads need not be looked at again: each lies before `since`, where the last search began, or begins no
+    match."""
 
     __slots__ = ("free", "judged", "leads", "runs", "signed", "since", "worded", "zones")
 

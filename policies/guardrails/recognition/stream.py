@@ -200,8 +200,10 @@ class EntityStream:
         return "".join(out), ""
 
     def _next(self, data: bytes, folded: str, position: int, limit: int, settled: bool, around: Around) -> tuple[Match | None, int, bool]:
-        """The next match that is decided, up to where all is, and whether that has been asked for: only once no match comes before the
-        last characters, where one may still begin. limit, settled: what the last call said."""
+        """The next match, the place before which everything is decided, and whether `Finder.open` has computed that place.
+
+        A match that begins before `limit` can be decided without it. Computing it is dear: that is done once there is no such match.
+        limit, settled: the place and the flag that the last call returned."""
         finder = self._actions.finder
         if not settled and position < limit:
             match = finder.next(data, folded, position, limit, self._actions.wanted, around)

@@ -15,7 +15,7 @@ CONTEXT: Final = 48
 _LETTERS: Final = [code == 0x80 or (code < 128 and chr(code).isalpha()) for code in range(256)]
 
 _Hit = tuple[int, int, bool, list[int]]
-"""Where a word begins and ends, whether no letter follows, and its sets."""
+"""Where a word begins and ends, whether it stands alone (no letter follows it), and the numbers of its sets."""
 
 
 class Zones:
@@ -29,7 +29,7 @@ class Zones:
         self._at = 0
 
     def add(self, start: int, end: int) -> None:
-        """Not before the end of the last but one."""
+        """Zones come in the order in which their words begin. One that touches the last one extends it."""
         if not self.ends or start > self.ends[-1]:
             self.starts.append(start)
             self.ends.append(end)
