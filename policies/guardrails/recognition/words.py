@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
-from policies.guardrails.recognition.normal import MARK, as_bytes, escapes, fold
+from policies.guardrails.recognition.normal import MARK, fold
 
 CONTEXT: Final = 48
 """Folded characters before a candidate in which its context words are looked for."""
@@ -74,7 +74,7 @@ class ContextWords:
         if MARK in folded:
             marks = _marks(folded)
             folded = folded.replace(MARK, "")
-            data = escapes(as_bytes(folded))
+            data = _without(data, marks)
         found = [Zones() for _ in range(self._size)]
         hits = self._plain(data)
         if self._wide and not folded.isascii() and (wide := self._others(data, folded)):
@@ -131,6 +131,18 @@ def _marks(folded: str) -> list[int]:
         found.append(place - len(found))
         place = folded.find(MARK, place + 1)
     return found
+
+
+def _without(data: bytes, marks: list[int]) -> bytes:
+    """The bytes of a text, without those of its marks. Escapes are replaced in `data` already: removing a mark must not make another one."""
+    kept: list[bytes] = []
+    begin = 0
+    for number, behind in enumerate(marks):
+        place = behind + number
+        kept.append(data[begin:place])
+        begin = place + 1
+    kept.append(data[begin:])
+    return b"".join(kept)
 
 
 def _begin(hit: _Hit) -> int:

@@ -192,6 +192,9 @@ SLICES = {
         "data[start:end]": "a match is not empty",
         "folded[start:end]": "a str",
     },
+    "policies/guardrails/recognition/words.py": {
+        "data[begin:place]": "marks come in order, one behind the other",
+    },
     "policies/guardrails/recognition/stream.py": {
         "data[low:end]": "low is end - CONTEXT or 0",
         "folded[low:end]": "a str",

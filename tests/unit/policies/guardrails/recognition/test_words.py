@@ -94,6 +94,10 @@ def test_marks_do_not_hide_a_word_and_count_as_characters() -> None:
     assert not covers("tel" + "\u0301" * 60 + " 12", 64)
 
 
+def test_a_mark_makes_no_escape_of_a_sign_and_a_word() -> None:
+    assert covers("\\\u0345tel 12", 6) and covers("\\n\u0345tel 12", 7) and covers("\\ntel 12", 6)
+
+
 def test_zones_are_asked_in_any_order() -> None:
     zones = Zones()
     for start, end in ((3, 9), (5, 12), (20, 25), (40, 41)):
