@@ -134,7 +134,7 @@ def _marks(folded: str) -> list[int]:
 
 
 def _without(data: bytes, marks: list[int]) -> bytes:
-    """The bytes of a text, without those of its marks. Escapes are replaced in `data` already: removing a mark must not make another one."""
+    """The bytes of a text, without those of its marks. Escapes are replaced already: removing a mark must not make another."""
     kept: list[bytes] = []
     begin = 0
     for number, behind in enumerate(marks):
