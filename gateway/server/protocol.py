@@ -285,8 +285,7 @@ class Connection(RequestReader):
 
     def body_grew(self, request: ParsedRequest) -> None:
         if not request.admitted:
-            self._hold()
-            return
+            return  # `data_received` stops reading if more of it is to come
         try:
             self._account.grow(request, STEP, self.limits)
         except GatehouseError as error:

@@ -61,7 +61,7 @@ class RequestReader:
         raise NotImplementedError
 
     def body_grew(self, request: ParsedRequest) -> None:
-        """The body has become larger than its `room`. Raises to refuse it (`rejected`)."""
+        """The body has become larger than its `room`: an admitted one takes more memory. Raises to refuse it (`rejected`)."""
         raise NotImplementedError
 
     # --- what it asks of this half

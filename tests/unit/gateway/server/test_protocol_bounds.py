@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gateway.core.specs import CorsSpec
+from gateway.pipeline.memory import UNCOUNTED
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, World
 from tests.unit.gateway.server.wires import Wire, get, post
 
@@ -92,6 +93,32 @@ def test_a_body_in_small_chunks_passes() -> None:
     wire.receive(b"0\r\n\r\n")
     (handler,) = wire.application.handlers
     assert handler.body == b"a" * 150
+
+
+@pytest.mark.parametrize("size", [UNCOUNTED - 100, UNCOUNTED + 1, 4 * UNCOUNTED])
+@pytest.mark.parametrize("read", [16 * 1024, UNCOUNTED, 256 * 1024])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", [CHAT, b"/x"])
+def test_behind_a_large_body_the_next_request_is_read(size: int, read: int, chunked: bool, path: bytes) -> None:
+    body = BODY.replace(b"hi", b"h" * size) if path == CHAT else b"x" * size
+    data = post(path, body)
+    if chunked:
+        head = b"POST %b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" % path
+        data = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    wire = Wire()
+    for number in range(1, 4):
+        for place in range(0, len(data), read):
+            assert wire.transport.reading
+            wire.receive(data[place : place + read])
+            if path == b"/x" and place == 0:
+                wire.connection.read_body()
+        if path == CHAT:
+            assert len(wire.world.engine.calls) == number
+            wire.world.call.answer()
+        else:
+            wire.application.handlers.pop().answer()
+        assert wire.transport.reading
+        assert wire.server_state.total_requests == number
 
 
 def test_a_body_at_its_bound_passes() -> None:
