@@ -1,0 +1,228 @@
+"""The soak: mixed load for most of an hour while callers leave, keys come and go, the configuration is reloaded and sidecars are killed.
+
+    python -m loadtests.soak [--minutes 45] [--users 24] [--kill-every 120] [--reload-every 60] [--workers N] [--output FILE]
+
+Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log. Locust
+brings the load (loadtests/profiles/soak.conf). Every five seconds the gateway's memory, descriptors and connections are noted. After the
+load has ended and a minute has passed, the figures of the end stand beside those before the load. The exit code is 1 where a threshold was
+passed: failed requests, memory that grows by more than `--max-slope` MiB an hour after the first ten minutes (the slope of a line through
+the samples), descriptors or connections that are not back.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtests import locust_run
+from tests.e2e.harness import Gatehouse, alive
+
+MIB = 2**20
+WARM = 600.0
+"""Seconds after which memory must be flat; in shorter runs a third of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The gateway at one moment: seconds since the start, MiB of memory and descriptors of all its processes, exchanges under way."""
+
+    at: float
+    memory_mib: float
+    files: int
+    in_flight: float
+    connections: float
+    attempts: float
+
+
+def configuration(state: Path, key: str, admin: str) -> dict[str, Any]:
+    """The quickstart's fleet with the policies of a careful operator."""
+    sidecar = {"runtime": "llama.cpp", "model": "demo-chat.gguf", "device": "cpu", "slots": 8, "context": 1024}
+    embed = {"runtime": "onnx", "model": "demo-embed", "device": "cpu", "slots": 32}
+    return {
+        "version": 1,
+        "listen": {"data": "127.0.0.1:0", "admin": "127.0.0.1:0"},
+        "state_dir": str(state),
+        "engines": [
+            {"name": "chat-a", **sidecar},
+            {"name": "chat-b", **sidecar},
+            {"name": "embed-a", **embed},
+            {"name": "embed-b", **embed},
+        ],
+        "models": [
+            {"name": "demo-chat", "pool": ["chat-a", "chat-b"], "routing": {"policy": "consistent_hash", "key": "prefix"}},
+            {"name": "demo-embed", "pool": ["embed-a", "embed-b"]},
+        ],
+        "identity": {
+            "api_keys": {
+                "static": [
+                    {"id": "soak", "key": key, "tenant": "soak", "models": ["*"]},
+                    {"id": "root", "key": admin, "tenant": "soak", "models": ["*"], "roles": ["admin"]},
+                ]
+            }
+        },
+        "limits": [
+            {"name": "per-key", "per": "key", "requests": {"rate": 10000, "per": "1s"}, "tokens": {"rate": 100000000, "per": "1m"}},
+            {"name": "per-tenant", "per": "tenant", "requests": {"rate": 10000, "per": "1s"}, "concurrent": 1000},
+        ],
+        "guardrails": [
+            {"name": "pii", "type": "pii", "on": ["request", "response"], "settings": {"entities": {"email": "mask", "card": "block"}}},
+            {"name": "secrets", "type": "secrets", "settings": {"action": "mask"}},
+            {"name": "words", "type": "denylist", "settings": {"phrases": ["project nightingale", "operation sundial"]}},
+        ],
+        "audit": {"durability": "write", "sinks": [{"type": "file"}]},
+        "telemetry": {"log_level": "warning"},
+    }
+
+
+class Account:
+    """What the gateway is made of while it runs."""
+
+    def __init__(self, gatehouse: Gatehouse) -> None:
+        self.gatehouse = gatehouse
+        self.begin = time.monotonic()
+        self.samples: list[Sample] = []
+
+    def sample(self) -> Sample:
+        found = Sample(
+            at=round(time.monotonic() - self.begin, 1),
+            memory_mib=round(self.gatehouse.metric("gatehouse_resident_bytes") / MIB, 2),
+            files=len(os.listdir(f"/proc/{self._pid}/fd")),
+            in_flight=self.gatehouse.metric("gatehouse_in_flight"),
+            connections=self.gatehouse.metric("gatehouse_connections"),
+            attempts=self.gatehouse.metric("gatehouse_endpoint_in_flight"),
+        )
+        self.samples.append(found)
+        return found
+
+    @property
+    def _pid(self) -> int:
+        assert self.gatehouse.process is not None
+        return self.gatehouse.process.pid
+
+    def slope(self, loaded: float) -> float:
+        """MiB an hour: the line of least squares through the samples between the warm-up and the end of the load, in seconds."""
+        first = min(WARM, loaded / 3)
+        points = [(s.at, s.memory_mib) for s in self.samples if first <= s.at <= loaded]
+        if len(points) < 3:
+            return 0.0
+        return statistics.linear_regression(*zip(*points, strict=True)).slope * 3600
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    key, admin = ("soak-" + secrets.token_hex(24) for _ in range(2))
+    arguments = ["--workers", str(options.workers)] if options.workers else []
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        gatehouse = Gatehouse(Path(folder), configuration(Path(folder) / "state", key, admin), arguments=arguments)
+        gatehouse.start()
+        try:
+            locust_run.make_tenant(gatehouse.admin_url, admin)
+            return load(options, gatehouse, {"GATEHOUSE_KEY": key, "GATEHOUSE_ADMIN_KEY": admin})
+        finally:
+            gatehouse.stop()
+
+
+def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[str, str]) -> dict[str, Any]:
+    environment = {**environment, "GATEHOUSE_URL": gatehouse.url, "GATEHOUSE_ADMIN_URL": gatehouse.admin_url}
+    account = Account(gatehouse)
+    before = account.sample()
+    report = Path(options.html) if options.html else Path(gatehouse.directory) / "soak.html"
+    locust = locust_run.start(
+        "soak", environment, "--users", str(options.users), "--run-time", f"{int(options.minutes * 60)}s", "--html", str(report)
+    )
+    kills = reloads = 0
+    while locust.poll() is None:
+        time.sleep(5)
+        now = account.sample().at
+        if options.reload_every and now >= (reloads + 1) * options.reload_every:
+            reloads += 1
+            reload(gatehouse, reloads)
+        if options.kill_every and now >= (kills + 1) * options.kill_every:
+            kills += kill_one(gatehouse, kills)
+    loaded = account.samples[-1].at
+    settle(account, before)
+    after = account.sample()
+    return {
+        "minutes": round(loaded / 60, 1),
+        "locust": locust.returncode,
+        "kills": kills,
+        "reloads": reloads,
+        "slope_mib_per_hour": round(account.slope(loaded), 2),
+        "before": asdict(before),
+        "after": asdict(after),
+        "peak_mib": max(s.memory_mib for s in account.samples),
+        "samples": [asdict(s) for s in account.samples],
+    }
+
+
+def reload(gatehouse: Gatehouse, number: int) -> None:
+    """Another limit, as an operator would change it, by the file and SIGHUP."""
+    text = gatehouse.file.read_text()
+    rate = 10000 + number % 2
+    gatehouse.file.write_text(text.replace(f"rate: {10000 + (number + 1) % 2}\n", f"rate: {rate}\n"))
+    assert gatehouse.process is not None
+    gatehouse.process.send_signal(signal.SIGHUP)
+
+
+def kill_one(gatehouse: Gatehouse, number: int) -> int:
+    """kill -9 of one sidecar, by turns; 1 if there was one to kill."""
+    found = [pid for pid in gatehouse.engines() if alive(pid) and b"engines." in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    if not found:
+        return 0
+    os.kill(found[number % len(found)], signal.SIGKILL)
+    return 1
+
+
+def settle(account: Account, before: Sample, seconds: float = 60.0) -> None:
+    """Waits until what the load had opened is closed, at most so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(2)
+        now = account.sample()
+        if now.in_flight == 0 and now.connections <= before.connections and now.attempts == 0 and now.files <= before.files + 8:
+            return
+
+
+def wrong(figures: dict[str, Any], max_slope: float) -> list[str]:
+    """Each threshold that was passed."""
+    before, after, found = figures["before"], figures["after"], []
+    if figures["locust"] != 0:
+        found.append("requests failed: Locust's thresholds are above")
+    if figures["slope_mib_per_hour"] > max_slope:
+        found.append(f"memory grew by {figures['slope_mib_per_hour']} MiB an hour, at most {max_slope} is allowed")
+    for name, most in (("in_flight", 0), ("attempts", 0), ("connections", before["connections"]), ("files", before["files"] + 8)):
+        if after[name] > most:
+            found.append(f"{name} is {after[name]} a minute after the load, at most {most} is expected")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=45)
+    parser.add_argument("--users", type=int, default=24)
+    parser.add_argument("--kill-every", type=float, default=120, help="seconds; 0: no sidecar is killed")
+    parser.add_argument("--reload-every", type=float, default=60, help="seconds; 0: no reloads")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--max-slope", type=float, default=1.0, help="MiB an hour (default 1)")
+    parser.add_argument("--html", help="where Locust's report goes")
+    parser.add_argument("--output", help="a JSON file for the figures and all samples")
+    options = parser.parse_args()
+    figures = run(options)
+    if options.output:
+        Path(options.output).write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in figures.items() if key != "samples"}, indent=1))
+    found = wrong(figures, options.max_slope)
+    for line in found:
+        print(f"NOT REACHED: {line}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The users of a Locust run, one kind a file; loadtests/locustfile.py puts them together."""

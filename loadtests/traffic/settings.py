@@ -1,0 +1,48 @@
+"""What a run takes from the environment: where the gateway is, the credentials, the models."""
+
+import os
+import random
+from dataclasses import dataclass, field
+
+
+def _words(name: str) -> list[str]:
+    return [word.strip() for word in os.environ.get(name, "").split(",") if word.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The environment, read once. `keys`: those of ordinary tenants. `greedy_key`: of a tenant that asks for more than it may have."""
+
+    url: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_URL", "http://127.0.0.1:8080"))
+    keys: list[str] = field(default_factory=lambda: _words("GATEHOUSE_KEYS") or _words("GATEHOUSE_KEY"))
+    greedy_key: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_GREEDY_KEY", ""))
+    admin_url: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_ADMIN_URL", ""))
+    admin_key: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_ADMIN_KEY", ""))
+    churn_tenant: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_CHURN_TENANT", "load"))
+    model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_MODEL", "demo-chat"))
+    embed_model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_EMBED_MODEL", "demo-embed"))
+    tensor_model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_TENSOR_MODEL", "demo-embed"))
+
+    def key(self) -> str:
+        """A key of one of the tenants. Raises SystemExit where the environment names none."""
+        if not self.keys:
+            raise SystemExit("GATEHOUSE_KEY is not set: an API key of the gateway under load (GATEHOUSE_KEYS=a,b,c for several tenants)")
+        return random.choice(self.keys)
+
+
+SETTINGS = Settings()
+
+QUESTIONS = (
+    "Which documents do I need to open a savings account for my daughter?",
+    "Summarise the three points of the last meeting in one sentence each.",
+    "Write a polite reply that declines the invitation and proposes a date in March.",
+    "What is the difference between a credit note and a refund?",
+    "Explain to a new colleague how a purchase order is approved here.",
+    "Name two risks of the plan and what would reduce them.",
+)
+SYSTEM = "You are a helpful assistant of a bank. Answer briefly and name your sources."
+
+
+def messages() -> list[dict[str, str]]:
+    """A system prompt that all share, and a question."""
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": random.choice(QUESTIONS)}]
