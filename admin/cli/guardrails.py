@@ -15,7 +15,7 @@ from admin.cli.errors import UsageError
 from admin.cli.session import Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Guardrails: what they say of a text.")
-KEYS = ("name", "text", "on", "model", "guardrails", "expect", "spans", "passes")
+KEYS = ("name", "text", "on", "model", "guardrails", "expect", "spans", "passes", "labels")
 
 
 @group.callback()
@@ -40,8 +40,8 @@ def evaluate(
     would be blocked.
 
     --cases compares with a file of cases instead; exit code 1 when one is different. A case has `name` and `text`, and may have
-    `on`, `model`, `guardrails`, `expect` (allow, rewrite, block, hold), `passes` (the text that would pass) and `spans` (`offset`,
-    `length`, `entity`).
+    `on`, `model`, `guardrails`, `expect` (allow, rewrite, block, hold), `passes` (the text that would pass), `labels` (the data
+    labels that a request would get) and `spans` (`offset`, `length`, `entity`).
     """
     if (text is None) == (cases is None):
         raise UsageError("say either TEXT or --cases FILE")
@@ -59,7 +59,7 @@ def evaluate(
         steps = answer.pop("guardrails")
         session.out.one(answer)
         rows = [{**step, "spans": len(step["spans"])} for step in steps]
-        session.out.rows(rows, ("guardrail", "mode", "verdict", "action", "spans", "milliseconds", "held", "longest_hold", "why"))
+        session.out.rows(rows, ("guardrail", "mode", "verdict", "action", "label", "spans", "milliseconds", "held", "longest_hold", "why"))
         spans = [{"guardrail": step["guardrail"], **span} for step in steps for span in step["spans"]]
         if spans:
             session.out.rows(spans, ("guardrail", "entity", "offset", "length", "score"))
@@ -86,6 +86,8 @@ def _judged(client: Client, number: int, case: dict[str, Any]) -> dict[str, str]
         differences.append(f"verdict {answer['verdict']}")
     if "passes" in case and case["passes"] != answer["text"]:
         differences.append(f"passes {answer['text']!r}")
+    if "labels" in case and sorted(case["labels"]) != answer["labels"]:
+        differences.append(f"labels {', '.join(answer['labels']) or 'none'}")
     if "spans" in case:
         found = [
             {"offset": span["offset"], "length": span["length"], "entity": span["entity"]}

@@ -36,16 +36,19 @@ class GuardrailTrial:
         chain = _chain(snapshot, where, model, names)
         steps: list[dict[str, Any]] = []
         verdict, after = "allow", text
+        labels: set[str] = set()
         async with self._turns:
             for guardrail in chain:
-                step, passed = await _tried(guardrail, after, where)
+                step, passed = await _tried(guardrail, after, where, frozenset(labels))
                 steps.append(step)
+                labels.update([step["label"]] if step["label"] else ())
                 if step["action"] != "pass":
                     verdict = step["action"]
                 after = passed
                 if step["action"] in ("block", "hold"):
                     break
-        return {"verdict": verdict, "text": after if verdict in ("allow", "rewrite") else None, "guardrails": steps}
+        passes = after if verdict in ("allow", "rewrite") else None
+        return {"verdict": verdict, "text": passes, "labels": sorted(labels), "guardrails": steps}
 
 
 def _chain(snapshot: Snapshot, where: str, model: str | None, names: Sequence[str]) -> list[Inspector]:
@@ -70,13 +73,13 @@ def _chain(snapshot: Snapshot, where: str, model: str | None, names: Sequence[st
     return sorted(wanted, key=lambda guardrail: order.get(guardrail.name, len(order)))
 
 
-async def _tried(guardrail: Inspector, text: str, where: str) -> tuple[dict[str, Any], str]:
-    """What one says, and the text behind it."""
+async def _tried(guardrail: Inspector, text: str, where: str, labels: frozenset[str]) -> tuple[dict[str, Any], str]:
+    """What one says, and the text behind it. labels: those that the guardrails before it have given."""
     assert isinstance(guardrail, Guarded)
     began, used = perf_counter(), thread_time()
     try:
         async with asyncio.timeout(guardrail.budget_ns * 1e-9):
-            verdict = await _verdict(guardrail, text, where)
+            verdict = await _verdict(guardrail, text, where, labels)
     except TimeoutError:
         verdict = Verdict("error", guardrail.name, "It took longer than its budget.")
     except GatehouseError as error:
@@ -89,6 +92,7 @@ async def _tried(guardrail: Inspector, text: str, where: str) -> tuple[dict[str,
         "mode": "monitor" if guardrail.monitor else "enforce",
         "verdict": verdict.action,
         "action": guardrail.done_with(verdict.action),
+        "label": guardrail.label if where == "request" and guardrail.gives(verdict) else None,
         "why": verdict.reason,
         "spans": [
             {"offset": one.start, "length": one.end - one.start, "entity": one.entity, "score": one.score or None}
@@ -103,9 +107,9 @@ async def _tried(guardrail: Inspector, text: str, where: str) -> tuple[dict[str,
     return shown, passed
 
 
-async def _verdict(guardrail: Guarded, text: str, where: str) -> Verdict:
+async def _verdict(guardrail: Guarded, text: str, where: str, labels: frozenset[str]) -> Verdict:
     layer = guardrail.layer(_NOBODY, lambda name: b"", 0.0) if guardrail.layered and where == "request" else None
-    found = guardrail.guardrail.check([text]) if layer is None else layer.check([text])
+    found = guardrail.asked([text], layer, labels)
     if isinstance(found, Generator):
         return await in_slices(found)
     if isinstance(found, Signal):

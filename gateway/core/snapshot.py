@@ -65,6 +65,10 @@ class Inspector(Protocol):
         """What is done after a verdict: pass, rewrite, block or hold."""
         ...
 
+    def gives(self, verdict: Verdict) -> bool:
+        """Whether a request gets `label` for this verdict."""
+        ...
+
     def note(self, where: str, hash_body: Callable[[bytes], str]) -> Any:
         """A note (gateway.pipeline.guarded.Note) for the audit record. where: request or response."""
         ...

@@ -172,15 +172,22 @@ class Guarded:
             return None
         return made
 
+    def gives(self, verdict: Verdict) -> bool:
+        """Whether a request gets the guardrail's label for this verdict. One that has failed, and may, has not seen what would give it."""
+        return bool(self.label) and not self.monitor and (verdict.label or verdict.action == "error")
+
+    def asked(self, texts: Sequence[str], layer: Layer | None, labels: frozenset[str]) -> Maybe[Verdict] | Steps[Verdict]:
+        """What the guardrail itself answers, without the boundary around it. Raises whatever it raises."""
+        if labels and self._check_labelled is not None:
+            return self._check_labelled(texts, labels)
+        return self.guardrail.check(texts) if layer is None else layer.check(texts)
+
     def check(self, texts: Sequence[str], layer: Layer | None = None, labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
         """Counts only what is allowed; whoever acts on another verdict counts it. layer: reads the texts in the guardrail's place. labels:
         of the texts, for a guardrail that shows them to others."""
         began = perf_counter_ns()
         try:
-            if labels and self._check_labelled is not None:
-                verdict: Any = self._check_labelled(texts, labels)
-            else:
-                verdict = self.guardrail.check(texts) if layer is None else layer.check(texts)
+            verdict: Any = self.asked(texts, layer, labels)
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             return self.failed(error)
         took = perf_counter_ns() - began

@@ -94,8 +94,8 @@ def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> b
     note = guardrail.note(where, x.snapshot.audit.hash_body)
     note.add(verdict.action, verdict.reason, verdict.findings)
     x.notes.append(note)
-    if where == "request" and guardrail.label and not guardrail.monitor and (verdict.label or verdict.action == "error"):
-        labelled(x, frozenset((guardrail.label,)))  # one that has failed, and may, has not seen what would have given the label
+    if where == "request" and guardrail.gives(verdict):
+        labelled(x, frozenset((guardrail.label,)))
     if note.action == "pass":
         return False
     if note.action != "rewrite":
