@@ -278,8 +278,9 @@ class GuardrailTester(Protocol):
     """The guardrails in force, without a request."""
 
     async def evaluate(self, text: str, where: str, model: str | None, names: Sequence[str]) -> dict[str, Any]:
-        """{"verdict": allow, rewrite, block or hold; "text": what would pass; "labels": what a request would get; "guardrails": for each in order what it found, what would be
-        done, how long it took}. where: request or response. Raises NotFound for an unknown model, RequestError for other names."""
+        """{"verdict": allow, rewrite, block or hold; "text": what would pass; "labels": what a request would get; "guardrails": for each in
+        order what it found, what would be done, how long it took}. where: request or response. Raises NotFound for an unknown model,
+        RequestError for other names."""
         ...
 
 

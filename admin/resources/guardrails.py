@@ -50,9 +50,9 @@ class Span(msgspec.Struct, kw_only=True):
 
 
 class Step(msgspec.Struct, kw_only=True):
-    """One guardrail. verdict: what it found. action: what would be done. label: what a request with this text would get. milliseconds: of the clock; cpu_milliseconds: of the processor.
-    held: the most characters that a stream with this text would hold, of its first 4,096; null: all of it. longest_hold: the most that any
-    text can make it hold, where that is known."""
+    """One guardrail. verdict: what it found. action: what would be done. label: what a request with this text would get. milliseconds: of
+    the clock; cpu_milliseconds: of the processor. held: the most characters that a stream with this text would hold, of its first 4,096;
+    null: all of it. longest_hold: the most that any text can make it hold, where that is known."""
 
     guardrail: str
     mode: str
@@ -68,8 +68,8 @@ class Step(msgspec.Struct, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, kw_only=True):
-    """verdict: allow, rewrite, block or hold. text: what would pass; null if nothing would. labels: the data labels that a request with this
-    text would get from these guardrails. guardrails: in order, up to one that blocks."""
+    """verdict: allow, rewrite, block or hold. text: what would pass; null if nothing would. labels: the data labels that a request with
+    this text would get from these guardrails. guardrails: in order, up to one that blocks."""
 
     verdict: str
     text: str | None
