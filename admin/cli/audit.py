@@ -262,10 +262,12 @@ def export(
     format: Annotated[
         ExportFormat, typer.Option("--format", help="The log's lines as they are, or in another format.")
     ] = ExportFormat.jsonl,
+    sealed: Annotated[bool, typer.Option("--sealed", help="Records that are encrypted as a whole as they are, to be proven.")] = False,
 ) -> None:
-    """Writes the records that match, writer by writer: exactly as in the log, one JSON object per line, or in another format."""
+    """Writes the records that match, writer by writer: exactly as in the log, one JSON object per line, or in another format. Records that
+    are encrypted as a whole (audit.encryption.scope) are opened, unless they are wanted sealed."""
     params: dict[str, Any] = {"format": str(format), "tenant": tenant, "principal": principal, "model": model, "kind": kind, "event": event}
-    params |= {"outcome": outcome, "request_id": request_id, "writer": writer}
+    params |= {"outcome": outcome, "request_id": request_id, "writer": writer, "sealed": "true" if sealed else None}
     for name, text in (("since", since), ("until", until)):
         if text is not None:
             params[name] = time.time() - duration(text)

@@ -37,7 +37,7 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Records that match all that is given. since (inclusive) and until (exclusive): when they were written. event: the name of an event,
     or its beginning with a `*` behind it. The outcomes of the intents that match come with them. format: the lines as they are, a table,
-    OCSF events, or CEF."""
+    OCSF events, or CEF. sealed: records that are encrypted as a whole as they are in the log, so that they can be proven."""
 
     since: Moment | None = None
     until: Moment | None = None
@@ -50,6 +50,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     request_id: Text | None = None
     writer: Writer | None = None
     format: Literal["jsonl", "csv", "ocsf", "cef"] = "jsonl"
+    sealed: bool = False
 
 
 class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -77,7 +78,8 @@ class Verification(msgspec.Struct):
 
 class Proof(msgspec.Struct):
     """record: as in the log; line: its text, whose hash is the leaf. path: hashes that lead from the leaf to the tree's root. tree: what
-    was signed of it. checkpoint: the signed statement about the chain."""
+    was signed of it. checkpoint: the signed statement about the chain. opened: of a record that is encrypted as a whole, its JSON and the
+    salt with which that has the digest in the line."""
 
     record: dict[str, Any]
     line: str
@@ -86,6 +88,7 @@ class Proof(msgspec.Struct):
     path: list[str]
     tree: dict[str, Any]
     checkpoint: dict[str, Any]
+    opened: dict[str, str] | None = None
 
 
 class Proofs(msgspec.Struct):
@@ -202,7 +205,8 @@ async def keys(call: Call) -> Answer:
 
 
 async def export(call: Call) -> Answer:
-    """The lines exactly as the log holds them, so that an export can still be proven; or in another format."""
+    """The lines exactly as the log holds them, so that an export can still be proven (what is encrypted as a whole is opened, unless
+    `sealed`); or in another format."""
     q: ExportQuery = call.query
     wanted = AuditFilter(**{name: getattr(q, name) for name in AuditFilter.__struct_fields__})
     lines = call.ports.audit_reader.export(wanted, q.format)

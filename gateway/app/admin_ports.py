@@ -13,6 +13,7 @@ from gateway.app.policy_texts import FOLDER as POLICIES
 from gateway.audit.bundle import bundle
 from gateway.audit.checkpoint_tree import prove_consistency
 from gateway.audit.crypto import PUBLIC_KEY, CheckpointVerifier, load_signer, load_verifier
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.proof import prove
 from gateway.audit.reader import LogReader
 from gateway.audit.signing_keys import endorsements, published, rotate, trusted
@@ -159,12 +160,12 @@ VERIFY_TRIES: Final = 5
 class LocalAuditLog:
     """Implements gateway.core.ports.AuditReader over the log of this process and of all that write beside it."""
 
-    def __init__(self, audit: AuditSpec, state_dir: str) -> None:
-        self._keys = Path(state_dir) / "keys"
+    def __init__(self, audit: AuditSpec, state_dir: str, opener: Opener = CLOSED) -> None:
+        self._keys, self._opener = Path(state_dir) / "keys", opener
         self._directory = local_sink(audit, state_dir, "0").directory
 
     def _reader(self) -> LogReader:
-        return LogReader(self._directory, self._verifier())
+        return LogReader(self._directory, self._verifier(), self._opener)
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
         return self._reader().tail(count, writer)
@@ -188,7 +189,7 @@ class LocalAuditLog:
         return self._reader().export(wanted) if format == "jsonl" else self._reader().export_as(wanted, format)
 
     def prove(self, request_id: str) -> list[dict[str, Any]]:
-        return prove(self._directory, load_signer(str(self._keys.parent)), SystemClock(), request_id)
+        return prove(self._directory, load_signer(str(self._keys.parent)), SystemClock(), request_id, self._opener)
 
     def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
         return self._reader().newest(since, text)
@@ -198,7 +199,7 @@ class LocalAuditLog:
 
     def bundle(self, request_id: str) -> bytes | None:
         state_dir = self._keys.parent
-        return bundle(self._directory, state_dir / POLICIES, load_signer(str(state_dir)), SystemClock(), request_id)
+        return bundle(self._directory, state_dir / POLICIES, load_signer(str(state_dir)), SystemClock(), request_id, self._opener)
 
     def endorsements(self) -> list[dict[str, Any]]:
         return [to_builtins(one) for one in endorsements(self._directory)]

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.audit.index import FILE, search
+from gateway.audit.index import FILE
 from gateway.audit.indexer import BUSY, Progress
 from gateway.audit.lines import lines_at
-from gateway.audit.summary import summary
+from gateway.audit.opened_index import search_opened, summary_opened
+from gateway.audit.opening import CLOSED, Opener
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.errors import AuditIndexing, Overloaded
 
@@ -35,11 +36,14 @@ T = TypeVar("T")
 class AuditIndex:
     """Starts the process with the first question, or at once (`resume`) where an index is there already. directory: the log's.
 
-    seconds: how long a question waits for what is not in the index yet. `aclose` ends the process.
+    seconds: how long a question waits for what is not in the index yet. opener: of records that are encrypted as a whole, of which the
+    index has only what is in the clear. `aclose` ends the process.
     """
 
-    def __init__(self, directory: Path, state_dir: Path, *, seconds: float = SECONDS, command: tuple[str, ...] = COMMAND) -> None:
-        self.path = state_dir / FILE
+    def __init__(
+        self, directory: Path, state_dir: Path, *, seconds: float = SECONDS, command: tuple[str, ...] = COMMAND, opener: Opener = CLOSED
+    ) -> None:
+        self.path, self._opener = state_dir / FILE, opener
         self._directory, self._seconds, self._command = directory, seconds, command
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -52,11 +56,11 @@ class AuditIndex:
 
     async def search(self, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
         """See admin.context.AuditIndexReader."""
-        found = await self._asked(partial(search, self.path, asked))
+        found = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener))
         for entry in found:
             places = entry.pop("place")
             if records:
-                entry["records"] = await asyncio.to_thread(lines_at, self._directory, entry["writer"], places)
+                entry["records"] = await asyncio.to_thread(lines_at, self._directory, entry["writer"], places, self._opener)
         return found
 
     async def of_request(self, request_id: str) -> list[dict[str, Any]]:
@@ -66,7 +70,7 @@ class AuditIndex:
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
         """See admin.context.AuditIndexReader."""
-        return await self._asked(partial(summary, self.path, since, until, tenants))
+        return await self._asked(partial(summary_opened, self.path, since, until, tenants, self._directory, self._opener))
 
     async def aclose(self) -> None:
         async with self._turn:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from gateway.app.budget_log import Key, Tally, read, spent_in
 from gateway.app.redis_ledger import InRedis
+from gateway.audit.opening import CLOSED, Opener
 from gateway.core.specs import ConfigSpec, LimitSpec
 from gateway.core.storage import ControlStore
 from gateway.limits.account import Account
@@ -33,6 +34,8 @@ CLOCKS: Final = 2.0
 """Seconds by which the clock of Redis and those of the log may differ, with what is rounded: a rate refills meanwhile."""
 Amounts = dict[Key, int]
 
+UNSURE: Final = "records of an earlier version, or of a tenant that was shredded, do not say to whom it applied"
+
 
 class BudgetLedger:
     """replica: this one. live: how many share the store. directory: of the audit logs. registry: the buckets of this gateway. redis: what
@@ -47,8 +50,9 @@ class BudgetLedger:
         spec: Callable[[], ConfigSpec],
         registry: Callable[[], BucketRegistry],
         redis: BucketBook | None = None,
+        opener: Opener = CLOSED,
     ) -> None:
-        self._redis = redis
+        self._redis, self._opener = redis, opener
         self._store, self._replica, self._live, self._directory = store, replica, live, directory
         self._spec, self._registry = spec, registry
         self._ticker = Ticker()
@@ -78,11 +82,16 @@ class BudgetLedger:
                     counted.append((Tally(limit, meter, now, since), states))
         self._others = self._redis is not None and bool(shared) and bool(await self._redis.replicas() - {self._replica})
         if counted:
-            await asyncio.to_thread(read, self._directory, [tally for tally, _ in counted])
+            await asyncio.to_thread(read, self._directory, [tally for tally, _ in counted], opener=self._opener)
         lines: list[dict[str, Any]] = []
         for tally, states in counted:
             if tally.unsure:
-                left.append({"limit": tally.limit.name, "reason": "records of an earlier version do not say to whom it applied"})
+                left.append(
+                    {
+                        "limit": tally.limit.name,
+                        "reason": UNSURE,
+                    }
+                )
             else:
                 at = shared.get((tally.limit.name, tally.meter.name))
                 charged = self._charged(tally, states) if at is None else await at.charged(_keys_of(tally))

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import Spent
@@ -33,6 +34,7 @@ _BREATH: Final = 256
 _HEAD: Final = 48
 _INTENT: Final = b'"kind":"intent"'
 _OUTCOME: Final = b'"kind":"outcome"'
+_EVENT: Final = b'"kind":"event"'
 _OPENED: Final = b'"event":"audit.opened"'
 Key = tuple[str, ...]
 Marks = Mapping[str, tuple[int, int]]
@@ -44,7 +46,7 @@ class _Detail(msgspec.Struct):
 
 
 class Line(Spent):
-    """An outcome, as far as budgets count it."""
+    """An outcome, as far as budgets count it. early: of one that cannot be opened, whether no intent came before it."""
 
     request_id: str = ""
     peer: str = ""
@@ -53,6 +55,7 @@ class Line(Spent):
     duration_ms: float = 0.0
     charged: bool = False
     detail: _Detail | None = None
+    early: bool = False
 
 
 class _Caller(msgspec.Struct):
@@ -164,16 +167,19 @@ def _window(meter: Meter, now: float, life: float) -> tuple[float, float]:
     return (int((now - window.rolling - life) / width)) * width, now + window.rolling
 
 
-def read(directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), *, until: int | None = None) -> int:
+def read(
+    directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), *, until: int | None = None, opener: Opener = CLOSED
+) -> int:
     """Adds up what the log says. runs: for each run but the first (what is before them), how far the log went when it began. Where `until`
     says which run is the first that does not matter, only what is of these runs is read. Returns how many requests of those before it
-    may still be under way. Raises OSError."""
+    may still be under way. opener: of what was encrypted as a whole; what it cannot open any more makes the tallies unsure. Raises OSError,
+    GatehouseError."""
     begin = min((tally.begin for tally in tallies), default=0.0)
     first = runs[0] if until is not None and runs else {}
     left = 0
     for writer, segments in (list_segments(directory) if directory.is_dir() else {}).items():
         marks = [marks.get(writer, (0, 0)) for marks in runs]
-        reading = _Reading(tallies, marks, until)
+        reading = _Reading(writer, tallies, marks, until, opener)
         for number, path in segments:
             segment, offset = first.get(writer, (0, 0))
             if number < segment:
@@ -189,8 +195,8 @@ def read(directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), 
 class _Reading:
     """The log of one writer."""
 
-    def __init__(self, tallies: Sequence[Tally], marks: Sequence[tuple[int, int]], until: int | None) -> None:
-        self._tallies, self._marks, self._until = tallies, marks, until
+    def __init__(self, writer: str, tallies: Sequence[Tally], marks: Sequence[tuple[int, int]], until: int | None, opener: Opener) -> None:
+        self._writer, self._tallies, self._marks, self._until, self._opener = writer, tallies, marks, until, opener
         self._run = 0
         self._open: dict[str, list[tuple[Intent, int]]] = {}
         self._kinds: dict[tuple[str, str], str] = {}
@@ -224,8 +230,11 @@ class _Reading:
 
     def _take(self, text: bytes, place: tuple[int, int]) -> None:
         head = text[:_HEAD]
+        if SEALED in text and _EVENT not in head:
+            text = self._opener.line(self._writer, text)
         if _INTENT in head:
             intent = decode_intent(text)
+            self._unsure(intent.unopened)
             self._open.setdefault(intent.request_id, []).append((intent, self._run))
             self._kinds[intent.tenant, intent.principal] = intent.credential
         elif _OUTCOME in head:
@@ -235,9 +244,16 @@ class _Reading:
             while self._run < len(self._marks) and place >= self._marks[self._run]:
                 self._run += 1
 
+    def _unsure(self, why: str) -> None:
+        """Of a request whose record cannot be opened any more."""
+        if why:
+            for tally in self._tallies:
+                tally.unsure = True
+
     def _outcome(self, line: Line) -> None:
         intent, run = None, self._run
-        if not line.peer and (same_id := self._open.get(line.request_id)) is not None:
+        self._unsure(line.unopened)
+        if not (line.peer or line.early) and (same_id := self._open.get(line.request_id)) is not None:
             intent, run = same_id.pop(0)
             if not same_id:
                 del self._open[line.request_id]

@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.app.budget_log import Key, Tally, read
 from gateway.audit.ledger import end_of
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.segments import segment_size
 from gateway.audit.sinks.file import list_segments
 from gateway.core.errors import GatehouseError
@@ -64,9 +65,10 @@ class BudgetRuns:
         spec: Callable[[], ConfigSpec],
         tasks: TaskOwner,
         done: Callable[[], None],
+        opener: Opener = CLOSED,
     ) -> None:
         self._store, self._holder, self._file, self._logs = store, holder, state_dir / FILE, logs
-        self._spec, self._tasks, self._done = spec, tasks, done
+        self._spec, self._tasks, self._done, self._opener = spec, tasks, done, opener
         self._runs: list[Run] = []
         self.in_redis: Callable[[], Awaitable[bool]] | None = None
         """Settles what Redis counts, where it does. Whether that is done."""
@@ -139,7 +141,8 @@ class BudgetRuns:
         elif self._spec().redis is None:
             tallies = await self._tallies()
             marks = [run.marks for run in self._runs]
-            if await asyncio.to_thread(read, self._logs, [tally for tally, _ in tallies], marks, until=len(ended) + 1):
+            counted, until = [tally for tally, _ in tallies], len(ended) + 1
+            if await asyncio.to_thread(read, self._logs, counted, marks, until=until, opener=self._opener):
                 return False
             for tally, keys in tallies:
                 for number, run in enumerate(ended, 1):

@@ -52,6 +52,7 @@ from gateway.app.usage import UsageCounter, counted
 from gateway.app.webhooks import Webhooks
 from gateway.audit.broker import AuditBroker
 from gateway.audit.holds import Holds
+from gateway.audit.opening import Opener
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
@@ -99,16 +100,17 @@ class Gateway:
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
         self.audit = AuditBroker(spec.audit, spec.state_dir, writer=self.replica)
-        self._recovery = recovery(spec, self.replica)
+        self.opener = Opener()
+        self._recovery = recovery(spec, self.replica, self.audit.prepare)
         obey(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
-        self.shipping = Shipping(spec, self.replica, plugins.sinks, self.events.record)
+        self.shipping = Shipping(spec, self.replica, plugins.sinks, self.events.record, self.opener)
         self.certificates = Certificates(self.events.record)
         self._held: Mapping[str, Material] = {}
         self.countries = Countries(Networks(), self.events.record)
         self.store_link = StoreLink(spec, environ, self.feed, plugins, self.countries.networks)
         logs = local_sink(spec.audit, spec.state_dir, self.replica).directory
-        self.usage = UsageCounter(self.store_link.store, logs, self._kept_of_sessions)
+        self.usage = UsageCounter(self.store_link.store, logs, self._kept_of_sessions, self.opener)
         self._owner = TaskOwner("gateway")
         link = self.store_link
         self.holds = LegalHolds(link.store, lambda: link.store.derived("legal holds"), Holds(logs, SystemClock()), self._owner)
@@ -120,7 +122,14 @@ class Gateway:
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
         self.budget_runs = BudgetRuns(
-            self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
+            self.store_link.store,
+            holder,
+            Path(spec.state_dir),
+            logs,
+            lambda: self.plane.current().spec,
+            self._owner,
+            self.limits.settled,
+            self.opener,
         )
         self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
         self._watch_refusals()
@@ -152,8 +161,9 @@ class Gateway:
         store, record = self.store_link.store, self.events.record
         stands = Requesters(self.plane.standing, store.get_key, self._fixed_keys, SystemClock()).check
         self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
-        self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why)
-        self.plane.approvals, self.plane.texts = self.approvals, self.texts.texts
+        self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why, self.opener)
+        self.plane.approvals, self.plane.texts, self.plane.records = self.approvals, self.texts.texts, self.texts.records
+        self.audit.encrypt(None if self.texts.vault is None else self.texts.vault.ring, self.opener)
 
     def _watch_refusals(self) -> None:
         """What is told of floods of denials and refused connections."""
@@ -231,6 +241,7 @@ class Gateway:
         if self.shared_proofs is not None:
             await self.shared_proofs.start()
         first = await self.changes.start()
+        await self.texts.prepare()
         await self.shipping.start()
         await self.audit.start()
         self.usage.start()

@@ -15,9 +15,11 @@ from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
 from gateway.audit.index import FILE as INDEX
-from gateway.audit.index import Index, search
+from gateway.audit.index import Index
 from gateway.audit.indexer import Indexer
 from gateway.audit.lines import lines_at
+from gateway.audit.opened_index import search_opened
+from gateway.audit.opening import CLOSED
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
@@ -105,7 +107,7 @@ def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> l
             Indexer(directory, index).update(lambda: True)
         finally:
             index.close()
-        found = search(path, asked, OFFLINE_SECONDS)
+        found = search_opened(path, asked, directory, CLOSED, OFFLINE_SECONDS)
         for entry in found:
             places = entry.pop("place")
             if records:

@@ -111,9 +111,9 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
 
 def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None, upgrader: Upgrader) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
-    log = LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir)
+    log = LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir, gateway.opener)
     logs = local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory
-    index = AuditIndex(logs, Path(gateway.spec.state_dir))
+    index = AuditIndex(logs, Path(gateway.spec.state_dir), opener=gateway.opener)
     gateway.texts.reveals.indexed = index.of_request
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
     return Ports(
@@ -169,6 +169,7 @@ def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaita
         lambda: spec if plane.snapshot is None else plane.current().spec,
         lambda: registry,
         None if spec.redis is None else BucketBook(spec.redis),
+        gateway.opener,
     )
 
     gateway.budget_runs.in_redis = budgets.settle

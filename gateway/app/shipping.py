@@ -12,11 +12,13 @@ from typing import Any
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.crypto import load_signer
+from gateway.audit.opening import Opener
 from gateway.audit.places import PlacesFile
 from gateway.audit.recovery import Recovery
 from gateway.audit.signing_keys import KeyWatch
 from gateway.audit.sinks import carried, local_sink, named, other_sinks
 from gateway.audit.spool import Required, SpoolWatch
+from gateway.audit.writer import ChainWriter
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Hold, Lives, SinkRow, Table
@@ -40,17 +42,27 @@ def obey(spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
 
 class Shipping:
     """For the process that stands for the whole replica. Life: `start` before the audit log's, `aclose` after it. Raises ConfigError, with
-    the path, for settings that make no sink. record: an audit event of the given name, target and details.
+    the path, for settings that make no sink. record: an audit event of the given name, target and details. opener: for sinks that get
+    records opened.
     """
 
-    def __init__(self, spec: ConfigSpec, writer: str, sinks: Table[SinkRow], record: Record) -> None:
+    def __init__(self, spec: ConfigSpec, writer: str, sinks: Table[SinkRow], record: Record, opener: Opener) -> None:
         state_dir = Path(spec.state_dir)
         directory = local_sink(spec.audit, spec.state_dir, writer).directory
         wanted = {name: carried(one, sinks) for _, name, one in named(spec.audit)}
         found = list(other_sinks(spec.audit, spec.state_dir, writer, sinks))
         self._sinks = [(path, sink) for path, _, sink in found]
         self.couriers = [
-            Courier(name, sink, directory, PlacesFile(state_dir, name), history=of.history, required=of.required, on_fault=self._changed)
+            Courier(
+                name,
+                sink,
+                directory,
+                PlacesFile(state_dir, name),
+                history=of.history,
+                required=of.required,
+                on_fault=self._changed,
+                opener=opener if of.records == "opened" else None,
+            )
             for name, sink, of in ((name, sink, wanted[name]) for _, name, sink in found)
         ]
         self._record = record
@@ -85,8 +97,8 @@ class Shipping:
             loop.call_soon_threadsafe(partial(self._record, event, name, detail))
 
 
-def recovery(spec: ConfigSpec, writer: str) -> Recovery:
-    """What looks after the writers that share a log with `writer`. Raises ConfigError."""
+def recovery(spec: ConfigSpec, writer: str, prepare: Callable[[ChainWriter], None]) -> Recovery:
+    """What looks after the writers that share a log with `writer`. prepare: see Recovery. Raises ConfigError."""
     directory = local_sink(spec.audit, spec.state_dir, writer).directory
     signer = load_signer(spec.state_dir)
     return Recovery(
@@ -96,4 +108,5 @@ def recovery(spec: ConfigSpec, writer: str) -> Recovery:
         signer,
         SystemClock(),
         KeyWatch(spec.state_dir),
+        prepare,
     )

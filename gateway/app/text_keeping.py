@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from gateway.app.captures import Captures
 from gateway.app.reveals import Reveals
-from gateway.app.texts import texts_of
+from gateway.app.texts import records_of, texts_of
 from gateway.app.vault import Vault
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
+from gateway.audit.keyring import SYSTEM, DataKey
+from gateway.audit.opening import FromLoop, Opener
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
+from gateway.core.waiting import as_future
 from gateway.store.store import Store
 
 CLEAR_SECONDS: Final = 5.0
@@ -25,7 +29,8 @@ Record = Callable[..., None]
 
 class TextKeeping:
     """held (blocks): says why a tenant's texts may not be destroyed, or "". vault: None where nothing is encrypted. texts: whose texts this
-    process keeps. Life: `start` once the store has been started."""
+    process keeps. records: has the keys of whole records at hand. opener: opens those, from `prepare` on. Life: `prepare` once the store
+    has been started and before the audit log is, `start` after it."""
 
     def __init__(
         self,
@@ -36,12 +41,17 @@ class TextKeeping:
         record: Record,
         owner: TaskOwner,
         held: Callable[[str], str],
+        opener: Opener,
     ) -> None:
         self._owner, state_dir = owner, Path(spec.state_dir)
         encryption = spec.audit.encryption
         self.vault = None
         if encryption is not None:
             self.vault = Vault(encryption, store.data_keys, state_dir, base, environ, record, owner)
+            opener.seconds = encryption.cache
+            self.vault.dropped.append(opener.drop)
+        self._opener, self._whole = opener, encryption is not None and encryption.scope == "record"
+        self.records = records_of(spec.audit, None if self.vault is None else self.vault.ring)
         self.captures = Captures(store, record, owner)
         self.texts = texts_of(spec.audit, None if self.vault is None else self.vault.ring)
         if self.texts is not None:
@@ -51,9 +61,20 @@ class TextKeeping:
             self.vault.held = held
 
         def reader() -> LogReader:
-            return LogReader(directory, load_verifier(state_dir / "keys" / PUBLIC_KEY))
+            return LogReader(directory, load_verifier(state_dir / "keys" / PUBLIC_KEY), opener)
 
         self.reveals = Reveals(store, self.vault, reader, record)
+
+    async def prepare(self) -> None:
+        """Has at hand what opens the log and encrypts records. Raises ConfigError, MasterUnavailable, StoreUnavailable."""
+        if self.vault is None:
+            return
+        await self.vault.check()
+        self._opener.fetch = FromLoop(self.vault.opening, asyncio.get_running_loop())
+        if self._whole:
+            key = self.vault.ring.current(SYSTEM)
+            if not isinstance(key, DataKey):
+                await as_future(key)
 
     async def start(self) -> None:
         """Raises ConfigError, StoreUnavailable."""

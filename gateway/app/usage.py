@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.ledger import LedgerReader, Mark, bytes_behind, rows
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.reconcile import compare
 from gateway.audit.spent import DAY, day_name
 from gateway.core.errors import GatehouseError, StoreUnavailable
@@ -37,8 +38,10 @@ class UsageCounter:
     sessions: what is kept of sessions, by the settings in force. behind: bytes of the log that were not counted at the last look.
     """
 
-    def __init__(self, store: ControlStore, directory: Path, sessions: Callable[[], SessionsSpec] = SessionsSpec) -> None:
-        self._store, self._reader, self._sessions = store, LedgerReader(directory), sessions
+    def __init__(
+        self, store: ControlStore, directory: Path, sessions: Callable[[], SessionsSpec] = SessionsSpec, opener: Opener = CLOSED
+    ) -> None:
+        self._store, self._reader, self._sessions = store, LedgerReader(directory, opener=opener), sessions
         self._tasks = TaskOwner("usage")
         self._stored: dict[str, Position] | None = None
         self._at: dict[str, Position] = {}

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.masters import KEY_BYTES, bound_to, master_of, unwrap_key, wrap_key
+from gateway.audit.opening import SHREDDED
 from gateway.core.audit_specs import EncryptionSpec
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, MasterUnavailable, NotFound, PermissionDenied, Shredded
@@ -27,7 +29,7 @@ from gateway.core.ports import Change
 from gateway.core.secret import Secret
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
-from gateway.core.vault import DataKeyGiven, DataKeyRow, ShredPlan
+from gateway.core.vault import DataKeyGiven, DataKeyOpened, DataKeyRow, ShredPlan
 from gateway.core.waiting import as_future
 from gateway.store.data_keys import KIND, StoredDataKeys
 from gateway.store.feed import CHANGE, RESYNC
@@ -38,6 +40,8 @@ MANY: Final = 64
 """Ids that one event names."""
 PREFIX: Final = "dk-"
 TRIES: Final = 5
+THREADS: Final = 4
+"""That ask the master key: of their own, because those of everything else may be waiting for a key."""
 LOOK_SECONDS: Final = 0.5
 Record = Callable[..., None]
 
@@ -72,11 +76,20 @@ class Vault:
         self.dropped: list[Callable[[str | None], None]] = []
         self.held: Callable[[str], str] = lambda tenant: ""
         self._up, self._failures = True, 0
+        self._checked: tuple[str, Sequence[DataKeyRow]] | None = None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-master")
 
     # --- life
 
     async def start(self) -> None:
-        """Checks that the master key is there and is the one that wrapped the active keys. Raises ConfigError, StoreUnavailable."""
+        """Raises ConfigError, StoreUnavailable."""
+        current, rows = self._checked or await self.check()
+        await self._bury(rows)
+        self._record("audit.encryption", current, {"scope": self._settings.scope})
+
+    async def check(self) -> tuple[str, Sequence[DataKeyRow]]:
+        """Checks that the master key is there and is the one that wrapped the active keys. From then on there are keys: whoever needs
+        them before `start` calls it first. Raises ConfigError, StoreUnavailable."""
         await asyncio.to_thread(self._tombstones.read)
         try:
             current = await self._ask(self._probe)
@@ -97,8 +110,8 @@ class Vault:
                 "name the right one, or list the one before under `former`",
                 path="audit.encryption.master",
             )
-        await self._bury(rows)
-        self._record("audit.encryption", current, {"scope": self._settings.scope})
+        self._checked = current, rows
+        return self._checked
 
     def _probe(self) -> str:
         """The master's id, once it has wrapped and opened something."""
@@ -205,7 +218,7 @@ class Vault:
         """Asks the master in a thread. Raises MasterUnavailable when it takes too long."""
         try:
             async with asyncio.timeout(self._patience * (1 + len(self._former))):
-                answer = await asyncio.to_thread(work, *arguments)
+                answer = await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except MasterUnavailable:
             self._up, self._failures = False, self._failures + 1
             raise
@@ -219,6 +232,26 @@ class Vault:
         """A key by its id, for what it has encrypted; its user drops it. Raises NotFound, Shredded, MasterUnavailable, ConfigError."""
         row = await self._kept.get(id)
         return row, DataKey(row.id, row.tenant, row.version, await self._opened(row))
+
+    async def opening(self, id: str) -> DataKey | str:
+        """A key by its id, or why it is gone for good. Raises MasterUnavailable, StoreUnavailable."""
+        try:
+            return (await self.key(id))[1]
+        except Shredded:
+            return SHREDDED
+        except NotFound:
+            return "the store has no such key"
+        except ConfigError as error:
+            return error.message
+
+    async def give_opened(self, id: str) -> DataKeyOpened:
+        """The same for a worker."""
+        found = await self.opening(id)
+        if isinstance(found, str):
+            return DataKeyOpened(why=found)
+        key = Secret(found.revealed())
+        found.drop()
+        return DataKeyOpened(given=DataKeyGiven(id=found.id, tenant=found.tenant, version=found.version, key=key, seconds=0.0))
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("gatehouse_audit_master_up", "Whether the master key answers", value=float(self._up))

@@ -28,8 +28,11 @@ from typing import Final
 from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.audit.chain import Draft, Entry
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
+from gateway.audit.envelopes import RecordSealer
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
+from gateway.audit.keyring import KeyRing
+from gateway.audit.opening import Opener
 from gateway.audit.privacy import privacy_of
 from gateway.audit.reliance import STEADY, Reliance
 from gateway.audit.sealing import seal_all
@@ -39,7 +42,7 @@ from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError
+from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError, MasterUnavailable, StoreUnavailable
 from gateway.core.specs import AuditSpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
@@ -94,6 +97,8 @@ class AuditBroker:
         self._checkpoint_due = 0.0
         self._closing = False
         self._seals = spec.encryption is not None
+        self._whole = spec.encryption is not None and spec.encryption.scope == "record"
+        self._sealer: RecordSealer | None = None
         self._privacy = privacy_of(spec.privacy, lambda: load_body_key(state_dir))
         if self._seals:
             self._writer.seal = seal_all
@@ -102,6 +107,17 @@ class AuditBroker:
     def obey(self, spools: Callable[[], str | None]) -> None:
         """No records are taken while `spools` gives a reason. It is called in the writer's thread, each tick. Before `start`."""
         self._writer.spools = spools
+
+    def encrypt(self, keys: KeyRing | None, opener: Opener) -> None:
+        """Has whole records encrypted with these keys, of the loop that `start` runs on, where the settings say so. opener: opens what is
+        in the log already. Before `start`."""
+        self._writer.opener = opener
+        if self._whole and keys is not None:
+            self._sealer = self._writer.cover = RecordSealer(keys)
+
+    def prepare(self, chain: ChainWriter) -> None:
+        """Has another writer's chain encrypt as this one does."""
+        chain.cover, chain.opener = self._sealer, self._writer.opener
 
     def configured(self, version: int) -> None:
         """The configuration's version, for the headers of the segments that begin from now on."""
@@ -127,6 +143,11 @@ class AuditBroker:
     def lost(self) -> int:
         """How many outcomes found no room since the start."""
         return self._fault.lost
+
+    @property
+    def withheld(self) -> int:
+        """How many records have nothing of people since the start, because their tenant's data key could not be had."""
+        return 0 if self._sealer is None else self._sealer.withheld
 
     @property
     def records(self) -> int:
@@ -328,6 +349,8 @@ class AuditBroker:
         now = self._clock.monotonic()
         self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
         self._writer.look = True
+        if self._sealer is not None:
+            self._sealer.refresh()
         if self._writing.batch is not None:
             if now - self._writing.since >= self._spec.timeout:
                 self._hang(f"a write has been waiting for {self._spec.timeout:g} s")
@@ -356,12 +379,16 @@ class AuditBroker:
     async def start(self) -> None:
         """Repairs and opens the log and starts the writer's thread. Raises ConfigError when the log cannot be opened."""
         self._loop = asyncio.get_running_loop()
+        if self._sealer is not None:
+            self._sealer.loop = self._loop
+        elif self._whole:
+            raise ConfigError("there are no keys to encrypt records with", path="audit.encryption.scope")
         try:
             await self._loop.run_in_executor(None, self._writer.open)
-        except OSError as error:
+        except (OSError, MasterUnavailable, StoreUnavailable) as error:
             self._writer.abandon()
             raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
-        if self._spec.durability == "write":
+        if self._spec.durability == "write" and not self._whole:  # a journal would hold records in the clear
             self._path.attach(await self._loop.run_in_executor(None, self._writer.make_journal))
         self._worker = Worker(self._loop, self._work, self._done)
         self._fault.happened(STARTED)

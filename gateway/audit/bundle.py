@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.audit.crypto import Signer
-from gateway.audit.proof import Place, places, prove, prove_line
+from gateway.audit.opening import CLOSED, Opener
+from gateway.audit.proof import Place, places, prove, prove_line, told
 from gateway.audit.signing_keys import endorsements
 from gateway.core.clock import Clock
 from gateway.core.errors import AuditUnproven
@@ -35,17 +36,17 @@ def policy_file(folder: Path, digest: str) -> Path:
     return folder / f"{digest}.json"
 
 
-def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, request_id: str) -> bytes | None:
-    """The ZIP file for a request; None where the log has no record of it. policies: the folder of their texts. Raises AuditUnproven,
-    OSError."""
-    proofs = prove(directory, signer, clock, request_id)
+def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, request_id: str, opener: Opener = CLOSED) -> bytes | None:
+    """The ZIP file for a request; None where the log has no record of it. policies: the folder of their texts. opener: of records that were
+    encrypted as a whole. Raises AuditUnproven, OSError, GatehouseError."""
+    proofs = prove(directory, signer, clock, request_id, opener)
     if not proofs:
         return None
-    records = [proof["record"] for proof in proofs]
+    records = [told(proof) for proof in proofs]
     intent: dict[str, Any] = next((one for one in records if one["kind"] == "intent"), {})
     outcome: dict[str, Any] = next((one for one in records if one["kind"] == "outcome"), {})
-    context = _events(directory, signer, clock, intent, outcome)
-    told = {"request_id": request_id, "claims": _claims(intent, outcome, context), "texts": _texts(policies, context)}
+    context = _events(directory, signer, clock, intent, outcome, opener)
+    says = {"request_id": request_id, "claims": _claims(intent, outcome, context), "texts": _texts(policies, context)}
     files = {
         "proofs.json": _json(
             {
@@ -55,7 +56,7 @@ def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, reques
                 "keys": [msgspec.to_builtins(one) for one in endorsements(directory)],
             }
         ),
-        "context.json": _json(told),
+        "context.json": _json(says),
     }
     digests = {name: sha256(data).hexdigest() for name, data in files.items()}
     files["manifest.json"] = _json({"request_id": request_id, "made": clock.wall(), "files": digests})
@@ -66,14 +67,16 @@ def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, reques
     return target.getvalue()
 
 
-def _events(directory: Path, signer: Signer, clock: Clock, intent: dict[str, Any], outcome: dict[str, Any]) -> list[dict[str, Any]]:
+def _events(
+    directory: Path, signer: Signer, clock: Clock, intent: dict[str, Any], outcome: dict[str, Any], opener: Opener
+) -> list[dict[str, Any]]:
     """The proofs of the newest events before the request that name its policy and its engine's model file. One that cannot be proven yet is
     left out."""
     newest: dict[str, tuple[float, Place]] = {}
     needles = [b'"event":"%b"' % name.encode() for name in (POLICY_EVENT, ENGINE_EVENT)]
     limits = {POLICY_EVENT: float(intent.get("time", 0.0)) + MARGIN, ENGINE_EVENT: float(outcome.get("time", 0.0))}
     for place in places(directory, needles):
-        record = place.record
+        record: dict[str, Any] = msgspec.json.decode(opener.line(place.writer, place.line))
         event, time, detail = record.get("event", ""), float(record.get("time", 0.0)), record.get("detail") or {}
         wanted = (event == POLICY_EVENT and detail.get("version") == intent.get("config", 0)) or (
             event == ENGINE_EVENT and record.get("target") == outcome.get("endpoint") and bool(detail.get("sha256"))
@@ -83,14 +86,14 @@ def _events(directory: Path, signer: Signer, clock: Clock, intent: dict[str, Any
     found = []
     for _, place in newest.values():
         try:
-            found.append(prove_line(directory, signer, clock, place))
+            found.append(prove_line(directory, signer, clock, place, opener))
         except AuditUnproven:
             continue
     return found
 
 
 def _claims(intent: dict[str, Any], outcome: dict[str, Any], context: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    events = {proof["record"]["event"]: proof["record"] for proof in context}
+    events = {proof["record"]["event"]: told(proof) for proof in context}
     named = (
         ("tenant", intent or outcome, ("tenant",)),
         ("principal", intent or outcome, ("principal",)),
@@ -117,7 +120,7 @@ def _claims(intent: dict[str, Any], outcome: dict[str, Any], context: list[dict[
 
 
 def _texts(policies: Path, context: list[dict[str, Any]]) -> list[dict[str, str]]:
-    digest = next((proof["record"]["detail"]["sha256"] for proof in context if proof["record"]["event"] == POLICY_EVENT), "")
+    digest = next((told(proof)["detail"]["sha256"] for proof in context if proof["record"]["event"] == POLICY_EVENT), "")
     path = policy_file(policies, digest)
     if not digest or not path.exists() or path.stat().st_size > MOST:
         return []

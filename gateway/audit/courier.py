@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gateway.audit.ledger import LedgerReader, Mark, after, bytes_behind, end_of, head_at
+from gateway.audit.opening import Opener
 from gateway.audit.places import Places, PlacesFile
 from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.contract import Sink, Unacceptable, batch_of
@@ -58,8 +59,9 @@ class Courier:
 
     name: of the sink. history: whether a sink that is new gets what was logged before. required: whether requests
     may be refused because it is behind; it is tried more often. on_fault(reason or None): called in the thread when
-    the sink begins or ceases to fail. sent, lost, refused: lines since the start: accepted; gone from the log before they were sent; that
-    the receiver will never take. waiting: bytes that the sink has not accepted yet. fault: why it takes nothing now, or None.
+    the sink begins or ceases to fail. opener: opens what was encrypted as a whole; None: the sink gets it as it is.
+    sent, lost, refused: lines since the start: accepted; gone from the log before they were sent; that the receiver will never take.
+    waiting: bytes that the sink has not accepted yet. fault: why it takes nothing now, or None.
     """
 
     def __init__(
@@ -72,13 +74,14 @@ class Courier:
         history: bool = False,
         required: bool = False,
         on_fault: Callable[[str, str | None], None] = lambda name, reason: None,
+        opener: Opener | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.name, self.sink = name, sink
         self.sent = self.lost = self.refused = self.waiting = 0
         self.fault: str | None = None
         self._directory, self._file, self._history, self._on_fault = directory, places, history, on_fault
-        self._clock = clock or SystemClock()
+        self._clock, self._opener = clock or SystemClock(), opener
         self._reader = LedgerReader(directory, verb="sent")
         self._at: dict[str, Position] = {}
         self._marks: dict[str, Mark] = {}
@@ -236,7 +239,7 @@ class Courier:
     def _carry(self, writer: str, lines: bytes) -> bool:
         """Whether the sink has accepted the lines, those apart that its receiver will never take."""
         try:
-            if not self._call(partial(self.sink.write, batch_of(writer, lines))):
+            if not self._call(partial(self._write, writer, lines)):
                 return False
         except Unacceptable as refusal:
             several = lines.splitlines(keepends=True)
@@ -249,6 +252,10 @@ class Courier:
             return True
         self.sent += lines.count(b"\n")
         return True
+
+    def _write(self, writer: str, lines: bytes) -> None:
+        """Raises what the sink does; GatehouseError where the lines cannot be opened now."""
+        self.sink.write(batch_of(writer, lines if self._opener is None else self._opener.lines(writer, lines)))
 
     def _go_back(self) -> None:
         """What a receiver that confirms nothing may not have read is sent again."""

@@ -29,18 +29,19 @@ _CANNOT_ENCODE = (ValueError, TypeError, OverflowError, RecursionError)
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 
 
-def encode(record: Record) -> bytes:
+def encode(record: Any, most: int = MAX_RECORD) -> bytes:
     """The record as one JSON object in ASCII without line breaks. Never fails because of what a caller put into it: text that is not valid
-    Unicode is replaced, text that is too long is shortened, a `detail` that cannot be encoded is dropped, and the record says so."""
+    Unicode is replaced, text that is too long is shortened, a `detail` that cannot be encoded is dropped, and the record says so. most:
+    bytes, MAX_RECORD at most, above which it is shortened."""
     try:
         data = encode_json(record)
     except _CANNOT_ENCODE:
         data = _encode_shortened(record)
-    if len(data) > MAX_RECORD:
+    if len(data) > most:
         data = _encode_shortened(record)
     if not data.isascii() or 127 in data:
         data = _escape(data)
-        if len(data) > MAX_RECORD:
+        if len(data) > most:
             data = _escape(_encode_shortened(record))
     return data
 
@@ -71,7 +72,7 @@ def _escape_one(character: str) -> str:
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
-def _encode_shortened(record: Record) -> bytes:
+def _encode_shortened(record: Any) -> bytes:
     fields = {name: _shorten(getattr(record, name), 0) for name in record.__struct_fields__}
     try:
         data = encode_json(type(record)(**fields))

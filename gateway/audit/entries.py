@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
+from gateway.audit.opening import SEALED
 from gateway.core.ledger import Position
 
-NUMBERS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "cost", "duration_ms", "config")
+NUMBERS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "cost", "duration_ms", "config", "sealed")
 """What of an entry is a number."""
 _KINDS: Final = (b',"kind":"intent",', b',"kind":"outcome",', b',"kind":"event",')
 _START: Final = 64
@@ -23,6 +24,7 @@ class Facts(msgspec.Struct):
 class Entry(msgspec.Struct):
     """What of a record is searched for, as the log names it; `method` is its `credential`, `currency` is in the line itself.
 
+    sealed: 1 where the intent, the outcome or the event is encrypted as a whole, so that only what is in the clear is known of it.
     segment, offset: where the intent, the event, or the outcome without an intent begins; end_segment, end_offset: where the outcome does.
     """
 
@@ -55,6 +57,7 @@ class Entry(msgspec.Struct):
     cost: int = 0
     duration_ms: float = 0.0
     config: int = 0
+    sealed: int = msgspec.field(default=0, name="-sealed")
     facts: Facts | None = None
     segment: int = msgspec.field(default=0, name="-segment")
     offset: int = msgspec.field(default=0, name="-offset")
@@ -85,6 +88,7 @@ def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entr
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         entry.segment, entry.offset, entry.writer = position.segment, begin, position.writer
+        entry.sealed = int(SEALED in line)
         if not entry.model and entry.facts is not None:
             entry.model = entry.facts.model  # there is no such model
         if entry.kind == "intent":
@@ -103,4 +107,5 @@ def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entr
 def _close(intent: Entry, outcome: Entry) -> None:
     for name in (*OF_OUTCOMES, *COUNTS):
         setattr(intent, name, getattr(outcome, name))
+    intent.sealed |= outcome.sealed
     intent.end_segment, intent.end_offset = outcome.segment, outcome.offset

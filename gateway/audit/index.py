@@ -21,7 +21,7 @@ from gateway.core.audit_questions import TEXTS, AuditSearch
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the file. One of another version is made anew."""
 FILE: Final = "audit-index.sqlite"
 SECONDS: Final = 5.0
@@ -57,6 +57,7 @@ _SCHEMA: Final = (
     "CREATE INDEX by_request ON entries (request_id) WHERE request_id <> ''",
     *(f'CREATE INDEX by_{name} ON entries ("{name}", time) WHERE "{name}" <> 0' for name in _INDEXED),
     "CREATE INDEX by_outcome ON entries (outcome, time) WHERE outcome > 1",  # `ok` is 1: most are
+    "CREATE INDEX by_sealed ON entries (time) WHERE sealed = 1",
     "INSERT INTO names VALUES (0, ''), (1, 'ok')",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -68,7 +69,9 @@ _ADD: Final = (
     + ")"
 )
 _END: Final = (
-    "UPDATE entries SET end_segment = ?, end_offset = ?," + ",".join(f'"{name}" = ?' for name in (*OF_OUTCOMES, *COUNTS)) + " WHERE id = ?"
+    "UPDATE entries SET end_segment = ?, end_offset = ?, sealed = max(sealed, ?),"
+    + ",".join(f'"{name}" = ?' for name in (*OF_OUTCOMES, *COUNTS))
+    + " WHERE id = ?"
 )
 
 
@@ -95,9 +98,24 @@ class Index:
         self._names: dict[str, int] = {}
         self._next = self._db.execute("SELECT max(id) + 1 FROM names").fetchone()[0]
 
+    @classmethod
+    def in_memory(cls) -> Index:
+        """One that is gone with the process, and can only be read through `db`."""
+        made = cls.__new__(cls)
+        made._lock, made._names = -1, {}
+        made._db = _made(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+        made._db.row_factory = sqlite3.Row
+        made._next = made._db.execute("SELECT max(id) + 1 FROM names").fetchone()[0]
+        return made
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        return self._db
+
     def close(self) -> None:
         self._db.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def positions(self) -> dict[str, Position]:
         """How far each writer's log is in the index."""
@@ -167,7 +185,7 @@ class Index:
             self._db.execute(_ADD, self._row(outcome))
             return
         values = [self._number(getattr(outcome, name)) for name in OF_OUTCOMES] + [getattr(outcome, name) for name in COUNTS]
-        self._db.execute(_END, (outcome.segment, outcome.offset, *values, found[0]))
+        self._db.execute(_END, (outcome.segment, outcome.offset, outcome.sealed, *values, found[0]))
 
     def _number(self, text: str) -> int:
         if not text:
@@ -188,12 +206,15 @@ class Index:
         return number
 
 
-def search(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> list[dict[str, Any]]:
-    """The entries that are wanted, the newest first. Raises FileNotFoundError without an index, AuditSearchTooLong, sqlite3.Error."""
+def search(path: Path, asked: AuditSearch, seconds: float = SECONDS, *, sealed: bool = False) -> list[dict[str, Any]]:
+    """The entries that are wanted, the newest first. sealed: only those that are encrypted as a whole. Raises FileNotFoundError without an
+    index, AuditSearchTooLong, sqlite3.Error."""
     with closing(reading(path, seconds)) as db, too_long():
         where, values = _conditions(db, asked)
         if where is None:
             return []
+        if sealed:
+            where = f"sealed = 1 AND {where}"
         rows = db.execute(f"SELECT * FROM entries WHERE {where} ORDER BY time DESC, id DESC LIMIT ?", (*values, asked.limit))
         return [_shown(db, row) for row in rows.fetchall()]
 
@@ -292,7 +313,10 @@ def _opened(path: Path) -> sqlite3.Connection:
         pass
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    db = _connect(path)
+    return _made(_connect(path))
+
+
+def _made(db: sqlite3.Connection) -> sqlite3.Connection:
     db.execute("BEGIN")
     for statement in _SCHEMA:
         db.execute(statement)

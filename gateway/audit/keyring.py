@@ -31,6 +31,10 @@ from gateway.core.waiting import Signal
 log = logging.getLogger("gatehouse.audit")
 
 FORMAT: Final = 1
+SYSTEM: Final = "@gatehouse"
+"""Whose key encrypts what belongs to no tenant; no tenant's name has an `@`."""
+SALTS: Final = 256
+"""Derived keys that an opened data key remembers: each process that encrypts has one."""
 USES: Final = 1 << 32
 """Texts that are encrypted with one derived key (NIST SP 800-38D allows as many with counted nonces, and more)."""
 CAPACITY: Final = 4096
@@ -71,7 +75,12 @@ class DataKey:
         self._entropy: Entropy = entropy or SystemEntropy()
         self._uses = uses
         self._current: _Derived | None = None
+        self._ciphers: dict[str, AESGCM] = {}
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, given: DataKeyGiven) -> DataKey:
+        return cls(given.id, given.tenant, given.version, bytes.fromhex(given.key.reveal()))
 
     @property
     def gone(self) -> bool:
@@ -98,9 +107,19 @@ class DataKey:
     def open(self, envelope: Envelope, bound: bytes) -> bytes:
         """Raises ValueError for what was not sealed with this key for this record, Shredded."""
         try:
-            return self._derived(bytes.fromhex(envelope.salt)).decrypt(envelope.n.to_bytes(12, "big"), envelope.data, bound)
+            return self._cipher(envelope.salt).decrypt(envelope.n.to_bytes(12, "big"), envelope.data, bound)
         except (InvalidTag, OverflowError, ValueError):
             raise ValueError("it was not encrypted with this key for this record") from None
+
+    def _cipher(self, salt: str) -> AESGCM:
+        """Of a salt in hex, remembered. Raises Shredded, ValueError."""
+        found = self._ciphers.get(salt)
+        if found is None or self._material is None:
+            found = self._derived(bytes.fromhex(salt))
+            if len(self._ciphers) >= SALTS:
+                self._ciphers.clear()
+            self._ciphers[salt] = found
+        return found
 
     def _derived(self, salt: bytes) -> AESGCM:
         if self._material is None:
@@ -119,6 +138,7 @@ class DataKey:
             if self._material is not None:
                 self._material[:] = bytes(len(self._material))
             self._material = self._current = None
+            self._ciphers.clear()
 
 
 def envelope_of(value: Any) -> Envelope | None:
@@ -177,6 +197,11 @@ class KeyRing:
             raise _again(failed[1])
         return self._ask(tenant)
 
+    def kept(self, tenant: str) -> DataKey | None:
+        """The key that is at hand, also one that is due to be fetched anew. For any thread."""
+        kept = self._kept.get(tenant)
+        return None if kept is None else kept.key
+
     def left(self, tenant: str) -> float:
         """For how many seconds the kept key may still be used."""
         kept = self._kept.get(tenant)
@@ -233,7 +258,7 @@ class KeyRing:
         if known is not None and known.key.id == given.id:
             known.until, known.due = now + given.seconds, now + given.seconds / 2
             return known.key
-        key = DataKey(given.id, given.tenant, given.version, bytes.fromhex(given.key.reveal()))
+        key = DataKey.of(given)
         self._kept[tenant] = _Kept(key, now + given.seconds, now + given.seconds / 2)
         while len(self._kept) > self._capacity:
             self._kept.popitem(last=False)

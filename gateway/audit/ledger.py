@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.audit.chain import read_line, read_lines
+from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.record import MAX_LINE
 from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.file import list_segments
@@ -61,10 +62,12 @@ class Mark(NamedTuple):
 
 class LedgerReader:
     """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over.
-    verb: what happens to the lines, for messages."""
+    verb: what happens to the lines, for messages. opener: of what was encrypted as a whole. unopened: outcomes that it could not open,
+    because their keys were destroyed; they are not counted."""
 
-    def __init__(self, directory: Path, counted_from: float = 0.0, *, verb: str = "counted") -> None:
-        self._directory, self.counted_from, self._verb = directory, counted_from, verb
+    def __init__(self, directory: Path, counted_from: float = 0.0, *, verb: str = "counted", opener: Opener = CLOSED) -> None:
+        self._directory, self.counted_from, self._verb, self._opener = directory, counted_from, verb, opener
+        self.unopened = 0
         self._seen: dict[str, Mark] = {}
 
     def writers(self) -> dict[str, list[tuple[int, Path]]]:
@@ -105,7 +108,7 @@ class LedgerReader:
         return Position(position.writer)
 
     def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
-        """The sums after `position`, up to the mark or until there is much of it. Raises OSError."""
+        """The sums after `position`, up to the mark or until there is much of it. Raises OSError, GatehouseError."""
         sums: Sums = {}
         beside = BesideSums()
         read = 0
@@ -122,22 +125,23 @@ class LedgerReader:
                     block = block[: block.rfind(b"\n") + 1]
                     if not block:
                         break
-                    self._count(block, sums, beside)
+                    self._count(position.writer, block, sums, beside)
                     read += len(block)
                     position = after(position, block)
             if read >= PART or len(sums) >= ROWS or len(beside.sessions) >= ROWS:
                 break
         return Part(position, sums, beside)
 
-    def _count(self, block: bytes, sums: Sums, beside: BesideSums) -> None:
+    def _count(self, writer: str, block: bytes, sums: Sums, beside: BesideSums) -> None:
         turn = 0
         for line in block.split(b"\n"):
             if _OUTCOME not in line[:_HEAD]:
                 continue
             try:
-                spent = decode_spent(line)
+                spent = decode_spent(self._opener.line(writer, line) if SEALED in line else line)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue  # `audit verify` tells
+            self.unopened += bool(spent.unopened)
             if spent.attempts and spent.time >= self.counted_from:
                 add(sums, spent)
                 beside.add(spent)

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.audit.chain import payload_of, read_lines
 from gateway.audit.journal import is_foreign, left_over
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.record import KINDS
 from gateway.audit.segments import open_segment
 
@@ -29,8 +30,9 @@ def records_in(path: Path) -> tuple[list[bytes], int]:
     return records, len(entries) - len(records)
 
 
-def missing_from(segments: Sequence[Path], records: Sequence[bytes]) -> list[bytes]:
-    """The payloads that no line at the end of the segments (oldest first) carries, in order. Raises OSError."""
+def missing_from(segments: Sequence[Path], records: Sequence[bytes], writer: str = "", opener: Opener = CLOSED) -> list[bytes]:
+    """The payloads that no line at the end of a writer's segments (oldest first) carries, sealed or not, in order. Raises OSError,
+    GatehouseError."""
     waiting = set(records)
     budget = RECENT
     for path in reversed(segments):
@@ -39,7 +41,7 @@ def missing_from(segments: Sequence[Path], records: Sequence[bytes]) -> list[byt
         with open_segment(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - budget))
-            waiting.difference_update(payload_of(line) for line in read_lines(file))
+            waiting.difference_update(opener.payload(writer, line) or payload_of(line) for line in read_lines(file))
         budget -= size
     return [record for record in records if record in waiting]
 

@@ -18,6 +18,7 @@ import msgspec
 from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import Signer
 from gateway.audit.merkle import leaf_hash, root_and_path
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.record import CheckpointRecord, TreeHead
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
@@ -48,11 +49,12 @@ class Place(NamedTuple):
         return _decode(self.line)
 
 
-def prove(directory: Path, signer: Signer, clock: Clock, request_id: str) -> list[dict[str, Any]]:
-    """A proof for each record of a request, the oldest first. Empty where the log has none. Raises AuditUnproven, OSError."""
+def prove(directory: Path, signer: Signer, clock: Clock, request_id: str, opener: Opener = CLOSED) -> list[dict[str, Any]]:
+    """A proof for each record of a request, the oldest first. Empty where the log has none. opener: of records that were encrypted as a
+    whole. Raises AuditUnproven, OSError, GatehouseError."""
     needle = b'"request_id":' + msgspec.json.encode(request_id)
     found = [
-        prove_line(directory, signer, clock, place)
+        prove_line(directory, signer, clock, place, opener)
         for place in places(directory, (needle,))
         if place.record.get("request_id") == request_id
     ]
@@ -65,9 +67,20 @@ def places(directory: Path, needles: Sequence[bytes]) -> Iterator[Place]:
         yield from _places(writer, segments, needles)
 
 
-def prove_line(directory: Path, signer: Signer, clock: Clock, place: Place) -> dict[str, Any]:
-    """The proof of one line. Raises AuditUnproven, OSError."""
-    return _proof(directory, signer, clock, list_segments(directory)[place.writer], place)
+def prove_line(directory: Path, signer: Signer, clock: Clock, place: Place, opener: Opener = CLOSED) -> dict[str, Any]:
+    """The proof of one line; with `opened`, what is sealed in it. Raises AuditUnproven, OSError, GatehouseError."""
+    proof = _proof(directory, signer, clock, list_segments(directory)[place.writer], place)
+    opened = opener.opened(place.writer, place.line)
+    if opened is not None:
+        proof["opened"] = {"salt": opened.salt, "record": opened.text.decode("ascii")}
+    return proof
+
+
+def told(proof: dict[str, Any]) -> dict[str, Any]:
+    """What a proof proves: the line's record, with what was sealed in it."""
+    opened = proof.get("opened")
+    record: dict[str, Any] = proof["record"]
+    return record if opened is None else {**record, **_decode(opened["record"])}
 
 
 def _places(writer: str, segments: Segments, needles: Sequence[bytes]) -> Iterator[Place]:

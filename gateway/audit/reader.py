@@ -15,6 +15,7 @@ import msgspec
 from gateway.audit.chain import read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.exports import HEADS, converted
+from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
@@ -34,14 +35,16 @@ _OF_REQUESTS = (b',"kind":"intent",', b',"kind":"outcome",')
 class LogReader:
     """Implements gateway.core.ports.AuditReader over the directory of a `file` sink. Leaves out a line that is being written."""
 
-    def __init__(self, directory: str | Path, verifier: CheckpointVerifier) -> None:
-        self._directory, self._verifier = Path(directory), verifier
+    def __init__(self, directory: str | Path, verifier: CheckpointVerifier, opener: Opener = CLOSED) -> None:
+        """opener: of records that were encrypted as a whole; those that it cannot open have only what is in the clear. Whatever reads
+        records raises GatehouseError where their keys cannot be had now."""
+        self._directory, self._verifier, self._opener = Path(directory), verifier, opener
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
         """The newest `count` records, oldest first, each with its `writer`; those of several writers are merged by time. Each writer's stay
         in their order, although a record may be a little older than the one before it."""
         chosen = {name: segments for name, segments in self._segments().items() if writer is None or name == writer}
-        tails = [_by_time(name, self._tail_of(segments, count)) for name, segments in chosen.items()]
+        tails = [_by_time(name, self._tail_of(name, segments, count)) for name, segments in chosen.items()]
         merged = [{"writer": name, **record} for _, name, record in heapq.merge(*tails, key=itemgetter(0, 1))]
         return merged[-count:] if count > 0 else []
 
@@ -57,25 +60,28 @@ class LogReader:
         return map(_decode, self.export(AuditFilter(**wanted)))
 
     def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
-        """The lines that match, as they are, each with its line feed, so that an export can still be proven."""
+        """The lines that match, each with its line feed: as they are, so that an export can still be proven; those that are encrypted as a
+        whole opened, unless `sealed` is wanted."""
         for writer, segments in self._segments().items():
             if wanted.writer is None or writer == wanted.writer:
-                yield from self._exported(segments, wanted)
+                yield from self._exported(writer, segments, wanted)
 
     def export_as(self, wanted: AuditFilter, format: str) -> Iterator[bytes]:
         """The same in another format (gateway.audit.exports); not to be proven."""
         yield HEADS.get(format, b"")
         for writer, segments in self._segments().items():
             if wanted.writer is None or writer == wanted.writer:
-                yield from converted(writer, self._exported(segments, wanted), format)
+                yield from converted(writer, self._exported(writer, segments, wanted), format)
 
-    @staticmethod
-    def _exported(segments: list[Path], wanted: AuditFilter) -> Iterator[bytes]:
+    def _exported(self, writer: str, segments: list[Path], wanted: AuditFilter) -> Iterator[bytes]:
         chosen = _Filter(wanted)
         for path in _in_time(segments, wanted.since, wanted.until):
             for line in _lines(path):
-                if chosen.takes(line):
-                    yield line
+                if not chosen.may_take(line):
+                    continue
+                opened = self._opener.line(writer, line)
+                if chosen.takes(opened):
+                    yield line if wanted.sealed else opened
 
     def newest(self, since: float | None = None, text: str = "", lines: int = MOST_LINES) -> Iterator[dict[str, Any]]:
         """Intents and outcomes of all writers, the newest first by time, none before `since` (seconds since the epoch).
@@ -83,7 +89,7 @@ class LogReader:
         text: only records that hold it, as the value of any field. lines: so many are looked at, of each writer.
         """
         needle = _encode(text) if text and text.isascii() else b""
-        writers = [_newest(name, segments, since, needle, lines) for name, segments in self._segments().items()]
+        writers = [self._newest(name, segments, since, needle, lines) for name, segments in self._segments().items()]
         return (record for _, _, record in heapq.merge(*writers, key=itemgetter(0, 1), reverse=True))
 
     def _segments(self) -> dict[str, list[Path]]:
@@ -91,13 +97,31 @@ class LogReader:
             return {}
         return {writer: [path for _, path in segments] for writer, segments in list_segments(self._directory).items()}
 
-    def _tail_of(self, segments: list[Path], count: int) -> list[dict[str, Any]]:
+    def _newest(
+        self, name: str, segments: list[Path], since: float | None, needle: bytes, most: int
+    ) -> Iterator[tuple[float, str, dict[str, Any]]]:
+        """Of one writer. Ends at a record that is much older than `since`: a clock that is set back a little ends nothing."""
+        lines = (line for path in reversed(segments) for line in _lines_backwards(path))
+        for line in islice(lines, most):
+            if (needle not in line and SEALED not in line) or not any(mark in line[:64] for mark in _OF_REQUESTS):
+                continue
+            opened = self._opener.line(name, line)
+            record = _parse(opened) if needle in opened else None
+            if record is None:
+                continue
+            moment = float(record.get("time", 0.0))
+            if since is None or moment >= since:
+                yield moment, name, record
+            elif moment + _MARGIN < since:
+                return
+
+    def _tail_of(self, writer: str, segments: list[Path], count: int) -> list[dict[str, Any]]:
         lines: list[bytes] = []
         for path in reversed(segments):
             if len(lines) >= count:
                 break
             lines = _last_lines(path, count - len(lines)) + lines
-        return [record for line in lines if (record := _parse(line)) is not None]
+        return [record for line in lines if (record := _parse(self._opener.line(writer, line))) is not None]
 
 
 _SUBJECT = ("tenant", "principal", "model")
@@ -114,8 +138,14 @@ class _Filter:
         if not self._subject and wanted.outcome != "ok":  # an event's line leaves "ok" out
             needles.append(wanted.outcome)
         self._needles = [_encode(text) for text in needles if text is not None and text.isascii()]
+        request_id = wanted.request_id
+        self._clear = [_encode(request_id)] if request_id is not None and request_id.isascii() else []
         self._kind_mark = b',"kind":"%b",' % wanted.kind.encode() if wanted.kind and not self._subject else b""
         self._open: set[str] = set()
+
+    def may_take(self, line: bytes) -> bool:
+        """Of a line that may be sealed: whether it is worth opening, by what it has in the clear."""
+        return SEALED not in line or (self._kind_mark in line[:64] and all(needle in line for needle in self._clear))
 
     def takes(self, line: bytes) -> bool:
         if self._kind_mark not in line[:64] or any(needle not in line for needle in self._needles):
@@ -151,22 +181,6 @@ class _Filter:
 
 def _named(event: str, wanted: str) -> bool:
     return event.startswith(wanted[:-1]) if wanted.endswith("*") else event == wanted
-
-
-def _newest(name: str, segments: list[Path], since: float | None, needle: bytes, most: int) -> Iterator[tuple[float, str, dict[str, Any]]]:
-    """Of one writer. Ends at a record that is much older than `since`: a clock that is set back a little ends nothing."""
-    lines = (line for path in reversed(segments) for line in _lines_backwards(path))
-    for line in islice(lines, most):
-        if needle not in line or not any(mark in line[:64] for mark in _OF_REQUESTS):
-            continue
-        record = _parse(line)
-        if record is None:
-            continue
-        moment = float(record.get("time", 0.0))
-        if since is None or moment >= since:
-            yield moment, name, record
-        elif moment + _MARGIN < since:
-            return
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:

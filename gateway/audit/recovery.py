@@ -30,7 +30,7 @@ _TAIL = 256 * 1024
 
 class Recovery:
     """Looks after the other writers of one directory. writer: this process's own. make: the sink of another one. renew: gives the signing
-    key when it was replaced, else None.
+    key when it was replaced, else None. prepare: has a chain encrypt as this process's own does.
 
     A writer is recovered when two looks in a row found that no process has it, so that a worker's successor comes first.
     """
@@ -43,9 +43,10 @@ class Recovery:
         signer: Signer,
         clock: Clock,
         renew: Callable[[], Signer | None] = lambda: None,
+        prepare: Callable[[ChainWriter], None] = lambda chain: None,
     ) -> None:
         self._directory, self._writer, self._make, self._signer, self._clock = directory, writer, make, signer, clock
-        self._renew = renew
+        self._renew, self._prepare = renew, prepare
         self._left: set[str] = set()
         self._failed: set[str] = set()
         self._settled: dict[str, tuple[int, int]] = {}
@@ -87,6 +88,7 @@ class Recovery:
         if previous is not None and not trusted(self._signer.verifier, self._directory).genuine(previous):
             return False  # signed with another key: its own gateway recovers it
         chain = ChainWriter(self._make(writer), self._signer, self._clock)
+        self._prepare(chain)
         try:
             if not chain.sink.take():
                 return False

@@ -15,7 +15,7 @@ SHORT: Final = 64
 
 
 class Spent(msgspec.Struct):
-    """What of an outcome is summed."""
+    """What of an outcome is summed. unopened: why it is not known."""
 
     time: float
     outcome: str
@@ -38,6 +38,7 @@ class Spent(msgspec.Struct):
     prefill_us: int = 0
     decode_us: int = 0
     slots: int = 0
+    unopened: str = ""
 
 
 decode_spent: Final = msgspec.json.Decoder(Spent).decode

@@ -27,20 +27,23 @@ def summary(path: Path, since: float, until: float, tenants: frozenset[str] | No
 
     Raises FileNotFoundError without an index, AuditSearchTooLong, sqlite3.Error."""
     with closing(reading(path, SECONDS)) as db, too_long():
-        names = _Names(db)
-        seen = _Period(db, names, since, until, tenants)
-        found = {
-            "accesses": seen.grouped(("tenant", "model", "operation", "outcome"), _SUMS),
-            "callers": seen.grouped(("tenant", "principal", "user", "method"), _SUMS + ", sum(outcome <> 1) AS not_ok"),
-            "denials": seen.grouped(
-                ("tenant", "code", "rule", "guardrail"), "count(*) AS requests", "outcome = ?", [names.number("denied")]
-            ),
-            "logins": seen.events(LOGINS),
-            "changes": seen.listed(CHANGES),
-        }
-        if tenants is None:
-            found["log"] = seen.listed(LOG_ITSELF)
-        return found
+        return summary_of(db, since, until, tenants)
+
+
+def summary_of(db: sqlite3.Connection, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
+    """The same of an index that is open."""
+    names = _Names(db)
+    seen = _Period(db, names, since, until, tenants)
+    found = {
+        "accesses": seen.grouped(("tenant", "model", "operation", "outcome"), _SUMS),
+        "callers": seen.grouped(("tenant", "principal", "user", "method"), _SUMS + ", sum(outcome <> 1) AS not_ok"),
+        "denials": seen.grouped(("tenant", "code", "rule", "guardrail"), "count(*) AS requests", "outcome = ?", [names.number("denied")]),
+        "logins": seen.events(LOGINS),
+        "changes": seen.listed(CHANGES),
+    }
+    if tenants is None:
+        found["log"] = seen.listed(LOG_ITSELF)
+    return found
 
 
 class _Names:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.segments import open_segment, segment_size
 from gateway.core.types import OutcomeRecord
 
@@ -28,7 +29,7 @@ _HEAD: Final = 48
 
 
 class Intent(msgspec.Struct):
-    """What of an intent is charged, to whom, and since when."""
+    """What of an intent is charged, to whom, and since when. unopened: why that is not known."""
 
     request_id: str
     time: float = 0.0
@@ -46,21 +47,28 @@ class Intent(msgspec.Struct):
     reserved_cost: int = 0
     currency: str = ""
     price: str = ""
+    unopened: str = ""
 
 
 class _Outcome(msgspec.Struct):
+    """early: of a sealed one, whether it has a `peer`."""
+
     request_id: str
     peer: str = ""
+    early: bool = False
 
 
 decode_intent: Final = msgspec.json.Decoder(Intent).decode
 _outcome = msgspec.json.Decoder(_Outcome).decode
 
 
-def unfinished(segments: Sequence[Path], waiting: Iterable[bytes], now: float) -> list[OutcomeRecord]:
+def unfinished(
+    segments: Sequence[Path], waiting: Iterable[bytes], now: float, writer: str = "", opener: Opener = CLOSED
+) -> list[OutcomeRecord]:
     """The outcomes to write for the intents that have none. segments: a writer's, oldest first. waiting: payloads of records that are not
-    in them yet. Raises OSError."""
-    intents: dict[str, list[Intent]] = {}
+    in them yet. opener: opens intents that were encrypted; of one that cannot be opened any more the outcome has what is in the clear.
+    Raises OSError, GatehouseError."""
+    intents: dict[str, list[Intent | bytes]] = {}
     for path, offset in _to_search(segments):
         with open_segment(path) as file:
             file.seek(offset)
@@ -68,7 +76,8 @@ def unfinished(segments: Sequence[Path], waiting: Iterable[bytes], now: float) -
                 _take(line, intents)
     for payload in waiting:
         _take(b'{"seq":0' + payload + b"}\n", intents)
-    return [_unknown(intent, now) for same_id in intents.values() for intent in same_id]
+    left = [intent for same_id in intents.values() for intent in same_id]
+    return [_unknown(decode_intent(opener.line(writer, one)) if isinstance(one, bytes) else one, now) for one in left]
 
 
 def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
@@ -83,15 +92,16 @@ def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
     return found[::-1]
 
 
-def _take(line: bytes, intents: dict[str, list[Intent]]) -> None:
+def _take(line: bytes, intents: dict[str, list[Intent | bytes]]) -> None:
+    """Sealed intents are kept as they are: only those that are left are opened."""
     head = line[:_HEAD]
     try:
         if _INTENT in head:
             intent = decode_intent(line)
-            intents.setdefault(intent.request_id, []).append(intent)
+            intents.setdefault(intent.request_id, []).append(line if SEALED in line else intent)
         elif _OUTCOME in head:
             outcome = _outcome(line)
-            if not outcome.peer and (same_id := intents.get(outcome.request_id)) is not None:
+            if not (outcome.peer or outcome.early) and (same_id := intents.get(outcome.request_id)) is not None:
                 same_id.pop(0)
                 if not same_id:
                     del intents[outcome.request_id]

@@ -16,6 +16,7 @@ from gateway.audit.journal import Journal, journal_name
 from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.merkle import Frontier, leaf_hash
 from gateway.audit.neighbours import Missing, Witness, refuse_strangers
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.record import CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
 from gateway.audit.signing_keys import trusted
@@ -36,7 +37,8 @@ class ChainWriter:
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
     what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
-    which a new segment begins. `seal`: encrypts the texts in a batch, in their places.
+    which a new segment begins. `seal`: encrypts the texts in a batch, in their places. `cover`: encrypts the records of a batch, which
+    follow the line of this number in this writer's log; raises OSError. `opener`: opens what it encrypted.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -51,6 +53,8 @@ class ChainWriter:
         self._begun = 0.0
         self._tree: Frontier | None = None
         self.seal: Callable[[Sequence[Entry]], None] | None = None
+        self.cover: Callable[[Sequence[Entry], str, int], list[Entry]] | None = None
+        self.opener: Opener = CLOSED
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -80,7 +84,8 @@ class ChainWriter:
         if recovered_by:
             detail["recovered_by"] = recovered_by
         records, unreadable = records_in(journal)
-        if waiting := missing_from([path for _, path in self.sink.segments()], records):
+        paths = [path for _, path in self.sink.segments()]
+        if waiting := missing_from(paths, records, self.sink.writer, self.opener):
             log.warning("%d audit records came from the journal of a process that ended before it had chained them", len(waiting))
             detail["from_journal"] = len(waiting)
         if unreadable:
@@ -88,7 +93,7 @@ class ChainWriter:
             log.error("the journal of the audit log has entries that are not records; it is kept as %s", aside.name)
             detail["unreadable_journal"] = aside.name
         if not found.closed or waiting:
-            ended = unfinished([path for _, path in self.sink.segments()], waiting, self.clock.wall())
+            ended = unfinished(paths, waiting, self.clock.wall(), self.sink.writer, self.opener)
             if ended:
                 log.warning("%d requests had no outcome when their process ended: each is charged what it had reserved", len(ended))
                 detail["outcomes_unknown"] = len(ended)
@@ -157,6 +162,8 @@ class ChainWriter:
             self._rotate()
         if self.sink.fresh:
             records, draft = [self._header(), *records], None
+        if self.cover is not None:
+            records, draft = self.cover(records, self.sink.writer, self.chain.seq), None
         self._put(self.chain.seal(records, draft))
         self.written += len(records)
         self.batches += 1

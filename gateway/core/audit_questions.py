@@ -24,7 +24,8 @@ class AuditFilter(msgspec.Struct, frozen=True):
     """Which records are wanted: those that match all that is given. Times in seconds since the epoch; `until` is exclusive.
 
     tenant, principal, model: an outcome has these only when there was no intent; the outcomes of the intents that match are wanted too.
-    event: an event's name, or its beginning with a `*` behind it.
+    event: an event's name, or its beginning with a `*` behind it. sealed: records that are encrypted as a whole are wanted as they are in
+    the log.
     """
 
     request_id: str | None = None
@@ -37,6 +38,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
     writer: str | None = None
     since: float | None = None
     until: float | None = None
+    sealed: bool = False
 
 
 class AuditSearch(msgspec.Struct, frozen=True):

@@ -46,10 +46,11 @@ class MasterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EncryptionSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Encryption in the audit log. master: wraps the data keys. former: masters that wrapped before, for `audit keys rotate --master`.
-    cache: for how long a data key that was opened is used without asking the master again."""
+    """Encryption in the audit log. scope: of texts alone, or of whole records (and of texts within them). master: wraps the data keys.
+    former: masters that wrapped before, for `audit keys rotate --master`. cache: for how long a data key that was opened is used without
+    asking the master again."""
 
-    scope: Literal["text"] = "text"
+    scope: Literal["text", "record"] = "text"
     master: MasterSpec
     former: tuple[MasterSpec, ...] = ()
     cache: Timeout = 300.0

@@ -14,11 +14,13 @@ GIB = 1024**3
 
 class CarriedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What every sink beside the log has. required: requests are refused while more than `spool_bytes` of a process's log wait for it.
-    history: a new sink gets what was logged before, too."""
+    history: a new sink gets what was logged before, too. records: of those that are encrypted as a whole, the lines as they are in the log
+    (`sealed`), or what they hold (`opened`)."""
 
     required: bool = False
     spool_bytes: Positive = GIB
     history: bool = False
+    records: Literal["sealed", "opened"] = "sealed"
 
 
 class SyslogSinkSpec(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -46,6 +46,19 @@ class GiveDataKey(Ask[DataKeyGiven], frozen=True):
     tenant: str
 
 
+class DataKeyOpened(Message, frozen=True, kw_only=True):
+    """given: a key that encrypted once; None where it is gone for good, and `why`."""
+
+    given: DataKeyGiven | None = None
+    why: str = ""
+
+
+class OpenDataKey(Ask[DataKeyOpened], frozen=True):
+    """Asks for a data key by its id, to read what it has encrypted. Refused with MasterUnavailable, StoreUnavailable."""
+
+    id: str
+
+
 class DataKeysDropped(Message, frozen=True):
     """Change: the keys of a tenant are not what they were; nothing that is remembered of them counts. None: of all tenants."""
 

@@ -29,6 +29,22 @@ class Keys(Protocol):
         ...
 
 
+class RecordKeys:
+    """Where whole records are encrypted: has a request's data key at hand before anything is done for it."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    async def at_hand(self, tenant: str) -> None:
+        """Raises AuditUnavailable where there is no key: what cannot be recorded is not done."""
+        try:
+            key = self._keys.current(tenant)
+            if hasattr(key, "__await__"):
+                await key
+        except GatehouseError as error:
+            raise AuditUnavailable(f"The record of this request cannot be encrypted: {error.code}.", retry_after=1.0) from None
+
+
 class Sealable(Protocol):
     """Makes what stands in a record until the writer encrypts it: gateway.audit.sealing.Pending."""
 

@@ -53,6 +53,8 @@ async def serve(x: Exchange) -> None:
     if not isinstance(principal, Principal):
         principal = await _identified(principal)
     principal = _admitted(x, principal)
+    if x.plane.records is not None:
+        await x.plane.records.at_hand(principal.tenant)
     x.clock.mark("authenticate")
 
     body = x.body

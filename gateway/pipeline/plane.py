@@ -72,6 +72,8 @@ class DataPlane:
         """Where answers are kept that need an approval; set by the composition root."""
         self.texts: Any = None
         """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
+        self.records: Any = None
+        """Has the keys of records at hand (gateway.pipeline.capture.RecordKeys); None where records are not encrypted as a whole."""
         self.sampler: Any = None
         """Decides which requests are traced (gateway.telemetry.tracing.Sampler); None where nothing is."""
         self.observer: Any = None

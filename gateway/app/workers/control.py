@@ -48,6 +48,7 @@ from gateway.app.workers.messages import (
 from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
+from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
 from gateway.core.errors import GatehouseError, MasterUnavailable
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
@@ -58,7 +59,7 @@ from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Mint, Minted
-from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeyOpened, DataKeysDropped, GiveDataKey, OpenDataKey
 from gateway.identity import people
 from gateway.identity.revocations import Row
 from gateway.limits.lease_book import LeaseBook
@@ -263,6 +264,10 @@ class Workers:
             raise MasterUnavailable("nothing is encrypted here")
         return await vault.give(wanted.tenant)
 
+    async def open_data_key(self, wanted: OpenDataKey) -> DataKeyOpened:
+        vault = self._gateway.texts.vault
+        return DataKeyOpened(why=NO_ENCRYPTION) if vault is None else await vault.give_opened(wanted.id)
+
     async def claim(self, proof: ClaimProof) -> ProofClaimed:
         fresh = self._gateway.claim(proof)
         return ProofClaimed(fresh if isinstance(fresh, bool) else await fresh)
@@ -411,6 +416,7 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.answer(Hold, lambda _, wanted: workers.approvals.keep(wanted))
     handlers.answer(Take, lambda _, wanted: workers.approvals.give(wanted))
     handlers.answer(GiveDataKey, lambda _, wanted: workers.give_data_key(wanted))
+    handlers.answer(OpenDataKey, lambda _, wanted: workers.open_data_key(wanted))
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

@@ -30,7 +30,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.tokens import Mint, Minted
-from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeyOpened, DataKeysDropped, GiveDataKey, OpenDataKey
 from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
 from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 from gateway.server.tls import Material
@@ -275,6 +275,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Taken,
     GiveDataKey,
     DataKeyGiven,
+    OpenDataKey,
+    DataKeyOpened,
     DataKeysDropped,
     CapturesChanged,
 )

@@ -23,7 +23,7 @@ from gateway.app.plugin_set import Plugins
 from gateway.app.process_gauges import ProcessGauges
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
-from gateway.app.texts import texts_of
+from gateway.app.texts import records_of, texts_of
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.desk import FeedDesk
@@ -52,7 +52,8 @@ from gateway.app.workers.messages import (
 from gateway.app.workers.settings import unpacked
 from gateway.app.workers.share import share_of
 from gateway.audit.broker import AuditBroker
-from gateway.audit.keyring import KeyRing
+from gateway.audit.keyring import DataKey, KeyRing
+from gateway.audit.opening import FromLoop, Opener
 from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
@@ -69,7 +70,7 @@ from gateway.core.standing import Stop
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Mint, Minted
-from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey, OpenDataKey
 from gateway.identity.floods import FloodTable
 from gateway.identity.people import People
 from gateway.identity.revocations import Revocations
@@ -121,7 +122,10 @@ class Worker:
         self._owner = TaskOwner("worker")
         self.plane.approvals = FeedDesk(channel, self._owner)
         self.ring = KeyRing(self._data_key, self._owner)
+        self.opener = Opener(FromLoop(self._opened_key, asyncio.get_running_loop()))
+        self.audit.encrypt(self.ring, self.opener)
         self.texts = self.plane.texts = texts_of(spec.audit, self.ring)
+        self.plane.records = records_of(spec.audit, self.ring)
         self.captures_changed(CapturesChanged(state.captures))
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
@@ -290,8 +294,13 @@ class Worker:
     async def _data_key(self, tenant: str) -> DataKeyGiven:
         return await self._channel.ask(GiveDataKey(tenant), FIND_SECONDS)
 
+    async def _opened_key(self, id: str) -> DataKey | str:
+        found = await self._channel.ask(OpenDataKey(id), FIND_SECONDS)
+        return found.why if found.given is None else DataKey.of(found.given)
+
     def data_keys_dropped(self, change: DataKeysDropped) -> None:
         self.ring.drop(change.tenant)
+        self.opener.drop(change.tenant)
 
     def captures_changed(self, change: CapturesChanged) -> None:
         if self.texts is not None:
