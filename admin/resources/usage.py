@@ -210,10 +210,12 @@ class NotCompared(msgspec.Struct):
 
 class Reconciliation(msgspec.Struct):
     """difference: the sum of all differences of the scopes, without their signs. budgets: apart from it, with rates over more than a
-    minute. not_compared: those of which the log cannot say enough."""
+    minute. not_compared: those of which the log cannot say enough. unopened: outcomes that are not in `from_audit`, because they were
+    encrypted as a whole and their tenant's keys were destroyed."""
 
     scopes: list[Reconciled]
     difference: int
+    unopened: int = 0
     writers: list[ReconciledWriter] = []
     budgets: list[ReconciledBudget] = []
     not_compared: list[NotCompared] = []

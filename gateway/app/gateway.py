@@ -121,16 +121,8 @@ class Gateway:
         members = self.replicas.members
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
-        self.budget_runs = BudgetRuns(
-            self.store_link.store,
-            holder,
-            Path(spec.state_dir),
-            logs,
-            lambda: self.plane.current().spec,
-            self._owner,
-            self.limits.settled,
-            self.opener,
-        )
+        told = (lambda: self.plane.current().spec, self._owner, self.limits.settled, self.opener)
+        self.budget_runs = BudgetRuns(self.store_link.store, holder, Path(spec.state_dir), logs, *told)
         self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
         self._watch_refusals()
         self.revocations, self.token_keys = Revocations(), TokenKeys()
@@ -163,7 +155,10 @@ class Gateway:
         self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
         self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why, self.opener)
         self.plane.approvals, self.plane.texts, self.plane.records = self.approvals, self.texts.texts, self.texts.records
-        self.audit.encrypt(None if self.texts.vault is None else self.texts.vault.ring, self.opener)
+        vault = self.texts.vault
+        self.audit.encrypt(None if vault is None else vault.ring, self.opener)
+        if vault is not None:
+            vault.settle = self.usage.count
 
     def _watch_refusals(self) -> None:
         """What is told of floods of denials and refused connections."""

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.crypto import load_signer
-from gateway.audit.opening import Opener
+from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.places import PlacesFile
 from gateway.audit.recovery import Recovery
 from gateway.audit.signing_keys import KeyWatch
@@ -46,7 +46,7 @@ class Shipping:
     records opened.
     """
 
-    def __init__(self, spec: ConfigSpec, writer: str, sinks: Table[SinkRow], record: Record, opener: Opener) -> None:
+    def __init__(self, spec: ConfigSpec, writer: str, sinks: Table[SinkRow], record: Record, opener: Opener = CLOSED) -> None:
         state_dir = Path(spec.state_dir)
         directory = local_sink(spec.audit, spec.state_dir, writer).directory
         wanted = {name: carried(one, sinks) for _, name, one in named(spec.audit)}
@@ -97,7 +97,7 @@ class Shipping:
             loop.call_soon_threadsafe(partial(self._record, event, name, detail))
 
 
-def recovery(spec: ConfigSpec, writer: str, prepare: Callable[[ChainWriter], None]) -> Recovery:
+def recovery(spec: ConfigSpec, writer: str, prepare: Callable[[ChainWriter], None] = lambda chain: None) -> Recovery:
     """What looks after the writers that share a log with `writer`. prepare: see Recovery. Raises ConfigError."""
     directory = local_sink(spec.audit, spec.state_dir, writer).directory
     signer = load_signer(spec.state_dir)

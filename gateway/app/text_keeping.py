@@ -12,14 +12,12 @@ from gateway.app.reveals import Reveals
 from gateway.app.texts import records_of, texts_of
 from gateway.app.vault import Vault
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
-from gateway.audit.keyring import SYSTEM, DataKey
 from gateway.audit.opening import FromLoop, Opener
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
-from gateway.core.waiting import as_future
 from gateway.store.store import Store
 
 CLEAR_SECONDS: Final = 5.0
@@ -50,7 +48,7 @@ class TextKeeping:
             self.vault = Vault(encryption, store.data_keys, state_dir, base, environ, record, owner)
             opener.seconds = encryption.cache
             self.vault.dropped.append(opener.drop)
-        self._opener, self._whole = opener, encryption is not None and encryption.scope == "record"
+        self._opener = opener
         self.records = records_of(spec.audit, None if self.vault is None else self.vault.ring)
         self.captures = Captures(store, record, owner)
         self.texts = texts_of(spec.audit, None if self.vault is None else self.vault.ring)
@@ -71,10 +69,6 @@ class TextKeeping:
             return
         await self.vault.check()
         self._opener.fetch = FromLoop(self.vault.opening, asyncio.get_running_loop())
-        if self._whole:
-            key = self.vault.ring.current(SYSTEM)
-            if not isinstance(key, DataKey):
-                await as_future(key)
 
     async def start(self) -> None:
         """Raises ConfigError, StoreUnavailable."""

@@ -78,6 +78,7 @@ class TrafficGauges:
         yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=audit.records)
         yield CounterMetricFamily("gatehouse_audit_refused", "Intents refused because the audit log took no records", value=audit.refused)
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=audit.lost)
+        yield CounterMetricFamily("gatehouse_audit_withheld", "Audit records without their people: no data key", value=audit.withheld)
         yield from self._sinks()
 
     def _sinks(self) -> Iterable[Metric]:

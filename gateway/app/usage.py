@@ -127,10 +127,12 @@ class UsageCounter:
         await self.count()
         segments = await asyncio.to_thread(self._reader.writers)
         positions, charged = await self._store.usage_of_writers(sorted(segments))
+        before = self._reader.unopened
         lines, compared = await asyncio.to_thread(compare, self._reader, segments, positions, charged)
         return {
             "scopes": lines,
             "difference": sum(abs(line["difference"]) for line in lines),
+            "unopened": self._reader.unopened - before,
             "writers": [{"writer": one.writer, "up_to": one.up_to, "complete_from": one.complete_from or None} for one in compared],
         }
 

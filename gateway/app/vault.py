@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -75,6 +75,8 @@ class Vault:
         self.ring = KeyRing(self._fetch, owner, self._clock)
         self.dropped: list[Callable[[str | None], None]] = []
         self.held: Callable[[str], str] = lambda tenant: ""
+        self.settle: Callable[[], Awaitable[None]] | None = None
+        """Called before keys are destroyed: what must be read with them before."""
         self._up, self._failures = True, 0
         self._checked: tuple[str, Sequence[DataKeyRow]] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-master")
@@ -312,13 +314,16 @@ class Vault:
 
     async def shred(self, tenant: str, reason: str, confirm: str, actor: str) -> ShredPlan:
         """Destroys the keys of a tenant. confirm: the digest of the plan. Raises NotFound, VersionMismatch (409) where the plan is another
-        by now, PermissionDenied under a legal hold, OSError where the state directory cannot be written: then nothing is destroyed."""
+        by now, PermissionDenied under a legal hold, OSError where the state directory cannot be written: then nothing is destroyed, nor
+        where the log cannot be counted before (MasterUnavailable, StoreUnavailable)."""
         plan = await self.plan(tenant)
         if plan.held:
             self._record("audit.shred", tenant, {"reason": reason, "why": plan.held}, actor=actor, outcome="denied")
             raise PermissionDenied(f"The tenant is under a legal hold: {plan.held}", code="legal_hold")
         if confirm != plan.digest:
             raise AlreadyExists("The tenant has other keys by now: look again.", code="plan_changed", param="confirm")
+        if self.settle is not None:
+            await self.settle()
         await asyncio.to_thread(self._tombstones.add, plan.keys)
         self._drop(tenant)
         gone = await self._kept.shred(tenant, plan.keys)

@@ -379,11 +379,8 @@ class AuditBroker:
     async def start(self) -> None:
         """Repairs and opens the log and starts the writer's thread. Raises ConfigError when the log cannot be opened."""
         self._loop = asyncio.get_running_loop()
-        if self._sealer is not None:
-            self._sealer.loop = self._loop
-        elif self._whole:
-            raise ConfigError("there are no keys to encrypt records with", path="audit.encryption.scope")
         try:
+            await self._have_keys()
             await self._loop.run_in_executor(None, self._writer.open)
         except (OSError, MasterUnavailable, StoreUnavailable) as error:
             self._writer.abandon()
@@ -397,6 +394,13 @@ class AuditBroker:
             self._break(FAILED, self._writer.behind)
         self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
         self._ticker = self._loop.call_later(self._tick, self._on_tick)
+
+    async def _have_keys(self) -> None:
+        """Where whole records are encrypted. Raises ConfigError, MasterUnavailable, StoreUnavailable."""
+        if self._sealer is not None:
+            await self._sealer.begin()
+        elif self._whole:
+            raise ConfigError("there are no keys to encrypt records with", path="audit.encryption.scope")
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Writes what waits and the last checkpoint, and ends the thread; gives up after `timeout` seconds (default: the setting)."""

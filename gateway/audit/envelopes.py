@@ -26,6 +26,7 @@ from gateway.audit.keyring import SYSTEM, DataKey, KeyRing
 from gateway.audit.record import KINDS
 from gateway.core.errors import GatehouseError, Shredded
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
+from gateway.core.waiting import as_future
 
 CONTEXT: Final = b"gatehouse audit record 1\n"
 SALT: Final = 16
@@ -71,28 +72,30 @@ _EMPTY: Final[dict[str, Any]] = {"principal": "", "credential": "", "peer": ""}
 
 
 class ClearIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """withheld: the tenant's key could not be had; the record says nothing of people."""
+    """A request of which a tenant is known. withheld: the tenant's key could not be had; the record says nothing of people."""
 
     time: float
-    request_id: str = ""
+    request_id: str
     tenant: str = ""
     withheld: bool = False
 
 
 class ClearOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """early: no intent came before it."""
+    """How a request ended. early: no intent came before it."""
 
     time: float
-    request_id: str = ""
-    outcome: str = ""
+    request_id: str
+    outcome: str
     tenant: str = ""
     early: bool = False
     withheld: bool = False
 
 
 class ClearEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event that belongs to no tenant."""
+
     time: float
-    event: str = ""
+    event: str
     outcome: str = "ok"
 
 
@@ -109,11 +112,14 @@ _CLEAR: Final[tuple[tuple[bytes, type[Clear]], ...]] = (
 
 
 class RecordSealer:
-    """Seals the entries of a batch; in the writer's thread. keys: of this process, which belong to `loop` (set before the first batch).
-    withheld: how many records were sealed without their people, because their tenant's key could not be had."""
+    """Seals the entries of a batch; in the writer's thread. keys: of this process. Life: `begin` on the loop that they belong to.
 
-    def __init__(self, keys: KeyRing, loop: asyncio.AbstractEventLoop | None = None, wait: float = WAIT_SECONDS) -> None:
-        self._keys, self.loop, self._wait = keys, loop, wait
+    withheld: how many records were sealed without their people, because their tenant's key could not be had.
+    """
+
+    def __init__(self, keys: KeyRing, wait: float = WAIT_SECONDS) -> None:
+        self._keys, self.wait = keys, wait
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.withheld = 0
 
     def __call__(self, entries: Sequence[Entry], writer: str, seq: int) -> list[Entry]:
@@ -126,7 +132,7 @@ class RecordSealer:
         found = self._keys.kept(tenant)
         if found is not None and not found.gone:
             return found
-        loop = self.loop
+        loop = self._loop
         if loop is None or seconds <= 0 or not loop.is_running():
             return None
         asked = asyncio.run_coroutine_threadsafe(self._current(tenant), loop)
@@ -138,7 +144,13 @@ class RecordSealer:
 
     async def _current(self, tenant: str) -> DataKey:
         found = self._keys.current(tenant)
-        return found if isinstance(found, DataKey) else await _completed(found)
+        return found if isinstance(found, DataKey) else await as_future(found)
+
+    async def begin(self) -> None:
+        """On the loop, before the first batch. Raises MasterUnavailable, StoreUnavailable where there is no key of what belongs to no
+        tenant."""
+        self._loop = asyncio.get_running_loop()
+        await self._current(SYSTEM)
 
     def refresh(self) -> None:
         """On the loop, now and then: has the key of what belongs to no tenant fetched anew when it is due."""
@@ -148,11 +160,6 @@ class RecordSealer:
             pass  # the one at hand goes on; without one, the writer says so
 
 
-async def _completed(signal: Any) -> DataKey:
-    found: DataKey = await signal
-    return found
-
-
 class _Batch:
     """One batch: its keys, its salts, when it stops waiting."""
 
@@ -160,7 +167,7 @@ class _Batch:
         self._sealer, self._seq = sealer, seq
         self._context = CONTEXT + writer.encode() + b"\n"
         self._salts = os.urandom(SALT * count)
-        self._end = time.monotonic() + sealer._wait
+        self._end = time.monotonic() + sealer.wait
         self._found: dict[str, DataKey | None] = {}
 
     def sealed(self, entries: Sequence[Entry]) -> list[Entry]:

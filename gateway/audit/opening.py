@@ -83,7 +83,7 @@ class Opener:
         end = line.rindex(_HASH)
         if isinstance(found, str):
             return b'%b,"unopened":%b%b' % (line[:end], msgspec.json.encode(found), line[end:])
-        return b'%b%b,"sealed":"%b"%b' % (_start(line), found.text[1:-1], found.key.encode(), line[end:])
+        return b'%b%b,"sealed":%b%b' % (_start(line), found.text[1:-1], msgspec.json.encode(found.key), line[end:])
 
     def lines(self, writer: str, block: bytes) -> bytes:
         """The same for whole lines."""

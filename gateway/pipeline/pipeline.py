@@ -71,8 +71,7 @@ async def serve(x: Exchange) -> None:
 
     entry = _authorised(x, principal, request)  # 4
     if entry is None:
-        await _charge_refusal(x, principal, request)
-        raise _taken(x)
+        raise await _refused(x, principal, request)
     x.entry = entry = entry.seen_by(principal) if entry.scoped else entry
     x.clock.mark("authorise")
     if HEADER in x.headers and await _retried(x, principal, request, body):
@@ -86,7 +85,6 @@ async def serve(x: Exchange) -> None:
 
     if entry.request_guardrails or entry.request_tools:  # 6
         await _inspected(x, entry)
-        x.clock.mark("inspect")
 
     x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
     relay_type: type[AnswerRelay] = _relay_type(x, entry)
@@ -184,10 +182,11 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     return entry
 
 
-async def _charge_refusal(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
-    """Takes one request from the caller's limits, so that probing is not free. A model that the caller may not know of counts as one
-    without a name, whether or not there is such a model. Raises LimitExceeded, Overloaded."""
+async def _refused(x: Exchange, principal: Principal, request: InferenceRequest) -> GatehouseError:
+    """Takes one request from the caller's limits, so that probing is not free; the refusal. A model that the caller may not know of counts
+    as one without a name, whether or not there is such a model. Raises LimitExceeded, Overloaded."""
     await _reserve_one(x, principal, request.operation, request.path)
+    return _taken(x)
 
 
 async def _reserve_one(x: Exchange, principal: Principal, operation: str, path: bytes) -> None:
@@ -227,6 +226,7 @@ async def _inspected(x: Exchange, entry: ModelEntry) -> None:
         await inspect.request(x, guardrails)
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
+    x.clock.mark("inspect")
 
 
 async def _moderated(x: Exchange, entry: ModelEntry, ticket: Signal[None]) -> bool:

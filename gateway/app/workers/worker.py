@@ -121,12 +121,7 @@ class Worker:
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
         self.plane.approvals = FeedDesk(channel, self._owner)
-        self.ring = KeyRing(self._data_key, self._owner)
-        self.opener = Opener(FromLoop(self._opened_key, asyncio.get_running_loop()))
-        self.audit.encrypt(self.ring, self.opener)
-        self.texts = self.plane.texts = texts_of(spec.audit, self.ring)
-        self.plane.records = records_of(spec.audit, self.ring)
-        self.captures_changed(CapturesChanged(state.captures))
+        self._keep(spec, state.captures)
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
         self.keys = StoredKeys(self._find_key, self._owner, self.people, networks=self.countries.networks)
@@ -168,6 +163,15 @@ class Worker:
         self.tls: Contexts | None = None
         """What connections get; set by `start` where the data listener has TLS."""
         self._material = state.tls
+
+    def _keep(self, spec: ConfigSpec, captures: dict[str, float]) -> None:
+        """What of the audit log is encrypted, and whose texts are kept."""
+        self.ring = KeyRing(self._data_key, self._owner)
+        self.opener = Opener(FromLoop(self._opened_key, asyncio.get_running_loop()))
+        self.audit.encrypt(self.ring, self.opener)
+        self.texts = self.plane.texts = texts_of(spec.audit, self.ring)
+        self.plane.records = records_of(spec.audit, self.ring)
+        self.captures_changed(CapturesChanged(captures))
 
     # --- life
 
