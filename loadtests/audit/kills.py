@@ -246,7 +246,7 @@ def judge(found: Found, gatehouse: Gatehouse, receivers: Receivers | None = None
         lines.add(str(record["hash"]))
         if record["kind"] in ("intent", "outcome"):
             seen[str(record["kind"]), str(record["request_id"])] += 1
-            found.unknown += record.get("code") == "outcome_unknown"
+            found.unknown += record.get("code") == "outcome_unknown" or record.get("outcome") == "unknown"
         elif record.get("event") == "audit.opened":
             detail = record["detail"]
             assert isinstance(detail, dict)
@@ -275,6 +275,7 @@ def main() -> None:
     parser.add_argument("--early", type=float, default=0.1, help="share of the kills that come while the gateway starts")
     parser.add_argument("--segment-bytes", default="4MiB")
     parser.add_argument("--durability", choices=["write", "fsync"], default="write")
+    parser.add_argument("--encrypt", choices=["text", "record"], help="texts are kept, or whole records are encrypted")
     parser.add_argument("--sinks", action="store_true", help="a syslog and an HTTP server besides, and retention")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
@@ -289,6 +290,12 @@ def main() -> None:
             audit = {"durability": options.durability, "sinks": sinks, "checkpoint": {"every": "1s"}}
             if receivers is not None:
                 audit["retention"] = {"compress_after": "0.001s"}
+            if options.encrypt:
+                master = Path(name) / "master.key"
+                master.write_bytes(os.urandom(32))
+                master.chmod(0o600)
+                audit["encryption"] = {"scope": options.encrypt, "master": {"file": str(master)}}
+                audit["text"] = {"record": "both", "when": [{}]} if options.encrypt == "text" else {}
             models = [{"name": "m1", "pool": ["e"]}]
             config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
 

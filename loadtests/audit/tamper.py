@@ -27,7 +27,9 @@ import msgspec
 
 from gateway.audit.chain import GENESIS, Chain, payload_of
 from gateway.audit.crypto import CheckpointVerifier, load_signer
+from gateway.audit.envelopes import RecordSealer
 from gateway.audit.keeper import Keeper
+from gateway.audit.keyring import DataKey
 from gateway.audit.record import CheckpointRecord
 from gateway.audit.repair import read_checkpoint
 from gateway.audit.segments import open_segment
@@ -44,8 +46,18 @@ WRITERS: Final = ("gw", "gw-1", "gw-2")
 DAY: Final = 86400.0
 
 
-def made(state: Path) -> None:
-    """The log that is tampered with."""
+class Keys:
+    """One key for everybody."""
+
+    def __init__(self) -> None:
+        self._key = DataKey("dk-1", "", 1, bytes(32))
+
+    def kept(self, tenant: str) -> DataKey:
+        return self._key
+
+
+def made(state: Path, sealed: bool = False) -> None:
+    """The log that is tampered with. sealed: whole records are encrypted, from the tenth round on."""
     clock, directory = FakeClock(), state / "audit"
     signer = load_signer(str(state))
     writers = [ChainWriter(FileSink(directory, name, segment_bytes=6000, sync=False), signer, clock) for name in WRITERS]
@@ -54,6 +66,8 @@ def made(state: Path) -> None:
         writer.open()
     for round in range(40):
         clock.advance(DAY / 4)
+        for writer in writers if sealed and round == 10 else ():
+            writer.cover = RecordSealer(Keys())  # type: ignore[arg-type]
         for number, writer in enumerate(writers):
             request = f"r{number}-{round}"
             intent = IntentRecord(clock.wall(), request, f"t{round % 3}", "ci", "api_key", "10.0.0.1", "chat", "demo-chat", False, 10)
@@ -288,6 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--sealed", action="store_true", help="a log whose records are encrypted as a whole")
     parser.add_argument("--named", action="store_true", help="print each finding")
     options = parser.parse_args()
     chance, started = random.Random(options.seed), time.monotonic()
@@ -297,7 +312,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tamper-") as name:
         state = Path(name) / "state"
         first = load_signer(str(state)).verifier
-        made(state)
+        made(state, options.sealed)
         report = verify_log(state / "audit", first)
         assert report.ok and all(writer.expired for writer in report.writers), report.problems
         assert any(path.suffix == ".zst" for found in list_segments(state / "audit").values() for _, path in found)

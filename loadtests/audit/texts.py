@@ -3,8 +3,8 @@
     python -m loadtests.audit.texts --requests 4000 --rounds 20
 
 Each request hands in an intent and an outcome, 32 at a time, with `durability: async`. Modes: `off` (no encryption configured), `idle`
-(configured, this request's text is not kept), `texts` (the prompt and the answer are kept, `--bytes` each), `privacy` (peer and user
-hashed). Prints, for each, the median and the smallest CPU microseconds a request of the loop's thread and of all threads, and what is above
+(configured, this request's text is not kept), `texts` (the prompt and the answer are kept, `--bytes` each), `record` (whole records are
+encrypted, no text is kept), `privacy` (peer and user hashed). Prints, for each, the median and the smallest CPU microseconds a request of the loop's thread and of all threads, and what is above
 `off`.
 """
 
@@ -21,11 +21,15 @@ from typing import Any
 import msgspec
 
 from gateway.audit.broker import FLUSH_DELAY, AuditBroker
-from gateway.audit.keyring import DataKey
+from gateway.audit.keyring import DataKey, KeyRing
+from gateway.audit.opening import CLOSED
 from gateway.audit.sealing import Pending
 from gateway.core.audit_specs import EncryptionSpec, MasterSpec, PrivacySpec
+from gateway.core.secret import Secret
 from gateway.core.specs import AuditSpec
+from gateway.core.tasks import TaskOwner
 from gateway.core.types import IntentRecord, OutcomeRecord
+from gateway.core.vault import DataKeyGiven
 
 AT_ONCE = 32
 BATCH = 64
@@ -35,6 +39,7 @@ MODES = {
     "off": AuditSpec(durability="async"),
     "idle": AuditSpec(durability="async", encryption=ON),
     "texts": AuditSpec(durability="async", encryption=ON),
+    "record": AuditSpec(durability="async", encryption=msgspec.structs.replace(ON, scope="record")),
     "privacy": AuditSpec(durability="async", privacy=PrivacySpec(peer="hash", user="hash")),
 }
 
@@ -63,6 +68,10 @@ async def round_of(broker: AuditBroker, mode: str, requests: int, key: DataKey, 
     return loop * 1e6 / requests, (time.process_time() - began) * 1e6 / requests
 
 
+async def given_key(tenant: str) -> DataKeyGiven:
+    return DataKeyGiven(id=f"dk-{tenant}", tenant=tenant, version=1, key=Secret("ab" * 32), seconds=3600.0)
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=4000)
@@ -77,6 +86,7 @@ async def main() -> None:
         for mode, spec in MODES.items():
             os.mkdir(f"{directory}/{mode}")
             brokers[mode] = AuditBroker(msgspec.structs.replace(spec), f"{directory}/{mode}")
+            brokers[mode].encrypt(KeyRing(given_key, TaskOwner("keys")), CLOSED)
             await brokers[mode].start()
         found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
         for _ in range(given.rounds):
