@@ -4,8 +4,8 @@
 
 Each request hands in an intent and an outcome, 32 at a time, with `durability: async`. Modes: `off` (no encryption configured), `idle`
 (configured, this request's text is not kept), `texts` (the prompt and the answer are kept, `--bytes` each), `record` (whole records are
-encrypted, no text is kept), `privacy` (peer and user hashed). Prints, for each, the median and the smallest CPU microseconds a request of the loop's thread and of all threads, and what is above
-`off`.
+encrypted, no text is kept), `privacy` (peer and user hashed). Prints, for each, the median and the smallest CPU microseconds a request of
+the loop's thread and of all threads, and what is above `off`.
 """
 
 from __future__ import annotations
