@@ -120,6 +120,7 @@ class RecordSealer:
     def __init__(self, keys: KeyRing, wait: float = WAIT_SECONDS) -> None:
         self._keys, self.wait = keys, wait
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._spare: DataKey | None = None
         self.withheld = 0
 
     def __call__(self, entries: Sequence[Entry], writer: str, seq: int) -> list[Entry]:
@@ -128,10 +129,20 @@ class RecordSealer:
         return _Batch(self, writer, seq, len(entries)).sealed(entries)
 
     def key(self, tenant: str, seconds: float) -> DataKey | None:
-        """A tenant's key; None where it cannot be had within so many seconds."""
+        """A tenant's key; None where it cannot be had within so many seconds. Of what belongs to no tenant it is then the one before, which
+        nobody shreds: a master that is away, or slow, does not stop the log."""
         found = self._keys.kept(tenant)
-        if found is not None and not found.gone:
+        if found is None or found.gone:
+            found = self._asked(tenant, seconds)
+        if tenant != SYSTEM:
             return found
+        if found is None:
+            return self._spare
+        if self._spare is None or self._spare.id != found.id:
+            self._spare = found.copy()
+        return found
+
+    def _asked(self, tenant: str, seconds: float) -> DataKey | None:
         loop = self._loop
         if loop is None or seconds <= 0 or not loop.is_running():
             return None
@@ -150,7 +161,7 @@ class RecordSealer:
         """On the loop, before the first batch. Raises MasterUnavailable, StoreUnavailable where there is no key of what belongs to no
         tenant."""
         self._loop = asyncio.get_running_loop()
-        await self._current(SYSTEM)
+        self._spare = (await self._current(SYSTEM)).copy()
 
     def refresh(self) -> None:
         """On the loop, now and then: has the key of what belongs to no tenant fetched anew when it is due."""

@@ -82,6 +82,11 @@ class DataKey:
     def of(cls, given: DataKeyGiven) -> DataKey:
         return cls(given.id, given.tenant, given.version, bytes.fromhex(given.key.reveal()))
 
+    def copy(self) -> DataKey | None:
+        """One that outlives this one's end; None if that has come."""
+        material = self._material
+        return None if material is None else DataKey(self.id, self.tenant, self.version, bytes(material), self._entropy)
+
     @property
     def gone(self) -> bool:
         return self._material is None

@@ -37,6 +37,8 @@ class RecordKeys:
 
     async def at_hand(self, tenant: str) -> None:
         """Raises AuditUnavailable where there is no key: what cannot be recorded is not done."""
+        if not tenant:
+            return
         try:
             key = self._keys.current(tenant)
             if hasattr(key, "__await__"):

@@ -18,7 +18,7 @@ from gateway.audit.chain import Chain, Entry, payload
 from gateway.audit.envelopes import MOST, RecordSealer
 from gateway.audit.keyring import SYSTEM
 from gateway.audit.record import MAX_LINE
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, MasterUnavailable
 from gateway.core.specs import AuditSpec
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 from tests.unit.gateway.audit.keys import Vault
@@ -27,6 +27,11 @@ from tests.unit.gateway.audit.keys import Vault
 async def sealed(vault: Vault, *records: Entry, writer: str = "0", seq: int = 0) -> list[bytes]:
     """The lines of the records, sealed in another thread as the writer does."""
     await vault.sealer.begin()
+    return await sealed_by(vault, *records, writer=writer, seq=seq)
+
+
+async def sealed_by(vault: Vault, *records: Entry, writer: str = "0", seq: int = 0) -> list[bytes]:
+    """The same once it has begun."""
     chain = Chain(seq)
     made = await asyncio.to_thread(vault.sealer, records, writer, seq)
     return chain.seal(made).splitlines(keepends=True)
@@ -147,13 +152,27 @@ def test_what_is_withheld_is_everything_that_is_not_known_to_say_nothing_of_peop
 
 async def test_without_any_key_nothing_is_written(make: Any) -> None:
     vault = Vault()
-    await vault.sealer.begin()
-    vault.ring.drop(None)
     vault.away = {SYSTEM, "acme"}
+    with pytest.raises(MasterUnavailable):
+        await vault.sealer.begin()
     with pytest.raises(OSError, match="no data key"):
         await asyncio.to_thread(vault.sealer, [make.intent()], "0", 0)
     (plain,) = await asyncio.to_thread(vault.sealer, [make.event("audit.opened")], "0", 0)
     assert isinstance(plain, EventRecord), "what the log says of itself needs no key"
+
+
+async def test_a_master_that_is_away_while_keys_are_dropped_does_not_stop_the_log(make: Any) -> None:
+    vault = Vault()
+    await sealed(vault, make.event("x"))
+    vault.ring.drop(None)
+    vault.away = {SYSTEM, "acme"}
+    event, intent = await sealed_by(vault, make.event("y", actor="ada"), make.intent(user="ada"))
+    assert json.loads(vault.opener.line("0", event))["actor"] == "ada", "with the key before"
+    assert json.loads(intent)["withheld"] and vault.sealer.withheld == 1
+    vault.away, vault.version = set(), 2
+    vault.ring.drop(None)  # whoever failed is not asked again for a second
+    event, intent = await sealed_by(vault, make.event("z"), make.intent())
+    assert json.loads(event)["sealed"]["key"] == "dk-@gatehouse-2" and json.loads(intent)["sealed"]["key"] == "dk-acme-2"
 
 
 async def test_a_key_that_is_destroyed_while_it_is_used_is_replaced(make: Any) -> None:
