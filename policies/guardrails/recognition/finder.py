@@ -421,10 +421,14 @@ def _whole(one: Recogniser) -> Callable[[str], bool] | None:
 
 
 def _better(one: Match | None, other: Match | None) -> Match | None:
-    """The leftmost, then the longest, then the first."""
+    """The leftmost, then the one that goes on behind its end, then the longest, then the first."""
     if one is None or other is None:
         return one or other
-    return other if other.start < one.start or (other.start == one.start and other.end > one.end) else one
+    if other.start != one.start:
+        return other if other.start < one.start else one
+    if (other.tail is None) != (one.tail is None):
+        return one if other.tail is None else other
+    return other if other.end > one.end else one
 
 
 def _heads(recognisers: Sequence[Recogniser]) -> list[str]:

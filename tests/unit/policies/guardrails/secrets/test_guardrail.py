@@ -180,3 +180,16 @@ def test_hostile_texts_take_short_steps(unit: str) -> None:
             break
         longest = max(longest, time.process_time() - started)
     assert longest < 0.3
+
+
+@pytest.mark.parametrize(("before", "longest"), [("password=", 128), ("token: ", 128), ("Authorization: Bearer ", 512)])
+def test_a_jwt_is_found_whole_where_what_a_word_announces_would_end_inside_of_it(before: str, longest: int) -> None:
+    """A password or a bearer token may be found up to the length of its kind, where a sign follows."""
+    head = "eyJhbGciOiJSUzI1NiJ9."
+    for sign in ".-":
+        jwt = head + "QWx0aG91Z2ggc28x"[:16] * 40
+        jwt = jwt[: longest - 1] + "x" + sign + "c2lnbmF0dXJl" * 20
+        wanted = f"{before}[JWT] behind"
+        assert check(f"{before}{jwt} behind").texts == (wanted,)
+        text = f"{before}{jwt} behind"
+        assert streamed(*[text[place : place + 7] for place in range(0, len(text), 7)]) == streamed(*text) == wanted
