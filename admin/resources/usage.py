@@ -187,8 +187,9 @@ class ReconciledWriter(msgspec.Struct):
 
 class ReconciledBudget(msgspec.Struct):
     """One amount of a budget's bucket in its present window, or of a rate over more than a minute. charged: by its counter, of a window of
-    the calendar what this replica took. in_hand: of that, what this gateway has taken in advance and not used. under_way: what requests
-    have reserved that have no outcome yet. lost: what a killed worker had in hand, which comes back once nothing is under way.
+    the calendar and of budgets in Redis what this replica took. in_hand: of that, what this gateway has taken in advance and not used.
+    under_way: what requests have reserved that have no outcome yet. lost: what a killed worker had in hand, which comes back once nothing
+    is under way; in Redis, what came back just now of what killed processes had reserved.
     difference: charged without all these, less what the log says; of a rate, only what is less than that."""
 
     limit: str

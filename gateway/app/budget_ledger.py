@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.app.budget_log import Key, Tally, read, spent_in
-from gateway.app.redis_ledger import InRedis
+from gateway.app.budget_log import Key, Processes, Tally, read, spent_in
+from gateway.app.redis_ledger import InRedis, Still
 from gateway.audit.opening import CLOSED, Opener
 from gateway.core.specs import ConfigSpec, LimitSpec
 from gateway.core.storage import ControlStore
@@ -56,66 +56,68 @@ class BudgetLedger:
         self._store, self._replica, self._live, self._directory = store, replica, live, directory
         self._spec, self._registry = spec, registry
         self._ticker = Ticker()
-        self._others = False
-        """Whether other replicas count in the same Redis, whatever store they have."""
+        self._still: dict[tuple[str, str], Still] = {}
+        self._comparing = asyncio.Lock()
 
     async def compare(self) -> dict[str, Any]:
-        """`budgets`: a line for each bucket; `not_compared`: limits with the reason. Raises StoreUnavailable, OSError."""
-        now = time.time()
-        counted: list[tuple[Tally, dict[Key, dict[str, Any]]]] = []
-        left: list[dict[str, str]] = []
-        shared: dict[tuple[str, str], InRedis] = {}
-        for limit in self._spec().limits:
-            for meter in meters_of(limit):
-                if meter.durable:
-                    if why := self._why_not(meter):
-                        left.append({"limit": limit.name, "reason": why})
-                        continue
-                    if self._redis is not None:
-                        there = await InRedis.of(self._redis, limit, meter)
-                        shared[limit.name, meter.name] = there
-                        counted.append((Tally(limit, meter, now, there.since, 0.0), {}))
-                        continue
-                    rows = await self._store.counters_of(limit.name, COUNTERS)
-                    states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
-                    since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
-                    counted.append((Tally(limit, meter, now, since), states))
-        self._others = self._redis is not None and bool(shared) and bool(await self._redis.replicas() - {self._replica})
-        if counted:
-            await asyncio.to_thread(read, self._directory, [tally for tally, _ in counted], opener=self._opener)
-        lines: list[dict[str, Any]] = []
-        for tally, states in counted:
-            if tally.unsure:
-                left.append(
-                    {
-                        "limit": tally.limit.name,
-                        "reason": UNSURE,
-                    }
-                )
-            else:
-                at = shared.get((tally.limit.name, tally.meter.name))
-                charged = self._charged(tally, states) if at is None else await at.charged(_keys_of(tally))
-                found = self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name))
-                if at is not None and not self._others and self._live() <= 1:
-                    await at.forgive(found)
-                lines += [line for _, line in found]
-        return {"budgets": lines, "not_compared": left}
+        """`budgets`: a line for each bucket; `not_compared`: limits with the reason. Raises StoreUnavailable, Overloaded, OSError."""
+        return (await self._compare())[0]
 
     async def settle(self) -> bool:
-        """Gives back what processes that were killed had told Redis of and never used. Whether nothing is charged beyond the log then.
+        """Settles what processes of this replica that were killed took of budgets in Redis. Whether nothing is left to be settled.
         Raises StoreUnavailable, Overloaded, OSError."""
-        return not any(line["difference"] > 0 for line in (await self.compare())["budgets"])
+        return (await self._compare())[1]
 
-    def _why_not(self, meter: Meter) -> str:
-        if meter.budget is None:
-            return "the log does not say so much of refused requests" if meter.what in (BYTES, ELEMENTS) else ""
+    async def _compare(self) -> tuple[dict[str, Any], bool]:
+        async with self._comparing:
+            now = time.time()
+            counted: list[tuple[Tally, dict[Key, dict[str, Any]], InRedis | None]] = []
+            left: list[dict[str, str]] = []
+            for limit in self._spec().limits:
+                for meter in meters_of(limit):
+                    if meter.durable and (why := await self._begin(limit, meter, now, counted)):
+                        left.append({"limit": limit.name, "reason": why})
+            processes = Processes()
+            if counted:
+                await asyncio.to_thread(read, self._directory, [tally for tally, _, _ in counted], processes=processes, opener=self._opener)
+            lines: list[dict[str, Any]] = []
+            whole = True
+            for tally, states, there in counted:
+                if tally.unsure:
+                    left.append({"limit": tally.limit.name, "reason": UNSURE})
+                    continue
+                back: Amounts = {}
+                if there is not None:
+                    back, done = await there.settle(tally, processes)
+                    whole = whole and done
+                charged = self._charged(tally, states) if there is None else await there.charged(tally, _keys_of(tally))
+                lines += self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name), back)
+            return {"budgets": lines, "not_compared": left}, whole
+
+    async def _begin(
+        self, limit: LimitSpec, meter: Meter, now: float, counted: list[tuple[Tally, dict[Key, dict[str, Any]], InRedis | None]]
+    ) -> str:
+        """Notes what is counted of an amount before the log is read. Returns why it cannot be compared."""
+        if meter.budget is None and meter.what in (BYTES, ELEMENTS):
+            return "the log does not say so much of refused requests"
+        if self._redis is not None:
+            still = self._still.setdefault((limit.name, meter.name), {})
+            there = await InRedis.of(self._redis, limit, meter, self._replica, still)
+            if there.many:
+                return "it has too many buckets"
+            counted.append((there.tally(now), {}, there))
+            return ""
+        rows = await self._store.counters_of(limit.name, COUNTERS)
+        states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
+        since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
+        counted.append((Tally(limit, meter, now, since), states, None))
         return ""
 
     def _part(self, meter: Meter) -> bool:
         """Whether this replica's log has only a part of what is charged: then less than the log says is a difference, and more is not."""
         if meter.budget is None:
             return True  # what is in hand keeps a rate from refilling, and others use it too
-        return (self._live() > 1 or self._others) and (self._redis is not None or not isinstance(meter.budget.window, str))
+        return self._redis is None and self._live() > 1 and not isinstance(meter.budget.window, str)
 
     def _charged(self, tally: Tally, states: Mapping[Key, dict[str, Any]]) -> Amounts:
         """What this replica's processes took, of a window of the calendar; what is used in all, of anything else."""
@@ -143,8 +145,9 @@ class BudgetLedger:
         return hand, buckets
 
     def _lines(
-        self, tally: Tally, charged: Amounts, hand: Amounts, buckets: Mapping[Key, tuple[Bucket, int]]
-    ) -> list[tuple[Key, dict[str, Any]]]:
+        self, tally: Tally, charged: Amounts, hand: Amounts, buckets: Mapping[Key, tuple[Bucket, int]], back: Amounts
+    ) -> list[dict[str, Any]]:
+        """back: what has just come back that was charged to nobody."""
         meter, found = tally.meter, []
         rate, part = meter.budget is None, self._part(meter)
         audit = tally.debts() if rate else spent_in(tally, tally.spent)
@@ -156,7 +159,7 @@ class BudgetLedger:
             difference = store - here - busy - lost - logged
             if part:
                 difference = min(0, store - here - lost - logged + late if rate else difference)
-            if logged or store:
+            if logged or store or back.get(key):
                 line = {
                     "limit": tally.limit.name,
                     "scope": "/".join(key),
@@ -166,10 +169,10 @@ class BudgetLedger:
                     "charged": store,
                     "in_hand": here,
                     "under_way": busy,
-                    "lost": lost,
+                    "lost": lost + max(0, back.get(key, 0)),
                     "difference": difference,
                 }
-                found.append((key, line))
+                found.append(line)
         return found
 
 

@@ -2,7 +2,8 @@
 
 A request counts when it began, as its reservation does: what begins before midnight and ends after it is of the day before. One that has an
 intent and no outcome is under way, with what it has reserved. Requests are told apart by the run of the gateway that reserved for them (a
-run is from one start to the next), because what a run that was killed took of a budget is settled by what its requests used.
+run is from one start to the next), because what a run that was killed took of a budget is settled by what its requests used. Where Redis
+counts, they are told apart by the process that did, which each start of a log names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.neighbours import holder
 from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
@@ -25,6 +27,7 @@ from gateway.core.types import Principal, Usage
 from gateway.limits.bucket import Weights
 from gateway.limits.counter import LIFE, SLICES
 from gateway.limits.meter import MONEY, REQUESTS, SECOND, TOKENS, Meter
+from gateway.limits.redis.meters import Ticks
 from gateway.limits.windows import span
 from policies.limits import LimitRules
 
@@ -36,6 +39,10 @@ _INTENT: Final = b'"kind":"intent"'
 _OUTCOME: Final = b'"kind":"outcome"'
 _EVENT: Final = b'"kind":"event"'
 _OPENED: Final = b'"event":"audit.opened"'
+_CLOSED: Final = b'"event":"audit.closed"'
+_SEGMENT: Final = b'"kind":"segment"'
+EDGE: Final = 2.0
+"""Seconds by which the clocks of Redis and of the log may differ."""
 Key = tuple[str, ...]
 Marks = Mapping[str, tuple[int, int]]
 """How far the log of each writer went at some moment: segment and offset."""
@@ -65,16 +72,55 @@ class _Caller(msgspec.Struct):
     unrecorded: tuple[str, ...] = ()
 
 
+class _Named(msgspec.Struct):
+    process: str = ""
+
+
+class _Opened(msgspec.Struct):
+    detail: _Named = msgspec.field(default_factory=_Named)
+
+
+class Processes:
+    """Processes that counted in Redis and have ended, as the log names them. ended: it has all of their requests. lost: nobody has the log,
+    and it has not been recovered yet."""
+
+    def __init__(self) -> None:
+        self.ended: set[str] = set()
+        self.lost: set[str] = set()
+
+
+class Portion:
+    """What one process used of one bucket. used: by slice of a rolling window; by 0 of another. unsure: of that, what came so early that
+    it may not count there. before: what came just before it would count."""
+
+    __slots__ = ("before", "unsure", "used")
+
+    def __init__(self) -> None:
+        self.used: dict[int, int] = {}
+        self.unsure = self.before = 0
+
+
 _line = msgspec.json.Decoder(Line).decode
 _caller = msgspec.json.Decoder(_Caller).decode
+_opened = msgspec.json.Decoder(_Opened).decode
+_segment = msgspec.json.Decoder(_Named).decode
 
 
 class Tally:
     """One amount of one limit. spent: by run and bucket. under_way: by bucket. unsure: the log does not say of every request whether the
     limit applied to it. since: for each bucket, when it was made full last. now: seconds since the epoch. life: seconds for which a slice
-    of a rolling window counts beyond it."""
+    of a rolling window counts beyond it. created: for each bucket in Redis, when it was unused at last; then `portions` are kept, by
+    process and bucket: "" are those of earlier versions, which have no names."""
 
-    def __init__(self, limit: LimitSpec, meter: Meter, now: float, since: Mapping[Key, float], life: float = LIFE) -> None:
+    def __init__(
+        self,
+        limit: LimitSpec,
+        meter: Meter,
+        now: float,
+        since: Mapping[Key, float],
+        life: float = LIFE,
+        created: Mapping[Key, float] | None = None,
+    ) -> None:
         self.limit, self.meter, self.now, self.since = limit, meter, now, since
         self.begin, self.end = _window(meter, now, life)
         self.spent: dict[int, dict[Key, int]] = {}
@@ -84,22 +130,40 @@ class Tally:
         self._needs = limit.match.group != "*" or limit.match.role != "*" or limit.per == "group" or limit.match.key != "*"
         self._memo: dict[tuple[str | bytes, ...], list[Key]] = {}
         self._paced: dict[Key, dict[int, int]] = {}
+        self._created = created
+        self.portions: dict[str, dict[Key, Portion]] = {}
+        self._edge = 0.0 if created is None else EDGE
+        rolling = meter.budget is not None and not isinstance(meter.budget.window, str)
+        self._width = Ticks(meter).begin / 1_000_000 if rolling else 0.0
 
-    def outcome(self, line: Line, intent: Intent | None, run: int, kind: str) -> None:
+    def outcome(self, line: Line, intent: Intent | None, run: int, kind: str, process: str = "") -> None:
         began = line.time - line.duration_ms / 1000 if intent is None else intent.time
-        if not self.begin <= began < self.end or (line.detail and self.limit.name in line.detail.limits_not_enforced):
+        if not self.begin - self._edge <= began < self.end or (line.detail and self.limit.name in line.detail.limits_not_enforced):
             return
         units = self._units(line)
         if not units:
             return
         model = line.model if intent is None else intent.model  # of a fallback's answer, the limits of the model asked for
         for key in self._keys(line, line.caller if intent is None else intent.caller, kind, model):
-            if began >= self.since.get(key, 0.0):
+            counts = began >= max(self.begin, self.since.get(key, 0.0))
+            if self._created is not None:
+                self._portion(process, key, began, units, counts, self._created)
+            if counts:
                 spent = self.spent.setdefault(run, {})
                 spent[key] = spent.get(key, 0) + units
                 if self.meter.budget is None:
                     paced = self._paced.setdefault(key, {})
                     paced[int(began)] = paced.get(int(began), 0) + units
+
+    def _portion(self, process: str, key: Key, began: float, units: int, counts: bool, created: Mapping[Key, float]) -> None:
+        portion = self.portions.setdefault(process, {}).setdefault(key, Portion())
+        if counts:
+            slice = int(began / self._width) if self._width else 0
+            portion.used[slice] = portion.used.get(slice, 0) + units
+            if began < created.get(key, 0.0):
+                portion.unsure += units
+        elif began >= max(self.begin, self.since.get(key, 0.0)) - EDGE:
+            portion.before += units
 
     def reserved(self, intent: Intent) -> None:
         if self.begin <= intent.time < self.end:
@@ -168,18 +232,24 @@ def _window(meter: Meter, now: float, life: float) -> tuple[float, float]:
 
 
 def read(
-    directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), *, until: int | None = None, opener: Opener = CLOSED
+    directory: Path,
+    tallies: Sequence[Tally],
+    runs: Sequence[Marks] = (),
+    *,
+    until: int | None = None,
+    processes: Processes | None = None,
+    opener: Opener = CLOSED,
 ) -> int:
     """Adds up what the log says. runs: for each run but the first (what is before them), how far the log went when it began. Where `until`
     says which run is the first that does not matter, only what is of these runs is read. Returns how many requests of those before it
-    may still be under way. opener: of what was encrypted as a whole; what it cannot open any more makes the tallies unsure. Raises OSError,
-    GatehouseError."""
+    may still be under way. processes: gets those that the log names and that have ended. opener: of what was encrypted as a whole; what
+    it cannot open any more makes the tallies unsure. Raises OSError, GatehouseError."""
     begin = min((tally.begin for tally in tallies), default=0.0)
     first = runs[0] if until is not None and runs else {}
     left = 0
     for writer, segments in (list_segments(directory) if directory.is_dir() else {}).items():
         marks = [marks.get(writer, (0, 0)) for marks in runs]
-        reading = _Reading(writer, tallies, marks, until, opener)
+        reading = _Reading(writer, tallies, marks, until, processes or Processes(), opener)
         for number, path in segments:
             segment, offset = first.get(writer, (0, 0))
             if number < segment:
@@ -188,16 +258,26 @@ def read(
                 reading.skip(number)
                 continue
             reading.segment(number, path, offset if number == segment else 0)
-        left += reading.end()
+        left += reading.end(None if processes is None else holder(directory, writer) is not None)
     return left
 
 
 class _Reading:
     """The log of one writer."""
 
-    def __init__(self, writer: str, tallies: Sequence[Tally], marks: Sequence[tuple[int, int]], until: int | None, opener: Opener) -> None:
-        self._writer, self._tallies, self._marks, self._until, self._opener = writer, tallies, marks, until, opener
+    def __init__(
+        self,
+        writer: str,
+        tallies: Sequence[Tally],
+        marks: Sequence[tuple[int, int]],
+        until: int | None,
+        processes: Processes,
+        opener: Opener,
+    ) -> None:
+        self._writer, self._tallies, self._marks, self._until = writer, tallies, marks, until
+        self._processes, self._opener, self._closed = processes, opener, False
         self._run = 0
+        self._process: str | None = None
         self._open: dict[str, list[tuple[Intent, int]]] = {}
         self._kinds: dict[tuple[str, str], str] = {}
 
@@ -218,9 +298,11 @@ class _Reading:
                     pass  # `audit verify` tells
                 offset += len(text)
 
-    def end(self) -> int:
-        """What is left open is under way. Returns how many of the runs before `until`."""
+    def end(self, held: bool | None) -> int:
+        """What is left open is under way. held: whether a process has this log now. Returns how many of the runs before `until`."""
         left = 0
+        if self._process and held is False:
+            (self._processes.ended if self._closed else self._processes.lost).add(self._process)
         for same_id in self._open.values():
             for intent, run in same_id:
                 left += self._until is not None and run < self._until
@@ -239,10 +321,19 @@ class _Reading:
             self._kinds[intent.tenant, intent.principal] = intent.credential
         elif _OUTCOME in head:
             self._outcome(_line(text))
+        elif _SEGMENT in head:
+            if self._process is None:  # of one that began before what is read
+                self._process = _segment(text).process
         elif _OPENED in text[:128]:
             self._open.clear()
+            before, self._process = self._process, _opened(text).detail.process
+            self._closed = False
+            if before and before != self._process:  # the header of a segment may have named this one
+                self._processes.ended.add(before)
             while self._run < len(self._marks) and place >= self._marks[self._run]:
                 self._run += 1
+        elif _CLOSED in text[:128]:
+            self._closed = True
 
     def _unsure(self, why: str) -> None:
         """Of a request whose record cannot be opened any more."""
@@ -262,7 +353,7 @@ class _Reading:
         kind = intent.credential if intent is not None else line.credential
         kind = kind or self._kinds.get((line.tenant, line.principal), "api_key")
         for tally in self._tallies:
-            tally.outcome(line, intent, run, kind)
+            tally.outcome(line, intent, run, kind, self._process or "")
 
 
 def spent_in(tally: Tally, runs: Iterable[int]) -> dict[Key, int]:

@@ -37,6 +37,8 @@ FILE: Final = "budget-runs.json"
 LOOK: Final = 1.0
 SELDOM: Final = 300.0
 """Seconds between two looks for whether the runs can be settled: twice as long after each."""
+LOOKS: Final = 8
+"""So often is looked after a process that has ended, half an hour in all."""
 MOST: Final = 100_000
 BATCH: Final = 500
 RUNS: Final = 32
@@ -70,6 +72,7 @@ class BudgetRuns:
         self._store, self._holder, self._file, self._logs = store, holder, state_dir / FILE, logs
         self._spec, self._tasks, self._done, self._opener = spec, tasks, done, opener
         self._runs: list[Run] = []
+        self._looking = self._gone = False
         self.in_redis: Callable[[], Awaitable[bool]] | None = None
         """Settles what Redis counts, where it does. Whether that is done."""
 
@@ -88,6 +91,29 @@ class BudgetRuns:
             self._tasks.spawn(self._settle_soon(), name="settle budgets")
         else:
             self._done()
+
+    def look_again(self) -> None:
+        """A process of this run has ended: what it took of budgets in Redis is settled once its log has been recovered."""
+        self._gone = True
+        if self._spec().redis is not None and not self._looking:
+            self._looking = True
+            self._tasks.spawn(self._settle_redis(), name="settle budgets in Redis")
+
+    async def _settle_redis(self) -> None:
+        pause, left = LOOK, LOOKS
+        try:
+            while left:
+                await asyncio.sleep(pause)
+                if self._gone:
+                    pause, left, self._gone = LOOK, LOOKS, False
+                pause, left = min(4 * pause, SELDOM), left - 1
+                try:
+                    if (self.in_redis is None or await self.in_redis()) and not self._gone:
+                        break
+                except (GatehouseError, OSError) as error:
+                    log.debug("budgets in Redis are settled later: %s", error)
+        finally:
+            self._looking = False
 
     async def aclose(self, *, handed: bool, given_back: bool) -> None:
         """handed: another program goes on with what is in hand. given_back: nothing is in hand any more."""

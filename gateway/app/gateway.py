@@ -215,6 +215,7 @@ class Gateway:
             spec.redis, self.events.record, lambda: self.replicas.members.processes, self.metrics.not_enforced, self.replica
         )
         self.metrics.gauges.append(made.collect)
+        self.audit.named(made.shared.who)
         return made
 
     # --- life

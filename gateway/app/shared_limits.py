@@ -63,6 +63,7 @@ class SharedLimitsPart:
             parts,
             loop.call_soon,
             loop.call_later,
+            replica=replica,
             learn=self._estimates.learn,
             noted=noted,
             spent=BudgetAlerts(self.pots.names, self._nearly_spent, lambda: self.shared.line).crossed,
@@ -107,7 +108,8 @@ class SharedLimitsPart:
         return RedisLimiter(LimitRules(spec.limits, places), self.shared, self.pots, estimate=estimate)
 
     def _remind(self) -> None:
-        """Shows that this replica counts here: nothing that it has used may pass for nobody's (gateway.app.redis_ledger)."""
+        """Shows that this replica counts here. A version before this one that believes itself alone takes for nobody's what is charged
+        beyond its own log."""
         if (line := self.shared.line) is not None:
             self._show(line)
         self._reminding = self._loop.call_later(REMIND, self._remind)

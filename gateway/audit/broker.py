@@ -119,6 +119,10 @@ class AuditBroker:
         """Has another writer's chain encrypt as this one does."""
         chain.cover, chain.opener = self._sealer, self._writer.opener
 
+    def named(self, process: str) -> None:
+        """The name under which this process takes from limits in Redis: its log says whose requests it has. Before `start`."""
+        self._writer.process = process
+
     def configured(self, version: int) -> None:
         """The configuration's version, for the headers of the segments that begin from now on."""
         self._writer.config = version

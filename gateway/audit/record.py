@@ -20,7 +20,8 @@ MAX_LINE: Final = MAX_RECORD + 512
 class SegmentRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header: the first line of every segment. previous: the hash of the line before it (64 zeros for the first segment).
 
-    broken: `segment`, `line` and `reason`, when the writer found the log damaged at its start and went on in this segment.
+    broken: `segment`, `line` and `reason`, when the writer found the log damaged at its start and went on in this segment. process: the
+    process that writes it, by the name under which it takes from limits in Redis; empty without Redis.
     """
 
     time: float
@@ -30,6 +31,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     previous: str
     config: int
     broken: dict[str, Any] | None = None
+    process: str = ""
 
 
 class Sighting(msgspec.Struct, frozen=True):

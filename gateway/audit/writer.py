@@ -37,8 +37,8 @@ class ChainWriter:
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
     what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
-    which a new segment begins. `seal`: encrypts the texts in a batch, in their places. `cover`: encrypts the records of a batch, which
-    follow the line of this number in this writer's log; raises OSError. `opener`: opens what it encrypted.
+    which a new segment begins. process: see SegmentRecord. `seal`: encrypts the texts in a batch, in their places. `cover`: encrypts the
+    records of a batch, which follow the line of this number in this writer's log; raises OSError. `opener`: opens what it encrypted.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -50,6 +50,7 @@ class ChainWriter:
         self.behind: str | None = None
         self.renew: Callable[[], Signer | None] | None = None
         self.age: float | None = None
+        self.process = ""
         self._begun = 0.0
         self._tree: Frontier | None = None
         self.seal: Callable[[Sequence[Entry]], None] | None = None
@@ -83,6 +84,8 @@ class ChainWriter:
         detail: dict[str, Any] = {"segment": self.sink.segment, "clean": found.closed}
         if recovered_by:
             detail["recovered_by"] = recovered_by
+        if self.process:
+            detail["process"] = self.process
         records, unreadable = records_in(journal)
         paths = [path for _, path in self.sink.segments()]
         if waiting := missing_from(paths, records, self.sink.writer, self.opener):
@@ -242,6 +245,7 @@ class ChainWriter:
             previous=self.chain.head,
             config=self.config,
             broken=self._broken,
+            process=self.process,
         )
 
     def _rotate(self) -> None:

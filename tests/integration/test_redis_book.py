@@ -182,23 +182,6 @@ async def test_one_replica_of_all_that_share_a_redis_tells(server: RedisServer) 
 
 
 @pytest.mark.parametrize("limit", [BUDGET, ROLLING])
-async def test_what_is_charged_to_nobody_comes_back(server: RedisServer, processes: list[SharedProcess], limit: LimitSpec) -> None:
-    limiter, shape = processes[0].limiter([limit]), Shape(limit)
-    key = ("team",) if limit is BUDGET else ("m",)
-    held = [await reserve(limiter, 100) for _ in range(3)]
-    (seen,) = await book(server).look([(shape, key)])
-    assert seen.written <= await book(server).now() and seen.raw is not None
-    assert not await book(server).give_back(shape, key, seen, 0, 301), "never more than is there"
-    assert not await book(server).give_back(shape, key, seen, 0, 0)
-    assert await book(server).give_back(shape, key, seen, 0, 100)
-    assert not await book(server).give_back(shape, key, seen, 0, 100), "it has changed since it was seen"
-    assert (await book(server).look([(shape, key)]))[0].amounts[0].used == 200
-    held[0].settle(Usage(40, 0))
-    await heard(processes)
-    assert (await book(server).look([(shape, key)]))[0].amounts[0].used == 140
-
-
-@pytest.mark.parametrize("limit", [BUDGET, ROLLING])
 async def test_what_was_reserved_before_a_reset_costs_nothing_after_it(
     server: RedisServer, processes: list[SharedProcess], limit: LimitSpec
 ) -> None:
@@ -207,7 +190,7 @@ async def test_what_was_reserved_before_a_reset_costs_nothing_after_it(
     before = [await reserve(limiter, 100) for _ in range(2)]
     assert await book(server).reset(await book(server).names_of(shape)) == 1
     (seen,) = await book(server).look([(shape, key)])
-    assert abs(seen.since[0] - seen.written / 1_000_000) < 1.0, "the audit log is held against what came later"
+    assert abs(seen.since[0] - seen.written) < 1_000_000, "the audit log is held against what came later"
     after = await reserve(limiter, 100)
     before[0].settle(Usage(500, 0))
     before[1].settle(None)

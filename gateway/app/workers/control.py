@@ -104,7 +104,7 @@ class Workers:
         self.hub.on_gone += [self.figures.gone, self.logins.gone]
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later, restock=gateway.limits.refills)
         self.hub.on_joined.append(self.limits.joined)
-        self.hub.on_gone.append(self.limits.gone)
+        self.hub.on_gone += [self.limits.gone, lambda worker: gateway.budget_runs.look_again()]
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
         control_handlers(self.handlers, self)
         if (mirror := gateway.fleet.mirror) is not None:

@@ -63,6 +63,7 @@ from gateway.core.network import Networks
 from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
 from gateway.core.proofs import ClaimProof
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
@@ -144,12 +145,7 @@ class Worker:
         self._assembler = Assembler(
             self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim
         )
-        self.shared_limits: SharedLimitsPart | None = None
-        if spec.redis is not None:
-            self.shared_limits = SharedLimitsPart(
-                spec.redis, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced, state.replica
-            )
-            self.metrics.gauges.append(self.shared_limits.collect)
+        self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect]
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
@@ -172,6 +168,15 @@ class Worker:
         self.texts = self.plane.texts = texts_of(spec.audit, self.ring)
         self.plane.records = records_of(spec.audit, self.ring)
         self.captures_changed(CapturesChanged(captures))
+
+    def _in_redis(self, spec: RedisSpec, state: State) -> SharedLimitsPart:
+        """Limits of this process in Redis."""
+        made = SharedLimitsPart(
+            spec, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced, state.replica
+        )
+        self.metrics.gauges.append(made.collect)
+        self.audit.named(made.shared.who)
+        return made
 
     # --- life
 

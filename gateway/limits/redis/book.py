@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 from gateway.core.errors import Overloaded
 from gateway.core.redis_specs import RedisSpec
 from gateway.limits.bucket import Shape
-from gateway.limits.redis.names import Names, shown
-from gateway.limits.redis.view import BucketSeen, forgiven, seen
+from gateway.limits.meter import Meter
+from gateway.limits.redis.names import Names, bucket_of, holder_of, shown, took_of
+from gateway.limits.redis.took import SETTLE, Item, Took, argument, read_took
+from gateway.limits.redis.view import BucketSeen, seen
 from gateway.transport.redis.address import moved_to, target
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError
@@ -55,11 +57,6 @@ for at = 1, #KEYS do
 end
 return mine
 """
-REPLACE: Final = b"""
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
-return 1
-"""
 KEEP: Final = b"""
 for at = 1, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[1 + at]) end
 return #KEYS
@@ -97,7 +94,11 @@ class BucketBook:
 
     def scope_of(self, shape: Shape, key: tuple[str, ...]) -> str:
         """What `all_of` calls the bucket of a key."""
-        return shown(self._names.bucket(shape, key), self._names.of_limit(shape))
+        return self.scope_shown(shape, self._names.bucket(shape, key))
+
+    def scope_shown(self, shape: Shape, name: bytes) -> str:
+        """The same, of a bucket's key in Redis."""
+        return shown(name, self._names.of_limit(shape))
 
     async def meant(self, shape: Shape, scope: str) -> list[bytes]:
         """The buckets that a scope means and that are in use; more than one only where names have slashes in them."""
@@ -125,27 +126,47 @@ class BucketBook:
 
         return await self._asked(ask)
 
-    async def replicas(self) -> set[str]:
-        """Those that have counted here lately."""
-        before = self._names.replica("")
-        found = await self._asked(lambda line: _listed(line, before, 1 << 62))
-        return {name[len(before) :].decode(errors="replace") for name in found}
-
     async def now(self) -> int:
         """Microseconds since the epoch, by the clock of Redis."""
         return await self._asked(_time)
 
-    async def give_back(self, shape: Shape, key: tuple[str, ...], seen: BucketSeen, index: int, units: int) -> bool:
-        """Takes what is known to be charged to nobody off a budget, unless the bucket has changed since it was seen."""
-        wanted = None if seen.raw is None else forgiven(shape, seen.raw, index, units)
-        if wanted is None or seen.raw is None:
-            return False
-        name, before, after = self._names.bucket(shape, key), seen.raw, wanted
+    async def took(self, shape: Shape, meter: Meter, replica: str, now: int) -> dict[bytes, dict[str, Took]]:
+        """What the processes of a replica took of a limit's budget: by bucket, and by process; empty: all that are settled."""
 
-        async def ask(line: Connection) -> bool:
-            return bool(await _told(line, "EVAL", REPLACE, "1", name, before, after) == 1)
+        async def ask(line: Connection) -> dict[bytes, dict[str, Took]]:
+            found: dict[bytes, dict[str, Took]] = {}
+            names = await _matching(line, self._names.took_by(shape, replica), 1 << 62)
+            for name, raw in zip(names, await _values(line, names), strict=True):
+                bucket, who = bucket_of(name)
+                if (took := read_took(raw, meter, now, settled=not who)) is not None:
+                    found.setdefault(bucket, {})[who] = took
+            return found
 
         return await self._asked(ask)
+
+    def name_of(self, shape: Shape, key: tuple[str, ...]) -> bytes:
+        return self._names.bucket(shape, key)
+
+    async def settle(
+        self, shape: Shape, index: int, replica: str, who: str, items: Sequence[Item], now: int, *, dead: bool
+    ) -> list[tuple[bool, int]]:
+        """Settles what one process took of budgets (gateway.limits.redis.took.SETTLE): for each item whether that is done, and how much
+        came back, in ticks; below 0 was charged. index: of the budget among the limit's amounts."""
+
+        async def ask(line: Connection) -> list[tuple[bool, int]]:
+            done: list[tuple[bool, int]] = []
+            ours, settled = holder_of(replica, who), holder_of(replica)
+            for first in range(0, len(items), BATCH):
+                part = items[first : first + BATCH]
+                keys = [key for one in part for key in (one.bucket, took_of(one.bucket, ours), took_of(one.bucket, settled))]
+                words = (self._names.process(who), *keys, argument(who, shape.meters[index], index, part, now, dead=dead))
+                found = await _told(line, "EVAL", SETTLE, str(len(keys) + 1), *words)
+                if not isinstance(found, list) or len(found) != 2 * len(part):
+                    raise Unreachable("what it answers cannot be read")
+                done += [(bool(fine), units) for fine, units in zip(found[::2], found[1::2], strict=True)]
+            return done
+
+        return await self._asked(ask) if items else []
 
     async def claim(self, ids: Sequence[str], replica: str, seconds: float) -> set[str]:
         """Those that this replica is to tell of: what no other one has claimed. A claim lapses after so many seconds unless it is kept, so
@@ -234,10 +255,14 @@ async def _values(line: Connection, names: Sequence[bytes]) -> list[bytes | None
 
 async def _listed(line: Connection, before: bytes, most: int) -> list[bytes]:
     """Keys that begin so."""
+    return await _matching(line, before + b"*", most)
+
+
+async def _matching(line: Connection, pattern: bytes, most: int) -> list[bytes]:
     found: dict[bytes, None] = {}
     cursor = b"0"
     while True:
-        reply = await _told(line, "SCAN", cursor, "MATCH", before + b"*", "COUNT", "1000")
+        reply = await _told(line, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
         if not (isinstance(reply, list) and len(reply) == 2 and isinstance(reply[0], bytes) and isinstance(reply[1], list)):
             raise Unreachable("what it answers cannot be read")
         cursor = reply[0]

@@ -89,6 +89,7 @@ class Call:
         "_notes",
         "_pots",
         "_takes",
+        "_words",
         "asked",
         "body",
         "deadline",
@@ -112,6 +113,7 @@ class Call:
         self._takes: list[int] = []
         self.takes: list[Take] = []
         self.body = b""
+        self._words = 0
         self.tries = self.deadline = self.sent_at = 0
         self.overdue = False
 
@@ -148,17 +150,25 @@ class Call:
         for index, rest in enumerate(take.rest):
             self._takes += (rest, take.back[index], take.wanted[index])
 
-    def encode(self, who: str, epoch: int, process: bytes, hold: int = HOLD) -> None:
-        """process: the word of the process's key."""
-        pots = self._pots
-        wires = [pot.terms.wire for pot in pots]
-        argument = _ENCODE([who, epoch, self.number, hold, wires, self._notes, self._holds, self._asks, self._takes, KEPT])
-        words = [word_of(b"%d" % (len(pots) + 1)), process, *(pot.word for pot in pots), word_of(argument)]
-        self.body = b"".join(words)
+    def encode(self, who: str, epoch: int, process: bytes, holder: bytes, hold: int = HOLD) -> None:
+        """process: the word of the process's key. holder: this process, as what it took of budgets names it."""
+        budgets: list[int] = []
+        wires, words, took = [], [process], []
+        for index, pot in enumerate(self._pots, 1):
+            terms = pot.terms
+            wires.append(terms.wire)
+            words.append(pot.word)
+            if terms.budget_at >= 0:
+                budgets += (index, terms.budget_at + 1)
+                took.append(pot.took_by(holder))
+        argument = _ENCODE([who, epoch, self.number, hold, wires, self._notes, self._holds, self._asks, self._takes, KEPT, budgets])
+        words += took
+        self._words = len(words) + 4
+        self.body = b"".join((word_of(b"%d" % len(words)), *words, word_of(argument)))
 
     def command(self, script: Script) -> bytes:
         """What is sent: by the hash at first, whole if Redis does not know it."""
-        return b"*%d\r\n%b%b" % (self.keys + 5, script.whole if self.tries else script.by_hash, self.body)
+        return b"*%d\r\n%b%b" % (self._words, script.whole if self.tries else script.by_hash, self.body)
 
 
 def decoded(reply: Any, call: Call) -> list[int] | None:

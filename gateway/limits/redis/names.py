@@ -39,6 +39,10 @@ class Names:
         """Where it is kept which share of a budget was told of."""
         return bucket.replace(b"{limits}:bucket:", b"{limits}:told:", 1)
 
+    def took_by(self, shape: Shape, replica: str) -> bytes:
+        """What the keys match of all that the processes of a replica took of a limit's budget, each by itself and what is settled."""
+        return took_of(self.of_limit(shape), holder_of(replica, "*")) + b"*"
+
     def replica(self, name: str) -> bytes:
         """Shows that a replica counts here."""
         return b"%breplica:%b" % (self._prefix, name.encode())
@@ -61,6 +65,23 @@ class Names:
                 ends = (*cuts, len(parts))
                 key = tuple("/".join(parts[begin:end]) for begin, end in zip((0, *cuts), ends, strict=True))
                 yield before + _scope(key)
+
+
+def took_of(bucket: bytes, holder: bytes) -> bytes:
+    """The key of what one process, or all that a replica has settled, took of a budget (`holder_of`)."""
+    return bucket.replace(b"{limits}:bucket:", b"{limits}:took:%b:" % holder, 1)
+
+
+def bucket_of(took: bytes) -> tuple[bytes, str]:
+    """The bucket of such a key, and which process of its replica it is; empty: those that are settled."""
+    before, after = took.split(b"{limits}:took:", 1)
+    holder, rest = after.split(b":", 1)
+    return before + b"{limits}:bucket:" + rest, holder.rpartition(b"-")[2].decode(errors="replace")
+
+
+def holder_of(replica: str, who: str = "") -> bytes:
+    """How a process is named in what it took of budgets. Without `who`: all of its replica that are settled."""
+    return b"%b-%b" % (blake2b(replica.encode(), digest_size=6).hexdigest().encode(), who.encode())
 
 
 def _scope(key: tuple[str, ...]) -> bytes:

@@ -11,6 +11,8 @@ from gateway.limits.bucket import Bucket, Shape
 from gateway.limits.counter import ALERTS
 from gateway.limits.redis.hand import Hand
 from gateway.limits.redis.meters import MOST, NEVER, PS, Ticks
+from gateway.limits.redis.names import took_of
+from gateway.transport.redis.resp import word_of
 
 PINNED: Final = 10_000_000
 """Microseconds for which a pot is kept after it was heard of."""
@@ -69,7 +71,7 @@ class Pot(Bucket):
     are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in microseconds. asked: requests
     that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until then what costs at least
     `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here. hand: what was taken in
-    advance.
+    advance. took: see `took_by`.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
     that began, in the outage of this number; `empty_at` when each was 0 at last.
@@ -95,6 +97,7 @@ class Pot(Bucket):
         "short_until",
         "terms",
         "told",
+        "took",
         "turn",
         "waits",
         "word",
@@ -111,7 +114,16 @@ class Pot(Bucket):
         self.own: list[int] = [0] * len(terms.meters)
         self.base: list[int] = [0] * len(terms.meters)
         self.empty_at: list[int] = [0] * len(terms.meters)
+        self.took = (b"", b"")
         self.hand: Hand | None = Hand(len(terms.meters)) if terms.leased else None
+
+    def took_by(self, holder: bytes) -> bytes:
+        """The key of what a process took of its budget, as a word."""
+        known, word = self.took
+        if known != holder:
+            word = word_of(took_of(self.word.split(b"\r\n", 2)[1], holder))
+            self.took = holder, word
+        return word
 
     def crowded(self) -> bool:
         return self.full_house

@@ -6,8 +6,9 @@ a function would give, that it is still there after a failover, costs one more r
 happened, and the call is repeated with EVAL.
 
 The call:
-    KEYS[1] the process. KEYS[2], ... the buckets.
-    ARGV[1] MessagePack: [who, epoch, number, hold, shapes, notes, holds, asks, takes, keep], all but `who` whole numbers below 2^53:
+    KEYS[1] the process. KEYS[2], ... the buckets; then, for each of `budgets`, what this process took of it.
+    ARGV[1] MessagePack: [who, epoch, number, hold, shapes, notes, holds, asks, takes, keep, budgets], all but `who` whole numbers below
+    2^53:
         epoch       of the connection; after a later one was heard, calls of an earlier one do nothing (the answer is STALE)
         number      of the notes; those of a number that was done are not done again. 0: there are none
         hold        for how long a slot belongs to the process without being renewed, microseconds
@@ -21,12 +22,17 @@ The call:
         takes       flat: bucket, for how many requests a share is wanted, then for each meter: what is left of the process's share, what it
                     gives back of it, how much it wants; for each share that is taken in advance
         keep        for how long a share is out without being told of, microseconds
+        budgets     flat: bucket, number of the meter; for each bucket that counts a budget
 The answer, MessagePack: [now, for each request 1 or 0, then for each of its buckets: 1 if all slots are taken + 2 if the session has lasted
 too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt; then for each share: what is
 given of each meter, and each meter's debt]. Times are microseconds.
 
 What a request used counts in the window in which it was admitted: a budget is charged nothing by settlements of reservations from before
 its window began, or before it was made full again.
+
+What a process took of a budget, less what it gave back, is kept beside the bucket: MessagePack of [since when the budget counts, slice,
+amount, slice, amount, ...]; a window of the calendar is one slice, 0. So what a process that is killed had reserved can be told from what
+others used (gateway.limits.redis.took). What comes back to a rolling window comes back to the slice in which it was taken.
 
 What an answer admitted that came too late comes back less what has drained since: if the bucket would have been full without it, it was
 not refilled, and others have had that since.
@@ -52,7 +58,7 @@ from typing import Final
 
 LUA: Final = b"""
 local call = cmsgpack.unpack(ARGV[1])
-local who, epoch, number, hold, shapes, notes, holds, asks, takes, keep = unpack(call, 1, 10)
+local who, epoch, number, hold, shapes, notes, holds, asks, takes, keep, budgets = unpack(call, 1, 11)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local raws = redis.call('MGET', unpack(KEYS))
@@ -68,7 +74,10 @@ if epoch < heard then
   return redis.error_reply('STALE another connection of this process was heard')
 end
 
-local buckets, changed = {}, {}
+local buckets, changed, counts = {}, {}, {}
+for at = 1, #budgets, 2 do
+  counts[budgets[at]] = {budgets[at + 1], #shapes + 1 + (at + 1) / 2}
+end
 
 local function number_at(state, place)
   local value = state[place]
@@ -127,6 +136,35 @@ local function out_of(found, meter)
   return out
 end
 
+local function mine_of(found, count)
+  local meter, raw, mine = count[1], raws[count[2]], {}
+  local width, window = found.shape[5 * meter + 2], found.shape[5 * meter + 3]
+  local fine, value = false, nil
+  if raw then fine, value = pcall(cmsgpack.unpack, raw) end
+  if fine and type(value) == 'table' and number_at(value, 1) == found.idle[meter] then
+    for at = 2, #value - 1, 2 do
+      local slice, amount = number_at(value, at), number_at(value, at + 1)
+      if amount > 0 and (not found.slices[meter] or slice * width + width + window > now) then
+        mine[#mine + 1], mine[#mine + 2] = slice, amount
+      end
+    end
+  end
+  found.budget, found.key, found.mine = meter, count[2], mine
+end
+
+local function i_took(found, meter, slice, amount)
+  if found.budget ~= meter or amount == 0 then return end
+  local mine = found.mine
+  found.taken = true
+  for at = #mine - 1, 1, -2 do
+    if mine[at] == slice then
+      mine[at + 1] = math.max(0, mine[at + 1] + amount)
+      return
+    end
+  end
+  if amount > 0 then mine[#mine + 1], mine[#mine + 2] = slice, amount end
+end
+
 local function bucket(index)
   local found = buckets[index]
   if found then return found end
@@ -166,6 +204,7 @@ local function bucket(index)
     end
     found.idle[meter] = idle
   end
+  if counts[index] then mine_of(found, counts[index]) end
   local shares = state[3 * count + 4]
   if type(shares) == 'table' then
     shares_of(found, state, shares)
@@ -191,25 +230,31 @@ local function charge(found, meter, amount)
       slices[#slices + 1], slices[#slices + 2] = present, 0
     end
     slices[#slices] = slices[#slices] + amount
+    i_took(found, meter, slices[#slices - 1], amount)
   elseif found.debts[meter] == 0 and found.shape[base + 4] == 0 then
     found.idle[meter] = now
   end
-  local debt = found.debts[meter] + amount
-  found.debts[meter] = debt < 4503599627370496 and debt or 4503599627370496
+  local debt = math.min(found.debts[meter] + amount, 4503599627370496)
+  if not found.slices[meter] then i_took(found, meter, 0, debt - found.debts[meter]) end
+  found.debts[meter] = debt
 end
 
-local function give_back(found, meter, amount)
+local function give_back(found, meter, amount, taken_at)
   local slices = found.slices[meter]
   if slices then
-    local left = amount
-    for at = #slices, 2, -2 do
-      local gone = math.min(left, slices[at])
-      slices[at], left = slices[at] - gone, left - gone
+    local left, newest = amount, math.floor(taken_at / found.shape[5 * meter + 2])
+    for _, last in ipairs({newest, 9007199254740991}) do
+      for at = #slices, 2, -2 do
+        local gone = slices[at - 1] <= last and math.min(left, slices[at]) or 0
+        slices[at], left = slices[at] - gone, left - gone
+        i_took(found, meter, slices[at - 1], -gone)
+      end
     end
     amount = amount - left
   end
-  local debt = found.debts[meter] - amount
-  found.debts[meter] = math.max(debt, out_of(found, meter), 0)
+  local debt = math.max(found.debts[meter] - amount, out_of(found, meter), 0)
+  if not slices then i_took(found, meter, 0, debt - found.debts[meter]) end
+  found.debts[meter] = debt
 end
 
 local function wait_of(found, meter, amount)
@@ -260,7 +305,7 @@ if number > done then
         charge(found, meter, amount)
       elseif amount < 0 and found.idle[meter] <= taken_at then
         if late then amount = amount + math.max(0, now - taken_at) * math.max(0, found.shape[5 * meter]) end
-        if amount < 0 then give_back(found, meter, -amount) end
+        if amount < 0 then give_back(found, meter, -amount, taken_at) end
       end
     end
     changed[index] = true
@@ -294,7 +339,7 @@ while place <= past do
     if rest > had then
       charge(found, meter, rest - had)
     else
-      give_back(found, meter, math.min(takes[place + 3 * meter], had - rest))
+      give_back(found, meter, math.min(takes[place + 3 * meter], had - rest), now)
     end
   end
   changed[index] = true
@@ -390,7 +435,7 @@ for index in pairs(changed) do
     local until_full = 0
     if drain > 0 then
       until_full = math.ceil(debt / drain)
-    elseif debt > 0 then
+    elseif debt > 0 or begin > 0 and found.idle[meter] > (drain < 0 and now - begin - finish or begin) then
       until_full = drain < 0 and begin + finish or begin > 0 and finish - now or 86400000000
     end
     if until_full > lives then lives = until_full end
@@ -407,6 +452,18 @@ for index in pairs(changed) do
     redis.call('SET', KEYS[index + 1], cmsgpack.pack(state), 'PX', math.ceil(lives / 1000) + 1)
   elseif raws[index + 1] then
     redis.call('DEL', KEYS[index + 1])
+  end
+  if found.taken then
+    local base, kept = 5 * found.budget - 2, {found.idle[found.budget]}
+    for at = 1, #found.mine, 2 do
+      if found.mine[at + 1] > 0 then kept[#kept + 1], kept[#kept + 2] = found.mine[at], found.mine[at + 1] end
+    end
+    local ends = shape[base + 2] < 0 and shape[base + 4] + shape[base + 5] or shape[base + 5] - now
+    if #kept > 1 and ends > 0 then
+      redis.call('SET', KEYS[found.key], cmsgpack.pack(kept), 'PX', math.ceil(ends / 1000))
+    elseif raws[found.key] then
+      redis.call('DEL', KEYS[found.key])
+    end
   end
 end
 return cmsgpack.pack(answer)

@@ -28,6 +28,7 @@ from gateway.limits.redis.bounds import AGAIN, HANGING, LONGEST_PROBE, LOOK, MOS
 from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded
 from gateway.limits.redis.events import Events
 from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, add_unused, go_on, owed
+from gateway.limits.redis.names import holder_of
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
 from gateway.transport.redis.connection import Connection, Unreachable
@@ -37,9 +38,10 @@ from gateway.transport.redis.resp import RedisError, word_of
 class SharedLimits:
     """See the module. key: of a process, by the name that this one gives itself. patience: in seconds. parts: how many processes share
     the limits. soon, later: the loop's call_soon and call_later. hold: microseconds for which a slot is this process's without being
-    renewed, which happens every `renew` seconds. learn: hears what a request used, with its model and the first guess at its prompt. noted:
-    hears of each limit that would have refused a request if it were enforced. spent: hears of each bucket that says of more of its budget
-    than before that it is used, with the time by the clock of Redis."""
+    renewed, which happens every `renew` seconds. replica: whose process this is; `who`: what it calls itself. learn: hears what a request
+    used, with its model and the first guess at its prompt. noted: hears of each limit that would have refused a request if it were
+    enforced. spent: hears of each bucket that says of more of its budget than before that it is used, with the time by the clock of
+    Redis."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class SharedLimits:
         script: Script | None = None,
         hold: int = HOLD,
         renew: float = RENEW,
+        replica: str = "",
         learn: Callable[[str, int, Usage], None] | None = None,
         noted: Callable[[str], None] | None = None,
         spent: Callable[[Pot, int], None] | None = None,
@@ -68,7 +71,7 @@ class SharedLimits:
         self._ahead = int((clock.wall() - clock.monotonic()) * 1_000_000)
         self._entropy = entropy or SystemEntropy()
         self._script = script or Script.of()
-        self._who, self._process = "", b""
+        self._replica = replica
         self._name()
         self.outage = Outage(self, parts)
         self.advance = Advance(self._stir, later, self.now)
@@ -104,8 +107,8 @@ class SharedLimits:
 
     def _name(self) -> None:
         """A name that no process ever had."""
-        self._who = self._entropy.bytes(8).hex()
-        self._process = word_of(self._key(self._who))
+        self.who = self._entropy.bytes(8).hex()
+        self._process, self._holder = word_of(self._key(self.who)), holder_of(self._replica, self.who)
 
     # --- asking and settling
 
@@ -216,7 +219,7 @@ class SharedLimits:
             for pot in asked.pots:
                 pot.asked += 1
             self._tell(asked.pots)
-        call.encode(self._who, self._epoch, self._process, self._lasts)
+        call.encode(self.who, self._epoch, self._process, self._holder, self._lasts)
         call.sent_at = self.now()
         call.deadline = call.sent_at + self._patience
         for asked in call.asked:  # one that is asked again has no more time for it

@@ -29,14 +29,15 @@ class AmountSeen(Struct, frozen=True):
 
 
 class BucketSeen(Struct, frozen=True):
-    """amounts: in the order of the limit's meters. in_use: slots taken. since: of each meter, since when it counts what it does: it was
-    made full then, or had drained; seconds since the epoch. written: when it was changed last, in microseconds. raw: as it is there."""
+    """amounts: in the order of the limit's meters. in_use: slots taken. since: of each meter, since when it counts what it does: its
+    window began, it was made full then, or had drained. created: when it was unused at last. written: when it was changed last. All three
+    in microseconds since the epoch by the clock of Redis."""
 
     amounts: tuple[AmountSeen, ...]
     in_use: int
-    since: tuple[float, ...] = ()
+    since: tuple[int, ...] = ()
     written: int = 0
-    raw: bytes | None = None
+    created: int = 0
 
 
 def seen(shape: Shape, raw: bytes | None, now: int) -> BucketSeen:
@@ -58,28 +59,8 @@ def seen(shape: Shape, raw: bytes | None, now: int) -> BucketSeen:
         elif end:
             resets = (end - now) / 1_000_000
         amounts.append(AmountSeen(meter.burst - left, left, resets, out // ticks.unit))
-    since = tuple(_number(state, 4 + 3 * index) / 1_000_000 for index in range(len(shape.meters)))
-    return BucketSeen(tuple(amounts), _in_use(state, now), since, _number(state, 0), raw)
-
-
-def forgiven(shape: Shape, raw: bytes, index: int, units: int) -> bytes | None:
-    """The value of a bucket's key with so many units less charged to one of its budgets, and nothing else changed; None if it has no more
-    than a part of that."""
-    state, ticks = _state(raw), Ticks(shape.meters[index])
-    place, amount = 3 + 3 * index, units // ticks.scale
-    if len(state) < place + 3 or amount <= 0:
-        return None
-    kept = state[place]
-    if ticks.drain < 0 and isinstance(kept, list):
-        kept = list(kept)
-        for at in range(len(kept) - 1, 0, -2):
-            gone = min(amount, _number(kept, at))
-            kept[at], amount = _number(kept, at) - gone, amount - gone
-        state[place] = kept
-    elif ticks.drain == 0:
-        gone = min(amount, _number(state, place))
-        state[place], amount = _number(state, place) - gone, amount - gone
-    return None if amount else msgspec.msgpack.encode(state)
+    since = tuple(_number(state, 4 + 3 * index) for index in range(len(shape.meters)))
+    return BucketSeen(tuple(amounts), _in_use(state, now), since, _number(state, 0), _number(state, 2))
 
 
 def _debt(ticks: Ticks, state: list[Any], place: int, elapsed: int, now: int) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app.budget_log import Tally, read, spent_in
+from gateway.app.budget_log import Processes, Tally, read, spent_in
 from gateway.app.budget_runs import FILE, BudgetRuns
 from gateway.audit.crypto import load_signer
 from gateway.audit.sinks.file import FileSink
@@ -197,3 +198,77 @@ def test_a_rate_is_replayed(store: Store, tmp_path: Path) -> None:
     read(tmp_path / "audit", [rate])
     (left,) = rate.debts().values()
     assert 1490 <= left <= 1500
+
+
+def started(tmp_path: Path, store: Store, process: str, writer: str = "a") -> Log:
+    """The log of a process that counts in Redis."""
+    log = Log.__new__(Log)
+    log.sink = FileSink(tmp_path / "audit", writer, segment_bytes=10**6, sync=False)
+    log.writer = ChainWriter(log.sink, load_signer(str(tmp_path)), SystemClock())
+    log.writer.process = process
+    log.writer.open()
+    log.number = 0
+    return log
+
+
+def shares(tmp_path: Path, limit: LimitSpec, since: float = 0.0, created: float = 0.0) -> tuple[Tally, Processes]:
+    found = Tally(limit, meters_of(limit)[0], SystemClock().wall(), {("t",): since}, created={("t",): created})
+    processes = Processes()
+    read(tmp_path / "audit", [found], processes=processes)
+    return found, processes
+
+
+def used_by(found: Tally) -> dict[str, int]:
+    return {process: sum(one.used.values()) for process, keys in found.portions.items() for one in keys.values()}
+
+
+@pytest.mark.parametrize("limit", [DAY, WEEK])
+def test_the_log_says_which_process_used_what(store: Store, tmp_path: Path, limit: LimitSpec) -> None:
+    earlier = Log(tmp_path, store)
+    earlier.spend(3)
+    earlier.writer.close()
+    first = started(tmp_path, store, "p1")
+    first.spend(7)
+    first.intent("open", 50)
+    found, processes = shares(tmp_path, limit)
+    assert used_by(found) == {"": 3, "p1": 7} and found.under_way == {("t",): 50}
+    assert not processes.ended and not processes.lost, "it lives"
+    first.writer.abandon()
+    found, processes = shares(tmp_path, limit)
+    assert processes.lost == {"p1"} and not processes.ended, "it was killed, and its log is not recovered yet"
+    second = started(tmp_path, store, "p2")
+    second.spend(11)
+    found, processes = shares(tmp_path, limit)
+    assert used_by(found) == {"": 3, "p1": 57, "p2": 11} and not found.under_way
+    assert processes.ended == {"p1"} and not processes.lost
+    second.writer.close()
+    found, processes = shares(tmp_path, limit)
+    assert processes.ended == {"p1", "p2"}
+    by_another = Log(tmp_path, store)
+    by_another.writer.close()
+    assert shares(tmp_path, limit)[1].ended == {"p1", "p2"}
+
+
+def test_what_may_not_count_is_told_apart(store: Store, tmp_path: Path) -> None:
+    now = SystemClock().wall()
+    log = started(tmp_path, store, "p")
+    for number, ago in enumerate((100.0, 61.0, 30.0, 5.0)):
+        log.intent(f"at{number}", time=now - ago)
+        log.outcome(f"at{number}", 10**number)
+    found, _ = shares(tmp_path, DAY, since=now - 60.0, created=now - 20.0)
+    (portion,) = found.portions["p"].values()
+    assert (portion.used, portion.unsure, portion.before) == ({0: 1100}, 100, 10)
+    found, _ = shares(tmp_path, WEEK)
+    (portion,) = found.portions["p"].values()
+    assert sum(portion.used.values()) == 1111 and all(slice == int(now / 10080) or slice == int(now / 10080) - 1 for slice in portion.used)
+
+
+def test_a_process_that_began_before_what_is_read_is_known_by_its_segment(store: Store, tmp_path: Path) -> None:
+    log = started(tmp_path, store, "p")
+    log.spend(1)
+    log.writer._rotate()
+    log.spend(2)
+    first, _ = sorted(one for one in (tmp_path / "audit").glob("*.jsonl") if "checkpoints" not in one.name)
+    os.utime(first, (1.0, 1.0))
+    found, processes = shares(tmp_path, DAY)
+    assert used_by(found) == {"p": 2} and not processes.ended
