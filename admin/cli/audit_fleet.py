@@ -1,4 +1,5 @@
-"""`gatehouse audit search` over several replicas: each searches its own log; the answers become one, and who is missing is told."""
+"""`gatehouse audit search` and `report` over several replicas: each answers for its own log; the answers become one, and who is missing is
+told."""
 
 from __future__ import annotations
 
@@ -49,3 +50,65 @@ def found_by_all(
     found.sort(key=lambda one: str(one["time"]), reverse=True)
     missing = [f"{name} ({state})" for name, state in sorted(known.items()) if name not in covered]
     return found[:limit], missing, failures
+
+
+SUMMED: Final = ("accesses", "callers", "denials", "logins")
+"""Tables of a report whose rows count something."""
+LISTED: Final = ("changes", "log")
+ROWS: Final = 500
+"""Of each table, as each replica gives them."""
+
+
+def reported_by_all(clients: Sequence[Callable[[], Client]], params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """One report of what all say, and what failed. Raises CommandError where nobody answers."""
+    reports: dict[str, dict[str, Any]] = {}
+    failures: list[str] = []
+    for number, connect in enumerate(clients):
+        try:
+            with connect() as client:
+                found = client.json("GET", "/audit/report", timeout=LONG, params=params)
+        except CommandError as error:
+            failures.append(str(error))
+            continue
+        reports.setdefault(found["coverage"]["replica"] or f"({number + 1})", found)
+    if not reports:
+        raise CommandError("; ".join(failures))
+    return merged(list(reports.values())), failures
+
+
+def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Reports of several replicas on one period as one. Each table of theirs has its first rows, so what is rare on every one may be
+    missing. It is as verified as the least verified of them."""
+    if len(reports) == 1:
+        return reports[0]
+    whole = {**reports[0], **{name: _summed([row for one in reports for row in one[name]]) for name in SUMMED}}
+    for name in LISTED:
+        rows = [row for one in reports for row in one[name]]
+        whole[name] = sorted(rows, key=lambda row: str(row["time"]), reverse=True)[:ROWS]
+    integrity = [one["integrity"] for one in reports]
+    whole["integrity"] = None
+    if all(integrity):
+        first = next((one["first_problem"] for one in integrity if one["first_problem"]), None)
+        whole["integrity"] = {
+            "ok": all(one["ok"] for one in integrity),
+            "first_problem": first,
+            "writers": [writer for one in integrity for writer in one["writers"]],
+        }
+    names = [one["coverage"]["replica"] for one in reports]
+    known = {other["id"]: other for one in reports for other in one["coverage"]["missing"] or ()}
+    told = all(one["coverage"]["missing"] is not None for one in reports)
+    missing = [other for name, other in sorted(known.items()) if name not in names]
+    whole["coverage"] = {"replica": ", ".join(names), "missing": missing if told else None}
+    return whole
+
+
+def _summed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are alike but for their numbers, added up; the most first."""
+    sums: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple((name, value) for name, value in row.items() if isinstance(value, str))
+        known = sums.setdefault(key, dict(key))
+        for name, value in row.items():
+            if not isinstance(value, str):
+                known[name] = known.get(name, 0) + (value or 0)
+    return sorted(sums.values(), key=lambda row: -max(row.get("requests", 0), row.get("times", 0)))[:ROWS]

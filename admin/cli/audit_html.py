@@ -67,10 +67,14 @@ def _coverage(found: Mapping[str, Any]) -> str:
     """Each replica reports on the requests that it served."""
     if found["missing"] is None:
         return '<p class="bad">Which other replicas there are was not known: the store did not answer. Their requests are not here.</p>'
+    several = ", " in found["replica"]
     if not found["missing"]:
+        if several:
+            return f'<p class="note">Of all replicas on the same store: {escape(found["replica"])}.</p>'
         return '<p class="note">There is no other replica on the same store.</p>'
     others = ", ".join(f"{one['id']} ({one['state']})" for one in found["missing"])
-    return f'<p class="bad">Of the replica {escape(found["replica"])} alone. Not here: the requests of {escape(others)}.</p>'
+    these = "replicas" if several else "replica"
+    return f'<p class="bad">Of the {these} {escape(found["replica"])} alone. Not here: the requests of {escape(others)}.</p>'
 
 
 def _integrity(found: Mapping[str, Any] | None) -> str:

@@ -13,9 +13,9 @@ import msgspec
 import typer
 
 from admin.cli import completion
-from admin.cli.audit_fleet import found_by_all
+from admin.cli.audit_fleet import found_by_all, reported_by_all
 from admin.cli.audit_html import page
-from admin.cli.client import LONG, Client
+from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.session import Session, connected
@@ -124,14 +124,27 @@ def report(
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the whole log, too.")] = True,
     format: Annotated[ReportFormat, typer.Option("--format", help="How it is printed.")] = ReportFormat.html,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
+    also: Annotated[
+        list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
+    ] = None,
 ) -> None:
-    """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which requirements of auditors that answers."""
+    """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which requirements of auditors that answers. Exit
+    code 1 if a replica that was asked did not answer."""
     now = time.time()
     params: dict[str, Any] = {"since": now - duration(since), "verify": "true" if verify and tenant is None else "false"}
     params |= {} if until is None else {"until": now - duration(until)}
     params |= {} if tenant is None else {"tenant": tenant}
-    with session.client() as client:
-        found = client.json("GET", "/audit/report", timeout=LONG, params=params)
+    if also and until is None:
+        params["until"] = now  # the same period of all
+    found, failures = reported_by_all([session.client, *(partial(session.client_of, url) for url in also or ())], params)
+    for failure in failures:
+        session.out.remark(f"the report is incomplete: {failure}")
+    _write(session, found, format, to)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _write(session: Session, found: dict[str, Any], format: ReportFormat, to: Path | None) -> None:
     if to is None and format is ReportFormat.json:
         session.out.data(found)
         return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from typer.testing import CliRunner
 
 from gateway.app.main import app
@@ -19,6 +22,13 @@ def search(running: Gatehouse, *arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+def reported(running: Gatehouse, *arguments: str) -> dict[str, Any]:
+    environ = {"GATEHOUSE_URL": running.admin_url, "GATEHOUSE_KEY": KEYS["auditor"], "COLUMNS": "300"}
+    done = CliRunner().invoke(app, ["audit", "report", "--format", "json", "--output", "json", *arguments], env=environ)
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
 def test_holds_and_searches_over_the_fleet(replicas: list[Gatehouse], postgres: PostgresServer) -> None:  # noqa: F811
     first, second = replicas
     one, other = (running.chat("hello").headers["x-request-id"] for running in replicas)
@@ -30,6 +40,10 @@ def test_holds_and_searches_over_the_fleet(replicas: list[Gatehouse], postgres: 
         assert coverage == {"replica": names[0], "missing": [{"id": names[1], "state": "serving"}]}
         report = here.get("/audit/report", params={"since": 0}).json()
         assert report["coverage"] == coverage
+        both = {one["tenant"]: one["requests"] for one in reported(first, "--also", second.admin_url)["accesses"] if one["outcome"] == "ok"}
+        assert both["acme"] == sum(sum(one["requests"] for one in reported(each)["accesses"]) for each in replicas)
+        assert reported(first, "--also", second.admin_url)["coverage"] == {"replica": ", ".join(names), "missing": []}
+        assert len(reported(first, "--also", second.admin_url)["integrity"]["writers"]) >= 2
         code, found, said = search(first)
         assert code == 0 and one in found and other not in found and f"not searched: the logs of {names[1]} (serving)" in said
         code, found, said = search(first, "--also", second.admin_url)

@@ -16,6 +16,7 @@ from gateway.audit import envelopes
 from gateway.audit.broker import AuditBroker
 from gateway.audit.chain import Chain, Entry, payload
 from gateway.audit.envelopes import MOST, RecordSealer
+from gateway.audit.journal import Journal, journal_name
 from gateway.audit.keyring import SYSTEM
 from gateway.audit.record import MAX_LINE
 from gateway.core.errors import ConfigError, MasterUnavailable
@@ -240,6 +241,59 @@ async def test_a_process_that_was_killed_leaves_sealed_intents_whose_requests_ar
     (unknown,) = (record for record in records if record.get("code") == "outcome_unknown")
     assert (unknown["request_id"], unknown["prompt_tokens"], unknown["user"], unknown["tenant"]) == ("r1", 5, "ada", "acme")
     assert isinstance(unknown["sealed"], str)
+
+
+async def test_intents_whose_keys_were_destroyed_before_a_kill_get_an_outcome_of_what_is_in_the_clear(bench: Any, make: Any) -> None:
+    vault = Vault()
+    await vault.sealer.begin()
+
+    def opened() -> Any:
+        writer = bench.writer()
+        writer.cover, writer.opener = vault.sealer, vault.opener
+        writer.open()
+        return writer
+
+    def run() -> list[dict[str, Any]]:
+        first = opened()
+        first.write([make.intent("r1", reserved_prompt=5, user="ada")])
+        first.abandon()
+        vault.shredded = {"dk-acme-1"}
+        vault.ring.drop("acme")
+        vault.opener.drop("acme")
+        vault.version = 2
+        opened().close()
+        return [json.loads(vault.opener.line("0", line)) for line in bench.lines()]
+
+    records = await asyncio.to_thread(run)
+    (unknown,) = (record for record in records if record.get("code") == "outcome_unknown")
+    assert (unknown["request_id"], unknown["tenant"], unknown["sealed"]) == ("r1", "acme", "dk-acme-2")
+    assert "user" not in unknown and "prompt_tokens" not in unknown
+
+
+async def test_a_journal_in_the_clear_is_chained_sealed_and_once_whatever_crashes_between(bench: Any, make: Any) -> None:
+    vault = Vault()
+    await vault.sealer.begin()
+
+    def run() -> None:
+        before = bench.writer()
+        before.open()
+        before.abandon()
+        journal = Journal(bench.directory / journal_name("0"))
+        for number in range(3):
+            assert journal.append(payload(make.intent(f"j{number}", user="canary")))
+        left = (bench.directory / journal_name("0")).read_bytes()
+        for _ in range(2):  # the second time, the process had ended before it removed the journal
+            (bench.directory / journal_name("0")).write_bytes(left)
+            writer = bench.writer()
+            writer.cover, writer.opener = vault.sealer, vault.opener
+            writer.open()
+            writer.abandon()
+        assert not (bench.directory / journal_name("0")).exists()
+
+    await asyncio.to_thread(run)
+    records = [json.loads(vault.opener.line("0", line)) for line in bench.lines()]
+    assert [record["request_id"] for record in records if record["kind"] == "intent"] == ["j0", "j1", "j2"]
+    assert b"canary" not in b"".join(bench.lines())
 
 
 def test_a_sealer_without_a_loop_waits_for_nothing(make: Any) -> None:
