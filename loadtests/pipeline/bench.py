@@ -4,7 +4,8 @@ No sockets: the client's transport and the engine's connection are replaced, so 
 under way at a time, as in the relay benchmark. Prints the smallest and the median microseconds a request over many rounds (the
 smallest is what a quiet machine shows), and with --phases the table of a request's life.
 
-usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--slots 1024] [--leased] [--phases] [--profile FILE]
+usage: python -m loadtests.pipeline.bench [--rounds 300] [--config FILE] [--durability write] [--slots 1024] [--leased] [--phases]
+       [--profile FILE]
 It measures the compiled hot path where there is a build of these sources, and says which it was; GATEHOUSE_COMPILED=0 measures the sources.
 """
 
@@ -41,6 +42,7 @@ from gateway.server.health import Health
 from gateway.server.protocol import Connection, ListenerState
 from gateway.telemetry.metrics import PHASES
 from gateway.wire.table import is_inference
+from loadtests.relay.targets import PHRASES
 from policies.limits import LimitRules, estimate
 
 KEY = "bench-key-0123456789abcdef0123456789abcdef"
@@ -160,10 +162,16 @@ def lease(gateway: Gateway) -> None:
 
 
 async def bench(state: str, arguments: argparse.Namespace) -> None:
-    file = Path(state) / "bench.yaml"
-    file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability, slots=arguments.slots))
     engine = Engine()
-    gateway = Gateway(load(file, {}, OURS.schemas()), {})
+    environ = {"BENCH_ENGINE": "http://127.0.0.1:9", "BENCH_KEY": KEY, "BENCH_PHRASES": f"{state}/phrases.txt"}
+    if arguments.config:
+        file = Path(arguments.config)
+        (Path(state) / "phrases.txt").write_text(PHRASES["phrases.txt"])
+        environ |= {"GATEHOUSE__STATE_DIR": state, "GATEHOUSE__AUDIT__DURABILITY": arguments.durability}
+    else:
+        file = Path(state) / "bench.yaml"
+        file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability, slots=arguments.slots))
+    gateway = Gateway(load(file, environ, OURS.schemas()), environ)
     gateway.fleet.registry._client_factory = lambda spec, address: engine  # type: ignore[assignment,return-value]
     gateway.fleet.start_probing = lambda: None  # type: ignore[method-assign]
     await gateway.start()
@@ -214,6 +222,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--durability", default="write")
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
+    parser.add_argument("--config", help="a configuration with a model m1, such as loadtests/relay/everything.yaml")
     parser.add_argument("--leased", action="store_true", help="limits as in one of several workers")
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--profile")

@@ -228,17 +228,22 @@ def commit() -> str:
     return found.stdout.strip()
 
 
-def record(name: str, options: argparse.Namespace, rounds: dict[str, list[Figures]], summary: dict[str, Figures]) -> Path:
-    """Keeps the run as loadtests/baselines/NAME.json: what ran, where, every round and the summary."""
+def described(options: argparse.Namespace, rounds: dict[str, list[Figures]], summary: dict[str, Figures]) -> dict[str, object]:
+    """The run: when, what, where, every round and the summary."""
     settings = {
         key: value
         for key, value in vars(options).items()
         if key in {"mode", "paired", "rounds", "seconds", "connections", "rate", "streams", "chunks", "interval"}
     }
+    run = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "machine": machine(), "settings": settings}
+    return {**run, "key": MODES[options.mode].key, "summary": summary, "rounds": rounds}
+
+
+def record(name: str, run: dict[str, object]) -> Path:
+    """Keeps the run as loadtests/baselines/NAME.json."""
     BASELINES.mkdir(exist_ok=True)
     path = BASELINES / f"{name}.json"
-    run = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "machine": machine(), "settings": settings}
-    path.write_text(json.dumps({**run, "summary": summary, "rounds": rounds}, indent=1) + "\n")
+    path.write_text(json.dumps(run, indent=1) + "\n")
     return path
 
 
@@ -269,9 +274,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cores", type=cores, default=(0, 1), metavar="GATEWAY,LOAD")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--record", metavar="NAME", help="keep the run as loadtests/baselines/NAME.json")
+    parser.add_argument("--report", metavar="FOLDER", help="write a table (MODE.md) and a plot (MODE.png) there; needs matplotlib")
+    parser.add_argument(
+        "--installed", action="store_true", help="targets: gatehouse with and without every policy, and each peer that is installed"
+    )
     parser.add_argument("--expect", action="append", type=expectation, default=[], metavar="NAME=RATIO")
     options = parser.parse_args()
-    options.targets = [targets.parse(text) for text in options.targets or ["vllm-router", "gatehouse"]]
+    names = options.targets or ["vllm-router", "gatehouse"]
+    if options.installed:
+        names = [*targets.installed_peers(), "gatehouse", "gatehouse-everything"]
+    options.targets = [targets.parse(text) for text in names]
     unknown = {name for name, _ in options.expect} - {target.name for target in options.targets}
     if unknown:
         parser.error(f"--expect names no target: {', '.join(sorted(unknown))}")
@@ -288,8 +300,14 @@ def main() -> int:
         rounds = run_rounds(bench, mode)
     summary = summarise(rounds, mode, options.paired)
     print(json.dumps(summary) if options.json else table(summary))
+    run = described(options, rounds, summary)
     if options.record:
-        print(f"recorded {record(options.record, options, rounds, summary)}", file=sys.stderr)
+        print(f"recorded {record(options.record, run)}", file=sys.stderr)
+    if options.report:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as kept:
+            json.dump(run, kept)
+            kept.flush()
+            subprocess.run([sys.executable, "-m", "loadtests.relay.report", kept.name, options.report], cwd=ROOT, check=True)
     missed = shortfalls(summary, mode, options.expect)
     for line in missed:
         print(f"NOT REACHED: {line}", file=sys.stderr)

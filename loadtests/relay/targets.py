@@ -38,6 +38,7 @@ general_settings: {{master_key: "{key}"}}
 """
 
 GATEHOUSE = ["{root}/.venv/bin/gatehouse", "serve", "--config", "{root}/loadtests/relay/bench.yaml"]
+EVERYTHING = [*GATEHOUSE[:-1], "{root}/loadtests/relay/everything.yaml"]
 GATEHOUSE_ENV = {
     "GATEHOUSE__LISTEN__DATA": "127.0.0.1:{port}",
     "GATEHOUSE__LISTEN__ADMIN": "127.0.0.1:{extra}",
@@ -45,6 +46,10 @@ GATEHOUSE_ENV = {
     "BENCH_ENGINE": "{engine}",
     "BENCH_KEY": "{key}",
 }
+
+EVERYTHING_ENV = {**GATEHOUSE_ENV, "BENCH_PHRASES": "{folder}/phrases.txt"}
+PHRASES = {"phrases.txt": "\n".join(f"project {first} {second}" for first in "abcdefghij" for second in range(100, 200))}
+"""A thousand phrases, none of which is in the benchmark's texts."""
 
 REDIS = (
     "taskset -c 0-$(($(nproc --all) - 1)) redis-server --port 0 --unixsocket {folder}/redis.sock --dir {folder} --save '' & "
@@ -95,6 +100,9 @@ KNOWN = {
         Target("gatehouse", GATEHOUSE, env=GATEHOUSE_ENV),
         Target("gatehouse-fsync", GATEHOUSE, env={**GATEHOUSE_ENV, "GATEHOUSE__AUDIT__DURABILITY": "fsync"}),
         Target("gatehouse-redis", ["sh", "-c", REDIS], env={**GATEHOUSE_ENV, "GATEHOUSE__REDIS__URL": "unix://{folder}/redis.sock"}),
+        Target("gatehouse-everything", EVERYTHING, env=EVERYTHING_ENV, files=PHRASES),
+        Target("gatehouse-everything-fsync", EVERYTHING, env={**EVERYTHING_ENV, "GATEHOUSE__AUDIT__DURABILITY": "fsync"}, files=PHRASES),
+        Target("gatehouse-everything-async", EVERYTHING, env={**EVERYTHING_ENV, "GATEHOUSE__AUDIT__DURABILITY": "async"}, files=PHRASES),
         Target("gatehouse-async", GATEHOUSE, env={**GATEHOUSE_ENV, "GATEHOUSE__AUDIT__DURABILITY": "async"}),
     )
 }
@@ -109,6 +117,13 @@ def parse(text: str) -> Target:
         return KNOWN[name]
     fixed = re.match(r"(\d+):(.*)", command, re.DOTALL)
     return Target(name, ["sh", "-c", f"exec {fixed[2] if fixed else command}"], port=int(fixed[1]) if fixed else None)
+
+
+def installed_peers() -> list[str]:
+    """The peers that peers.sh has installed here before, in the order of KNOWN."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gatehouse" / "peers"
+    found = {directory.parent.name.split("--")[0] for directory in cache.glob("*/.complete")}
+    return [target.name for target in KNOWN.values() if target.peer and any(name.startswith(target.peer) for name in found)]
 
 
 def install_peers(targets: list[Target]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.relay import load, processes, run, targets
+from loadtests.relay import load, processes, report, run, targets
 from tests.fakes.ports import empty_port
 
 JSON = run.MODES["json"]
@@ -194,6 +194,16 @@ def test_a_record_holds_the_settings_the_machine_and_every_round(tmp_path: Path,
     monkeypatch.setattr(run, "BASELINES", tmp_path)
     monkeypatch.setattr(sys, "argv", ["run.py", "json", "--rounds", "2", "--target", "nginx"])
     rounds = {"nginx": [{"rps": 1.0, "bad": 0.0}, {"rps": 3.0, "bad": 0.0}]}
-    kept = json.loads(run.record("x", run.arguments(), rounds, run.summarise(rounds, JSON)).read_text())
+    kept = json.loads(run.record("x", run.described(run.arguments(), rounds, run.summarise(rounds, JSON))).read_text())
     assert kept["settings"]["rounds"] == 2 and kept["summary"]["nginx"]["rps"] == 2.0 and kept["rounds"] == rounds
     assert kept["machine"]["cores"] >= 1
+
+
+def test_a_report_has_a_table_and_a_plot_of_every_target(tmp_path: Path) -> None:
+    rounds = {name: [{"rps": rps, "bad": 0.0}, {"rps": rps + 20, "bad": 0.0}] for name, rps in (("peer", 100.0), ("gatehouse", 150.0))}
+    machine = {"cpu": "a processor", "cores": 2, "kernel": "6", "python": "3.11"}
+    about = {"when": "2026-01-01T00:00:00Z", "commit": "abc", "machine": machine, "settings": {"mode": "json", "rounds": 2}}
+    kept = {**about, "key": "rps", "summary": run.summarise(rounds, JSON), "rounds": rounds}
+    table, picture = report.write(kept, tmp_path / "made")
+    assert "| gatehouse | 160.00 | 0.00 | 1.45 |" in table.read_text()
+    assert picture.read_bytes().startswith(b"\x89PNG")
