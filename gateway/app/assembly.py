@@ -155,6 +155,7 @@ class Assembler:
             self._limiter(spec, version, True) if any(limit.queued is not None for limit in spec.limits) else None,
             moderations,
             Labels(spec.labels, matches) if spec.labels else None,
+            parts.prefilter,
         )
         return Assembled(snapshot, router, parts)
 

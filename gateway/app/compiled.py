@@ -123,6 +123,7 @@ MODULES = (
     "policies.guardrails.injection.decoding",
     "policies.guardrails.phrase_stream",
     "policies.guardrails.phrases",
+    "policies.guardrails.prefilter",
     *(
         f"policies.guardrails.pii.{name}"
         for name in ("birth", "card", "crypto", "email", "iban", "national", "network", "passport", "phone", "plate", "ssn")

@@ -29,6 +29,8 @@ from gateway.pipeline.guarded import Guarded, Tally
 from gateway.pipeline.shapes import GuardedShape
 from gateway.pipeline.tools import GuardedTools
 from policies.callers import concerning
+from policies.guardrails.prefilter import Prefilter
+from policies.guardrails.prefilter import prefilter as prefilter_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Parts:
     logins: Mapping[bytes, Authenticator]
     hooks: Mapping[bytes, tuple[str, Hook]] = field(default_factory=dict)
     exporters: Mapping[bytes, object] = field(default_factory=dict)
+    prefilter: Prefilter | None = None
 
     def living(self) -> list[tuple[str, object]]:
         """(path of its setting, plug-in) of each."""
@@ -109,7 +112,10 @@ class PartsBuilder:
             key = key_of(wanted)
             known = None if reads_files(wanted.settings) else before.guardrails.get(key)
             guardrails[key] = await asyncio.to_thread(self._guardrail, number, wanted) if known is None else known
-        return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before))
+        prefilter = before.prefilter
+        if list(guardrails.values()) != list(before.guardrails.values()):
+            prefilter = await asyncio.to_thread(prefilter_of, [guarded.trigger for guarded in guardrails.values() if guarded.triggered])
+        return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before), prefilter)
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):

@@ -95,7 +95,7 @@ class Limiter(Protocol):
 
 
 class Guardrail(Protocol):
-    """Reads whole texts. An exception inside is a denial by the pipeline (fail mode `closed`)."""
+    """Reads whole texts. An exception inside is a denial by the pipeline (fail mode `closed`). May have a `trigger` (docs/plugins.md)."""
 
     name: str
 

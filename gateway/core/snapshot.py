@@ -42,7 +42,7 @@ class Inspector(Protocol):
 
     monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
     requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all. layered: it gives pseudonyms.
-    label: what the action `label` gives to a request; "": none.
+    label: what the action `label` gives to a request; "": none. triggered: `Snapshot.prefilter` looks for its trigger.
     """
 
     name: str
@@ -52,6 +52,11 @@ class Inspector(Protocol):
     concerns: Callable[[Principal], bool] | None
     layered: bool
     label: str
+    triggered: bool
+
+    def allowed(self, ns: int) -> None:
+        """Counts texts that a scan for the triggers of all guardrails has cleared; `ns`: this one's share of its time."""
+        ...
 
     def check(self, texts: Sequence[str], layer: Layer | None = None, labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
         """layer: of this exchange, where the guardrail gives pseudonyms to a request. labels: of the texts."""
@@ -80,6 +85,14 @@ class Inspector(Protocol):
 
 _MOST_SEEN: Final = 4096
 NO_MODERATIONS: Final = Moderations()
+
+
+class Prefilter(Protocol):
+    """One scan in the place of several guardrails' checks."""
+
+    def clear(self, texts: Sequence[str]) -> bool:
+        """Whether every guardrail that is `triggered` allows the texts for certain. False says nothing."""
+        ...
 
 
 class ModelEntry:
@@ -198,6 +211,7 @@ class Snapshot:
     networks, admin_networks: who is let in by the two listeners; None: everybody.
     places: counts places in queues; None where no limit bounds them. prover: reads proofs at the token endpoint; None where no token can
     be bound to a key. moderations: who answers requests for moderation. labels: of data; None where there are none.
+    prefilter: one scan for the triggers of all guardrails that have one.
     owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
@@ -215,6 +229,7 @@ class Snapshot:
         "parse",
         "parse_steps",
         "places",
+        "prefilter",
         "prover",
         "salts",
         "spec",
@@ -240,7 +255,9 @@ class Snapshot:
         places: Limiter | None = None,
         moderations: Moderations = NO_MODERATIONS,
         labels: Labels | None = None,
+        prefilter: Prefilter | None = None,
     ) -> None:
+        self.prefilter = prefilter
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.salts, self.owned = models, parse, salts, owned

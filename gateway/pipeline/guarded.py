@@ -132,6 +132,9 @@ class Guarded:
         self.reads: frozenset[str] | None = getattr(guardrail, "reads", None)
         self._check_labelled: Callable[[Sequence[str], frozenset[str]], Maybe[Verdict]] | None = getattr(guardrail, "check_labelled", None)
         self.layered: bool = getattr(guardrail, "layer", None) is not None
+        plain = self.reads is None and self._check_labelled is None and not self.layered
+        self.trigger: str = getattr(guardrail, "trigger", "") if plain else ""
+        self.triggered: bool = self.trigger != ""
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:
@@ -200,6 +203,11 @@ class Guarded:
                 tally.allowed += 1
             return verdict
         return self._waited(verdict)
+
+    def allowed(self, ns: int) -> None:
+        """See gateway.core.snapshot.Inspector."""
+        self.tally.ns += ns
+        self.tally.allowed += 1
 
     async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
         try:

@@ -8,6 +8,7 @@ the same output.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
@@ -55,7 +56,20 @@ async def checked(
     """The texts after every guardrail, or None when none changed them. where: request or response. sources: who said each text. layers:
     takes those of guardrails that give pseudonyms."""
     changed = False
+    prefilter = x.snapshot.prefilter
+    cleared = -1  # nanoseconds of the scan that cleared the texts; -1 before it, and where it did not
     for guardrail in guardrails:
+        if prefilter is not None and guardrail.triggered:
+            if cleared < 0:
+                began = perf_counter_ns()
+                if prefilter.clear(texts):
+                    cleared = perf_counter_ns() - began
+                else:
+                    prefilter = None
+            if cleared >= 0:
+                guardrail.allowed(cleared)
+                cleared = 0
+                continue
         chosen: list[int] | None = None
         if guardrail.reads is not None and sources is not None and (said := sources()):
             chosen = [number for number, source in enumerate(said) if source in guardrail.reads]
@@ -75,6 +89,7 @@ async def checked(
             verdict = _of_all(verdict, texts, chosen)
         if judged(x, guardrail, verdict, where) and raise_verdict(verdict, guardrail.name):
             texts, changed = verdict.texts, True
+            prefilter, cleared = x.snapshot.prefilter, -1
     return texts if changed else None
 
 

@@ -58,6 +58,7 @@ class DenyList:
         self.name = name
         self._phrases, self._mask, self._replacement, self._label = phrases, mask or label, replacement, label
         self._blocked = Verdict("block", name, REASON)
+        self.trigger = phrases.trigger
         self.longest = phrases.longest
         """Characters that a stream may hold, without invisible ones."""
 

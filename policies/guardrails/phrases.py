@@ -25,6 +25,11 @@ _ESCAPES = tuple(b"\\" + letter.encode() for letter in sorted(JSON_ESCAPES))
 WINDOW = 1024
 """Characters that are searched at a time: the worst of them (U+FDFA folds to 18) take some milliseconds to follow."""
 _MEMORY = 256 * 1024 * 1024
+_ASCII_BOUNDARY = "[^0-9A-Za-z_]"
+_ASCII_SPACE = "[\\t-\\r\\x1c-\\x20]"
+"""What folding turns into a space, of ASCII."""
+_NOTHING = "[^\\x00-\\xff]"
+"""Matches nowhere."""
 _UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
 _RUN_OF_SPACES = re.compile(" +")
 
@@ -86,6 +91,7 @@ class PhraseSet:
         self.root = Node(folded, 0, len(folded), 0)
         self.longest = max(len(phrase) + (MAX_SPACES - 1) * phrase.count(" ") for phrase in folded)
         self.window = max(WINDOW, 4 * self.longest)
+        self.trigger = _trigger(folded)
         self._pattern = _compile(folded)
         self.harmless: Callable[[str], bool | None] = lru_cache(65536)(self._harmless)
         """For a character outside of a match: None when it may begin one or must wait for its marks, else whether a word may go on
@@ -130,20 +136,30 @@ def _checked(phrase: str) -> str:
     return folded
 
 
-def _compile(phrases: list[str]) -> re2._re2.RE2:
-    """One pattern for all, grouped by whether their edges need a boundary."""
+def _trigger(phrases: list[str]) -> str:
+    """What a text of ASCII has in which a phrase occurs, as a pattern of RE2 that ignores case: no phrase but one of ASCII can."""
+    return _pattern([phrase for phrase in phrases if phrase.isascii()], _ASCII_BOUNDARY, _ASCII_SPACE) or _NOTHING
+
+
+def _pattern(phrases: list[str], boundary: str, space: str) -> str:
+    """The phrases as alternatives, grouped by whether their edges need a boundary."""
     groups: dict[tuple[bool, bool], list[str]] = {}
     for phrase in phrases:
-        escaped = re2.escape(phrase).replace("\\ ", " ").replace(" ", f" {{1,{MAX_SPACES}}}")
+        escaped = re2.escape(phrase).replace("\\ ", " ").replace(" ", f"{space}{{1,{MAX_SPACES}}}")
         groups.setdefault((is_word(phrase[0]), is_word(phrase[-1])), []).append(escaped)
     alternatives = []
     for (left, right), members in sorted(groups.items()):
-        before, after = f"(?:^|{BOUNDARY})" if left else "", f"(?:$|{BOUNDARY})" if right else ""
+        before, after = f"(?:^|{boundary})" if left else "", f"(?:$|{boundary})" if right else ""
         alternatives.append(f"{before}(?:{'|'.join(members)}){after}")
+    return "|".join(alternatives)
+
+
+def _compile(phrases: list[str]) -> re2._re2.RE2:
+    """One pattern for all."""
     options = re2.Options()
     options.max_mem = _MEMORY
     options.never_capture = True
-    pattern = re2._re2.RE2("|".join(alternatives).encode(), options)
+    pattern = re2._re2.RE2(_pattern(phrases, BOUNDARY, " ").encode(), options)
     if not pattern.ok():
         raise ValueError(f"the phrases cannot be compiled: {pattern.error()}")
     return pattern

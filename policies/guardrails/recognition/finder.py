@@ -132,7 +132,8 @@ class Finder:
         self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
         self._behind = [_Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
-        self._leads = compiled("|".join(bounded(one.behind).full for one in recognisers if one.behind)) if self._behind else None
+        leads = [bounded(one.behind).full for one in recognisers if one.behind]
+        self._leads = compiled("|".join(leads)) if leads else None
         anywhere = [one for one in recognisers if not one.behind]
         if not anywhere:
             raise ValueError("no entity is looked for that needs no context")
@@ -142,7 +143,11 @@ class Finder:
         words = _distinct(_word(word) for _, one in unsigned for word in one.words)
         self._words = compiled("|".join(words)) if words else None
         self._free_heads = compiled("|".join(_heads([one for _, one in free]))) if free else None
-        self._all_heads = compiled("|".join(_heads([one for _, one in unsigned]))) if unsigned else None
+        heads = _heads([one for _, one in unsigned])
+        self._all_heads = compiled("|".join(heads)) if unsigned else None
+        self.trigger = "|".join([*leads, *(re2.escape(signed.sign.decode("latin-1")) for signed in self._by_sign), *heads])
+        """What a text of ASCII has in which `occurs` finds anything, as a pattern of RE2. Nothing can match where no head does, with or
+        without context words."""
         self._first = compiled("|".join([*_heads([one for _, one in free]), *words])) if unsigned else None
         self._any, self._numbers = Automaton([one.bounded for _, one in unsigned]), [number for number, _ in unsigned]
         self._free, self._free_numbers = Automaton([one.bounded for _, one in free]), [number for number, _ in free]

@@ -32,6 +32,7 @@ class EntityGuardrail:
     def __init__(self, actions: Actions) -> None:
         self.name = actions.name
         self._actions = actions
+        self.trigger = actions.finder.trigger
         self.longest = actions.finder.longest
         """Characters that a stream may hold."""
 

@@ -19,6 +19,7 @@ from gateway.pipeline.inspect import raise_verdict
 from gateway.wire.table import parse
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
+from policies.guardrails.prefilter import Prefilter
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
 
 PHRASE = "red falcon"
@@ -525,3 +526,59 @@ def test_a_byte_order_mark_drops_no_event() -> None:
 def test_choices_that_cannot_be_read_end_the_stream(choices: str) -> None:
     client, _ = stream([deny(mask=True)], [b'data: {"choices":%b}\n\n' % choices.encode()])
     assert b'"engine_failed"' in client.body
+
+
+# --- one scan for several guardrails
+
+
+class Counting(Scripted):
+    """A guardrail with a trigger."""
+
+    def __init__(self, trigger: str, verdict: Verdict = ALLOW) -> None:
+        super().__init__(verdict)
+        self.trigger = trigger
+
+
+def filtered(*guardrails: Scripted, text: str) -> tuple[Client, World, list[Guarded]]:
+    """A request through guardrails whose triggers are searched for in one scan."""
+    made = [Guarded(one, False, lambda *event: None) for one in guardrails]
+    world = World(request=made)
+    world.snapshot.prefilter = Prefilter([one.trigger for one in made if one.triggered])
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+    _, client = world.start(body)
+    return client, world, made
+
+
+def test_a_text_without_triggers_is_counted_as_allowed_by_each_and_read_by_none() -> None:
+    one, two = Counting("falcon"), Counting("badger")
+    _, world, made = filtered(one, two, text="a plain text")
+    assert one.seen == two.seen == []
+    assert [guarded.tally.allowed for guarded in made] == [1, 1]
+    assert made[0].tally.ns > 0 and made[1].tally.ns == 0
+    assert world.engine.calls
+
+
+def test_a_text_with_one_trigger_is_read_by_all() -> None:
+    one, two = Counting("falcon"), Counting("badger")
+    _, _, made = filtered(one, two, text="a badger")
+    assert one.seen == two.seen == [["a badger"]]
+    assert [guarded.tally.allowed for guarded in made] == [1, 1]
+
+
+def test_a_guardrail_without_a_trigger_reads_everything() -> None:
+    one, plain, two = Counting("falcon"), Scripted(), Counting("badger")
+    filtered(one, plain, two, text="a plain text")
+    assert (one.seen, plain.seen, two.seen) == ([], [["a plain text"]], [])
+
+
+def test_what_a_guardrail_wrote_is_scanned_again() -> None:
+    one, writer, two = Counting("falcon"), Scripted(Verdict("rewrite", "scripted", "", ("a badger",))), Counting("badger")
+    filtered(one, writer, two, text="a plain text")
+    assert (one.seen, two.seen) == ([], [["a badger"]])
+
+
+@pytest.mark.parametrize("name", ["layer", "reads", "check_labelled"])
+def test_a_guardrail_that_does_more_than_read_all_texts_has_no_trigger(name: str) -> None:
+    guardrail = Counting("falcon")
+    setattr(guardrail, name, frozenset(("user",)) if name == "reads" else lambda *given: None)
+    assert not Guarded(guardrail, False, lambda *event: None).triggered

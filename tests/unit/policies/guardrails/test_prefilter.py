@@ -1,0 +1,99 @@
+"""What one scan clears, every guardrail behind it allows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.plugins import Context
+from gateway.core.slices import at_once
+from gateway.core.types import ALLOW, Verdict
+from loadtests.guardrails.corpus import logs, near_misses, samples
+from policies.guardrails import denylist, pii, secrets
+from policies.guardrails.phrases import PhraseSet
+from policies.guardrails.prefilter import LARGEST, MOST, Prefilter, prefilter
+
+HERE = Context(name="g")
+PHRASES = ("red falcon", "c++", "ünder cover", "%done%")
+CUSTOM = {"badge": pii.CustomEntity(pattern=r"[a-z]{2}\d{4}"), "code": pii.CustomEntity(pattern=r"x\d{3}", context=("staff",))}
+ENTITIES = dict.fromkeys((*pii.ENTITIES, *CUSTOM), "mask")
+GUARDRAILS = (
+    pii.build(pii.PiiSettings(entities=ENTITIES, custom=CUSTOM), HERE),
+    secrets.build(secrets.SecretsSettings(action="mask"), HERE),
+    denylist.build(denylist.DenyListSettings(phrases=PHRASES), HERE),
+)
+FILTER = Prefilter([guardrail.trigger for guardrail in GUARDRAILS])
+FRAGMENTS = (
+    *("red", "falcon", "Falcon", " ", "  ", "\t", "\n", "\x0b", "\x1c", "c++", "%DONE%", "_", "x", "é", "\u200b", "\\n", "\\u0040"),
+    *("bob@example.com", "@", "4111 1111 1111 1111", "12", "3", "-", ".", "/", ":", "staff x123", "ab1234", "passport", "C01X00T47"),
+    *("password", "=", "hunter2", "AKIAZ7Q3XW5T2VN4RKPM", "born on 12 March 1984", "tel", "SSN", "536221234", "plate B-MW 1234"),
+    *("postgres://u:secretpw@h/db", "Bearer ", "sk-", "-----BEGIN PRIVATE KEY-----", "{", '"', "}", ","),
+)
+
+
+def allowed(texts: list[str]) -> bool:
+    """Whether every guardrail allows the texts."""
+    for guardrail in GUARDRAILS:
+        found = guardrail.check(texts)
+        if (found if isinstance(found, Verdict) else at_once(found)) is not ALLOW:
+            return False
+    return True
+
+
+@given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join), min_size=1, max_size=3))
+def test_what_is_cleared_is_allowed(texts: list[str]) -> None:
+    if FILTER.clear(texts):
+        assert allowed(texts)
+
+
+@given(st.text(st.characters(max_codepoint=0x7F), max_size=60))
+def test_no_text_of_ascii_is_cleared_that_is_not_allowed(text: str) -> None:
+    if FILTER.clear([text]):
+        assert allowed([text])
+
+
+def test_no_sample_with_an_entity_is_cleared() -> None:
+    found = [sample.text for sample in samples(5, 10)]
+    missed = [text for text in found if text.isascii() and not allowed([text]) and FILTER.clear([text])]
+    assert len(found) > 50
+    assert missed == []
+    others = [*(sample.text for sample in near_misses(5, 100)), *logs(5, 100)]
+    assert [text for text in others if FILTER.clear([text]) and not allowed([text])] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["a red falcon", "RED\tFALCON", "red \n falcon.", "(c++)", "%Done%", "bob@example.com", "staff x123", "AB1234"]
+)
+def test_what_a_guardrail_acts_upon_is_never_cleared(text: str) -> None:
+    assert not allowed([text])
+    assert not FILTER.clear([text])
+
+
+def test_prose_is_cleared_in_one_scan_of_all_texts() -> None:
+    usual = Prefilter([guardrail.trigger for guardrail in (pii.build(pii.PiiSettings(), HERE), *GUARDRAILS[1:])])
+    assert usual.clear(["You are a helpful assistant.", "Hello! Please tell me about the weather, and keep it short."])
+    assert not usual.clear(["You are a helpful assistant.", "Write to bob@example.com."])
+    assert not usual.clear(["red", "the red falcon"])
+    assert usual.clear(["a red", "falcon"])  # a phrase does not span two texts
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "a\\nb", "a" * (MOST + 1)])
+def test_what_it_cannot_judge_is_left_to_the_guardrails(text: str) -> None:
+    assert not FILTER.clear([text])
+
+
+def test_phrases_that_no_text_of_ascii_can_hold_do_not_trigger() -> None:
+    assert Prefilter([PhraseSet(["\u00fcnder"]).trigger, "zzz"]).clear(["under the table \x00\x01\x7f"])
+
+
+def test_one_trigger_or_too_many_have_no_filter() -> None:
+    assert prefilter([]) is None
+    assert prefilter(["a"]) is None
+    assert prefilter(["a", "b" * LARGEST]) is None
+    assert isinstance(prefilter(["a", "b"]), Prefilter)
+
+
+def test_a_trigger_that_is_no_pattern_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be compiled"):
+        Prefilter(["a", "(b"])
