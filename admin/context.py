@@ -15,6 +15,7 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
+from gateway.core.prices import LineUp
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
@@ -376,6 +377,7 @@ class Ports:
     limits: None where nothing is counted. webhooks: None in a process without a store.
     audit_index: None where the log cannot be searched. replays: None where nothing is decided. guardrails: None where none is in force.
     holders: None in a process without a store.
+    prices: of the models in force that have some, by name.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; holds: legal ones; both None
@@ -411,6 +413,7 @@ class Ports:
     guardrails: GuardrailTester | None = None
     holders: KeyHolders | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
+    prices: Callable[[], Mapping[str, LineUp]] = dict
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
     texts: TextControl | None = None

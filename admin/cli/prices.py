@@ -33,12 +33,20 @@ Rate = Annotated[float | None, typer.Option(help="For `--per` tokens (`--request
 @group.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists all of them, those of the configuration file first."""
+    """Lists all of them, those of the configuration file first. `prices models` shows what models cost by them."""
     with session.client() as client:
         session.out.rows(
             client.items("/prices", limit=1000),
-            ("name", "model", *RATES[:4], "request", "per", "currency", "from", "until", "source", "reference"),
+            ("name", "model", *RATES[:4], "request", "per", "currency", "from", "until", "table", "source", "reference"),
         )
+
+
+@group.command("models")
+@connected
+def of_models(session: Session) -> None:
+    """Shows what each model costs now, in units of its currency for a million tokens; rates of the public table included."""
+    with session.client() as client:
+        session.out.rows(client.get("/prices:models")["items"], ("model", *RATES[:4], "request", "currency", "basis", "version"))
 
 
 @group.command("set")

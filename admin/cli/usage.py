@@ -88,7 +88,7 @@ def engines(
     start = None if since is None else first_day(since, time.time())
     with session.client() as client:
         found = client.get("/usage:engines", since=start, until=until)["items"]
-        session.out.rows(found, ("engine", "requests", "hours", "busy_hours", "cost", "idle_cost", "whole_cost", "currency"))
+        session.out.rows(found, ("engine", "requests", "begins", "hours", "busy_hours", "cost", "idle_cost", "whole_cost", "currency"))
 
 
 @connected

@@ -15,7 +15,7 @@ from msgspec import Meta, convert, to_builtins
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant, scope
-from gateway.core.errors import RequestError, StoreUnavailable
+from gateway.core.errors import NotFound, RequestError, StoreUnavailable
 from gateway.core.ledger import EngineRow
 from gateway.core.price_rules import device_rate, nano
 from gateway.core.specs import EngineCostSpec
@@ -25,6 +25,7 @@ COUNTS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_token
 _ANY: Final = "|".join(DIMENSIONS)
 Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 Text = Annotated[str, Meta(max_length=255)]
+FIRST_DAY: Final = "0001-01-01"
 PAGE: Final = 10_000
 MOST: Final = 1_000_000
 """Rows of a month that are summed for its cost centres."""
@@ -37,7 +38,7 @@ class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cursor: from the page before."""
 
     group_by: Annotated[str, Meta(pattern=rf"^({_ANY})(,({_ANY})){{0,7}}$")] = "tenant"
-    since: Day = "0001-01-01"
+    since: Day = FIRST_DAY
     until: Day = "9999-12-31"
     tenant: Tenant | None = None
     key: Tenant | None = None
@@ -145,13 +146,14 @@ class EngineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EngineSum(msgspec.Struct):
-    """An engine with a rate. hours: of the time asked for. busy_hours: those that requests held, as of the whole engine. cost: of these.
-    idle_cost: of the rest, by the same rate. whole_cost: of all hours."""
+    """An engine with a rate. begins: from when on it counts within the days asked for. hours: since then. busy_hours: those that
+    requests held, as of the whole engine. cost: of these. idle_cost: of the rest, by the same rate. whole_cost: of all hours."""
 
     engine: str
     currency: str
     devices: int
     requests: int
+    begins: Timestamp
     hours: float
     busy_hours: float
     prefill_hours: float
@@ -331,13 +333,31 @@ async def engines(call: Call) -> Answer:
     end = min(now, datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp() + 86400)
     if end <= begin:
         raise RequestError(f"The days end ({until}) before they begin ({since}).", param="since")
-    found = await call.store.usage_of_engines(since, until)
-    rated = [engine for engine in call.ports.config.current().get("engines", []) if engine.get("cost")]
-    return Answer({"since": since, "until": until, "items": [engine_sum(one, found, end - begin) for one in rated]})
+    found = await call.store.usage_of_engines(FIRST_DAY, until)
+    asked = [row for row in found if row.day >= since]
+    items = []
+    for engine in call.ports.config.current().get("engines", []):
+        if engine.get("cost"):
+            there = await _there_since(call, str(engine["name"]), found, today)
+            items.append(engine_sum(engine, asked, min(end, max(begin, there)), end))
+    return Answer({"since": since, "until": until, "items": items})
 
 
-def engine_sum(engine: Mapping[str, Any], rows: Sequence[EngineRow], seconds: float) -> dict[str, Any]:
-    """What one engine with a rate did in so many seconds. engine: its settings as plain values."""
+async def _there_since(call: Call, engine: str, rows: Sequence[EngineRow], today: str) -> float:
+    """When an engine was first known, in seconds since the epoch: of the store, when it was created; of the configuration file, the first
+    day on which requests held it, or else the start of this gateway."""
+    try:
+        return (await call.store.get("engines", engine)).created
+    except NotFound:
+        first = min((row.day for row in rows if row.engine == engine), default=today)
+        if first < today:
+            return datetime.fromisoformat(first).replace(tzinfo=UTC).timestamp()
+        return float(call.ports.fleet.status()["started_at"])
+
+
+def engine_sum(engine: Mapping[str, Any], rows: Sequence[EngineRow], begin: float, end: float) -> dict[str, Any]:
+    """What one engine with a rate did in this time. engine: its settings as plain values. rows: of the days asked for."""
+    seconds = end - begin
     cost = convert(engine["cost"], EngineCostSpec)
     rate = device_rate(cost)
     mine = [row for row in rows if row.engine == engine["name"]]
@@ -351,6 +371,7 @@ def engine_sum(engine: Mapping[str, Any], rows: Sequence[EngineRow], seconds: fl
         "currency": rate.currency,
         "devices": cost.devices,
         "requests": sum(row.requests for row in mine),
+        "begins": timestamp(begin),
         "hours": round(seconds / 3600, 4),
         "busy_hours": round(busy / 3600, 4),
         "prefill_hours": round(prefill / 3.6e9, 4),

@@ -125,6 +125,10 @@ def test_shares_of_budgets_are_told_once_and_devices_are_paid_for(tmp_path: Path
             statuses = [gatehouse.chat(model="ours").status_code for _ in range(6)]
             assert statuses == [200] * 6
             priced = gatehouse.outcome(gatehouse.chat(model="gpt-4o-mini").headers["x-request-id"])
+            prices = {one["model"]: one for one in json.loads(cli(gatehouse, tmp_path, "prices", "models", "--output", "json").stdout)}
+            mini = prices["gpt-4o-mini"]
+            assert (mini["prompt"], mini["completion"], mini["basis"], mini["version"]) == ("0.15", "0.6", "tokens", priced["price"])
+            assert prices["m1"]["basis"] == "device_time" and prices["m1"].get("prompt") is None
             assert priced["cost"] == priced["prompt_tokens"] * 150 + priced["completion_tokens"] * 600
             _costs_of_the_engine(gatehouse, tmp_path, [one.headers["x-request-id"] for one in answers[:10]])
 
@@ -156,6 +160,7 @@ def _costs_of_the_engine(gatehouse: Gatehouse, home: Path, requests: list[str]) 
 
     (row,) = until(counted, 60, "the engine's usage")
     assert (row["engine"], row["devices"], row["currency"]) == ("fake", 2, "eur")
+    assert 0 < row["hours"] < 0.3, "it began with this gateway, not at midnight"
     whole, idle, cost = (float(row[name]) for name in ("whole_cost", "idle_cost", "cost"))
     assert abs(whole - row["hours"] * 7.2) < 0.01 * max(1.0, whole) and cost > 0 and abs(idle + cost - whole) < 1e-6
     (session,) = json.loads(cli(gatehouse, home, "usage", "sessions", "--output", "json").stdout)
