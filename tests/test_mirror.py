@@ -76,6 +76,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
     "admin/resources/my_keys.py": ("tests/e2e/test_own_keys.py", "/my/keys"),
     "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),
+    "admin/resources/prices.py": ("tests/e2e/test_alerts.py", "prices"),
     "admin/resources/replays.py": ("tests/e2e/test_policy_replay.py", "policies:diff"),
     "admin/resources/reveals.py": ("tests/e2e/test_audit_texts.py", '"/audit/reveals"'),
     "admin/resources/roles.py": ("tests/e2e/test_stored_access.py", "/roles"),
