@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from gateway.core.specs import ConfigSpec, ListenSpec, TlsSpec
 from gateway.core.stamps import Stamps, stamps
 from gateway.core.tasks import TaskOwner
 from gateway.identity import mtls
-from gateway.server.tls import Contexts, Material, context_of, read
+from gateway.server.tls import Contexts, ListenerContext, Material, context_of, read
 
 log = logging.getLogger("gatehouse.tls")
 
@@ -59,7 +58,7 @@ class Fresh:
     spec: TlsSpec
     stamps: Stamps
     material: Material
-    context: ssl.SSLContext
+    context: ListenerContext
 
 
 class Certificates:

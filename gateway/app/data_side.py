@@ -1,10 +1,14 @@
-"""The data listener of one process, from the first connection to the last: the embedded gateway's or a worker's."""
+"""The data listener of one process, from the first connection to the last: the embedded gateway's or a worker's. With it the listener of
+gRPC, where there is one."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from importlib import import_module
+from typing import Any
 
+from gateway.core.errors import ConfigError
 from gateway.core.specs import ListenSpec
 from gateway.core.tokens import TokenDesk
 from gateway.pipeline.plane import DataPlane
@@ -16,12 +20,18 @@ from gateway.server.leaving import Leaving
 from gateway.server.listener import data_server
 from gateway.server.protocol import ListenerState
 from gateway.server.tls import Contexts
+from gateway.server.websocket import Sockets, WithSockets
 from gateway.wire.table import is_inference
+
+GRPC_MODULE = "gateway.server.grpc"
+"""Loaded where the setting asks for it, because grpcio is an extra and weighs 20 MB."""
 
 
 class DataSide:
     """Life: `start`, `leave`, `aclose`. listen: the settings at the start of the process. tls: what its connections get, or None for plain
-    HTTP."""
+    HTTP. grpc: the address of that listener, once it has started; "" without one."""
+
+    grpc = ""
 
     def __init__(
         self,
@@ -33,24 +43,42 @@ class DataSide:
         tokens: TokenDesk | None = None,
     ) -> None:
         self._plane, self._leaving = plane, leaving
-        self.state = ListenerState(plane, AsgiApplication(DataApplication(plane, health, tokens)), is_inference)
-        plane.listeners.append(self.state.sweep)
+        application = WithSockets(AsgiApplication(DataApplication(plane, health, tokens)))
+        self.state = ListenerState(plane, application, is_inference)
+        sockets = application.sockets = Sockets(plane, self.state)
+        plane.listeners += [self.state.sweep, sockets.sweep]
         self._server = data_server(self.state, tls, listen.drain_timeout)
         self._running: asyncio.Task[None] | None = None
+        self._address = listen.grpc
+        self._grpc: Any = None
+        if listen.grpc is not None:
+            self._grpc = grpc_listener()(plane, health, listen, tls)
 
-    def start(self, sock: socket.socket) -> None:
-        """Accepts connections on a listening socket, which it closes at the end."""
+    async def start(self, sock: socket.socket) -> None:
+        """Accepts connections on a listening socket, which it closes at the end. Raises ConfigError where gRPC cannot listen."""
+        if self._grpc is not None:
+            port = await self._grpc.start(self._address)
+            self.grpc = f"{str(self._address).rpartition(':')[0]}:{port}"
         self._running = self._plane.tasks.spawn(self._server.serve(sockets=[sock]), name="data listener")
 
     async def retire(self) -> None:
         """Other processes accept on the same socket from now on. Returns when every connection has ended after its last answer."""
+        if self._grpc is not None:
+            self._plane.tasks.spawn(self._grpc.leave(self._plane.current().spec.listen.drain_timeout), name="retire gRPC")
         await self._leaving.retire(self._server, self.state)
 
     async def leave(self, delay: float) -> None:
         """Returns when nothing is under way any more (gateway.server.leaving). delay: seconds for which it goes on serving first."""
         listen = self._plane.current().spec.listen  # a reload may have changed it
         self._server.config.timeout_graceful_shutdown = int(listen.drain_timeout + LINGER_SECONDS) + 1
+        if self._grpc is not None:
+            self._plane.tasks.spawn(self._leave_grpc(listen.drain_timeout), name="leave gRPC")
         await self._leaving.leave(self._server, self.state, delay=delay, timeout=listen.drain_timeout)
+
+    async def _leave_grpc(self, timeout: float) -> None:
+        """Together with the other listener, after its delay."""
+        await self._server.ending()
+        await self._grpc.leave(timeout)
 
     async def aclose(self) -> None:
         """Closes what is left."""
@@ -58,3 +86,15 @@ class DataSide:
         self._server.force_exit = True
         if self._running is not None:
             await asyncio.wait([self._running], timeout=5.0)
+        if self._grpc is not None:
+            await self._grpc.leave(0.0)
+
+
+def grpc_listener() -> Any:
+    """The class of the listener. Raises ConfigError where grpcio is not installed: nothing loads it but this setting."""
+    try:
+        return import_module(GRPC_MODULE).GrpcListener
+    except ModuleNotFoundError as error:
+        if error.name != "grpc":
+            raise
+        raise ConfigError("needs the extra grpc: pip install 'gatehouse[grpc]'", path="listen.grpc") from None

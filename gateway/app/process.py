@@ -224,6 +224,8 @@ class Process:
         self.successor: HandOver | None = None
         """What the program that takes this one's place is handed, once that has been decided."""
         self.reload_asked = self.has_started = False
+        self.grpc = self.spec.listen.grpc or ""
+        """The address of the gRPC listener; "" without one."""
 
     async def run(self) -> int:
         """Returns the exit code. Raises ConfigError if the start fails. Leaves nothing running either way."""
@@ -288,7 +290,8 @@ class Process:
         admin_side = admin_server(create_app(scrape, health.ready, ports), plane, gateway.certificates.contexts("admin_tls"))
         _warn_of_plain_http(listen, data, admin)
         if workers is None:
-            data_side.start(data)
+            await data_side.start(data)
+            self.grpc = data_side.grpc
         else:
             await upgrader.adopt()
             workers.start()
@@ -341,6 +344,8 @@ class Process:
     def _make_workers(self, gateway: Gateway, data: socket.socket) -> Workers | None:
         if not self.count:
             return None
+        if self.grpc.endswith(":0"):
+            raise ConfigError("needs a port with workers, which all listen on it", path="listen.grpc")
         return Workers(gateway, self.count, Path(self.loaded.file).resolve().parent, data, self.environ)
 
     def _signals(self) -> None:
@@ -385,7 +390,7 @@ class Process:
         first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
         if first is not None:
             print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)
-        print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+        print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials, self.grpc), flush=True)
         self.manager.ready(self._status())
 
     async def _alive(self) -> bool:

@@ -69,10 +69,12 @@ def _kept(path: Path) -> Credentials:
         raise ConfigError("does not hold the two keys; delete it, and the next start makes new ones", file=str(path)) from None
 
 
-def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials | None) -> str:
-    """The lines that `serve` prints when it is ready."""
+def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials | None, grpc: str = "") -> str:
+    """The lines that `serve` prints when it is ready. grpc: the address of that listener, if there is one."""
     data_scheme, admin_scheme = ("http" if tls is None else "https" for tls in (spec.listen.tls, spec.listen.admin_tls))
     lines = [f"gateway: {data_scheme}://{data}", f"admin: {admin_scheme}://{admin}"]
+    if grpc:
+        lines.append(f"grpc: {grpc}")
     if credentials is not None:
         lines += [f"api key: {credentials.api_key}", f"admin key: {credentials.admin_key}"]
     if credentials is None:

@@ -121,6 +121,8 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
     data, admin = (_address(text, path, error) for text, path in ((spec.listen.data, "listen.data"), (spec.listen.admin, "listen.admin")))
     if data == admin and data[1] != 0:
         raise error("listen.admin", f"is the same address as listen.data ({spec.listen.data}); the two listeners need one each")
+    if (text := spec.listen.grpc) is not None and (found := _address(text, "listen.grpc", error))[1] != 0 and found in (data, admin):
+        raise error("listen.grpc", f"is the address of another listener ({text}); each needs one of its own")
     if not _is_local(admin[0]) and spec.listen.admin_tls is None and not spec.insecure:
         raise error(
             "listen.admin",

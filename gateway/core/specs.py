@@ -100,6 +100,7 @@ __all__ = [
     "SessionsSpec",
     "SidecarSpec",
     "SinkSpec",
+    "SocketsSpec",
     "Spec",
     "StaticKeySpec",
     "StepUpSpec",
@@ -130,6 +131,16 @@ class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_age: Seconds = 600.0
 
 
+class SocketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """WebSockets at `/v1/stream`: how much one may ask for at once, and when one ends on which nothing comes."""
+
+    max_requests: Positive = 128
+    max_per_principal: Positive = 64
+    ping_interval: Timeout = 20.0
+    ping_timeout: Timeout = 20.0
+    idle_timeout: Timeout = 600.0
+
+
 class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Server-side TLS of a listener. `client_ca` asks clients for a certificate; `require_client` insists."""
 
@@ -149,9 +160,11 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     data: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:8081"
+    grpc: str | None = None
     tls: TlsSpec | None = None
     admin_tls: TlsSpec | None = None
     cors: CorsSpec = CorsSpec()
+    sockets: SocketsSpec = SocketsSpec()
     trusted_peers: tuple[str, ...] = ()
     admin_trusted_peers: tuple[str, ...] = ()
     forwarding: Forwarding = "x-forwarded-for"

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from math import ceil
-from time import time
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, NotFound, RequestError
+from gateway.core.errors import GatehouseError, ModelNotFound, NotFound, RequestError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.tokens import TokenDesk
-from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
-from gateway.pipeline.exchange import outcome_of
+from gateway.core.types import Headers, Principal
 from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
+from gateway.server.login import identified, record_denial
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
 from gateway.server.tokens import error_body as token_error
+from gateway.server.websocket import PATH as STREAM
 from gateway.wire.anthropic import models as anthropic
 from gateway.wire.oip import codec
 from gateway.wire.table import identity_lines, is_inference, refusal
@@ -52,6 +52,7 @@ class DataApplication:
             b"/v2/health/live": self._livez,
             b"/v2/health/ready": self._readyz,
             b"/.well-known/jwks.json": self._jwks,
+            STREAM: self._stream,
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -98,21 +99,8 @@ class DataApplication:
 
     async def _identified(self, scope: Message, headers: Headers) -> Principal:
         """Whose credential these headers hold. A login that fails is recorded, as on the inference paths."""
-        peer: Peer = scope["state"]["peer"]
-        snapshot = self._plane.current()
-        try:
-            found = snapshot.identity.authenticate(headers, peer)
-            principal = await found if isinstance(found, Awaitable) else found
-            if principal is None:
-                raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
-            if peer.trusted:
-                principal = self._plane.named.of(principal, headers)
-            if self._plane.standing.active:
-                self._plane.standing.admit(principal)
-        except GatehouseError as error:
-            self._record_denial(scope, error)
-            raise
-        return principal
+        state = scope["state"]
+        return await identified(self._plane, headers, state["peer"], state["request_id"])
 
     async def _proved(self, scope: Message) -> bytes:
         """With which key the sender has proved itself, where no token says that it must; b"" if it has not. A failure is recorded too."""
@@ -127,12 +115,8 @@ class DataApplication:
             raise
 
     def _record_denial(self, scope: Message, error: GatehouseError) -> None:
-        peer: Peer = scope["state"]["peer"]
-        if self._plane.first_denial(peer.address, error.code, self._plane.now):
-            request_id: bytes = scope["state"]["request_id"]
-            self._plane.current().audit.outcome(
-                OutcomeRecord(time(), request_id.decode(), outcome_of(error), error.status, error.code, peer=peer.address)
-            )
+        state = scope["state"]
+        record_denial(self._plane, state["peer"], state["request_id"], error)
 
     async def _models(self, scope: Message) -> Response:
         principal = await self._principal(scope)
@@ -161,6 +145,14 @@ class DataApplication:
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
+
+    async def _stream(self, scope: Message) -> Response:
+        raise RequestError(
+            "This path is a WebSocket: ask for 'Upgrade: websocket' (RFC 6455).",
+            code="upgrade_required",
+            status=426,
+            headers=(("upgrade", "websocket"),),
+        )
 
     async def _jwks(self, scope: Message) -> Response:
         if self._desk is None or not self._plane.current().spec.identity.gateway_tokens.enabled:

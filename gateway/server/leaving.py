@@ -55,14 +55,16 @@ class Leaving:
         if not await self._until(lambda: not under_way(state), timeout):
             cut_short(state)
         self.hurried = False  # the last answers are written: they get their time to arrive
-        await self._until(lambda: not state.connections, LINGER_SECONDS)
+        await self._until(lambda: not state.count(), LINGER_SECONDS)
 
     async def retire(self, server: QuietServer, state: ListenerState) -> None:
         """Returns when every connection has ended, each after its last answer; or when asked to leave, which is then to follow."""
         state.plane.closing = True
         server.stop_accepting()
+        for socket in list(state.sockets):
+            socket.shutdown()
         late = asyncio.get_running_loop().time() + IDLE_SECONDS
-        while (state.connections or server.arriving) and not self.asked.is_set():
+        while (state.count() or server.arriving) and not self.asked.is_set():
             if asyncio.get_running_loop().time() > late:
                 for connection in [each for each in state.connections if not each.busy]:
                     connection.shutdown()
@@ -93,3 +95,5 @@ def cut_short(state: ListenerState) -> None:
         connection.cut_short(error)
     for exchange in list(state.plane.exchanges):
         exchange.cancel(error)
+    for socket in list(state.sockets):
+        socket.shutdown()

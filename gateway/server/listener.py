@@ -71,6 +71,10 @@ class QuietServer(uvicorn.Server):
         made.said = said
         return made  # type: ignore[no-any-return]
 
+    async def ending(self) -> None:
+        """Returns when `end` is called."""
+        await self._ended.wait()
+
     def end(self) -> None:
         """Stops listening; open connections finish what they serve."""
         self.should_exit = True

@@ -30,7 +30,7 @@ from gateway.server.proxy_protocol import Header
 from gateway.server.reading import NEVER, RequestReader
 from gateway.server.refusals import plain_error
 from gateway.server.request import Handler, ParsedRequest, Refusal
-from gateway.server.sending import bound_sending
+from gateway.server.sending import bound_sending, gone, not_connected
 from gateway.server.states import (
     ANSWERING,
     CLOSE,
@@ -76,11 +76,24 @@ class ListenerState:
     def __init__(self, plane: DataPlane, application: Application, is_inference: Callable[[bytes], bool]) -> None:
         self.plane, self.application, self.is_inference = plane, application, is_inference
         self.connections: set[Connection] = set()
+        self.sockets: set[Any] = set()  # of gateway.server.websocket_socket
         self.stalled: set[Connection] = set()
         self.per_peer: dict[str, int] = {}
         self.allocator = Allocator(None)
         """Set by the listener (listener.data_server): tests and benchmarks leave the C library alone."""
-        plane.metrics.connections = self.connections.__len__
+        plane.metrics.connections = self.count
+
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self.connections) + len(self.sockets)
+
+    def left(self, address: str) -> None:
+        """One of a peer's connections is no more."""
+        left = self.per_peer.get(address, 1) - 1
+        if left:
+            self.per_peer[address] = left
+        else:
+            self.per_peer.pop(address, None)
 
     def sweep(self) -> None:
         """Ends the connections that are past their deadline. Called after the plane's own sweep."""
@@ -106,7 +119,7 @@ class Connection(RequestReader):
         RequestReader.__init__(self, state.plane)
         self.state, self.server_state = state, server_state
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.send: Callable[[bytes], None] = _not_connected
+        self.send: Callable[[bytes], None] = not_connected
         self.peer: Peer = None  # type: ignore[assignment]
         self.said: Header | None = None
         self.life = OPEN
@@ -138,10 +151,10 @@ class Connection(RequestReader):
             self.plane.refused.count("data", NETWORK, address)
             self.stop_reading()
             self.transport.abort()
-        elif len(state.connections) > 2 * most or count > 2 * most_of_peer:
+        elif state.count() > 2 * most or count > 2 * most_of_peer:
             self.stop_reading()
             self.transport.abort()  # connections that are told of their refusal are bounded too
-        elif len(state.connections) > most or count > most_of_peer:
+        elif state.count() > most or count > most_of_peer:
             self._refuse(Refusal(GatehouseError("Too many connections.", code="overloaded", status=503, retry_after=1.0)))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -149,12 +162,7 @@ class Connection(RequestReader):
         state.connections.discard(self)
         state.stalled.discard(self)
         self.server_state.connections.discard(self)
-        address = self.peer.address
-        left = state.per_peer.get(address, 1) - 1
-        if left:
-            state.per_peer[address] = left
-        else:
-            state.per_peer.pop(address, None)
+        state.left(self.peer.address)
         self.life = after(LIFE, self.life, LOSE_LIFE)
         self.answering = after(ANSWERING, self.answering, LOSE)
         self.waiting.clear()
@@ -166,7 +174,7 @@ class Connection(RequestReader):
                 handler.client_gone()
         self._account.taken()
         self.release_parser()
-        self.send = _gone
+        self.send = gone
 
     def shutdown(self) -> None:
         """Ends gracefully, as uvicorn asks: an idle connection now, a busy one after its answer."""
@@ -488,11 +496,3 @@ class Connection(RequestReader):
 
 def plane_stream(plane: DataPlane) -> StreamSpec:
     return plane.current().spec.stream
-
-
-def _not_connected(data: bytes) -> None:
-    raise RuntimeError("the connection is not made yet")
-
-
-def _gone(data: bytes) -> None:
-    """Drops what is written to a client that has left."""

@@ -21,3 +21,12 @@ def bound_sending(transport: asyncio.Transport, size: int) -> None:
     if sock is not None and option is not None:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, option, size)
+
+
+def not_connected(data: bytes) -> None:
+    """Stands for a transport that is not there yet."""
+    raise RuntimeError("the connection is not made yet")
+
+
+def gone(data: bytes) -> None:
+    """Drops what is written to a client that has left."""

@@ -47,12 +47,18 @@ class Material(Message, frozen=True, kw_only=True):
     fingerprint: str = ""
 
 
+class ListenerContext(ssl.SSLContext):
+    """A context that knows what it was made of: gRPC has TLS of its own, and makes its own of it."""
+
+    material: Material
+
+
 class Contexts:
     """Of one listener. `current` is what a connection that begins now gets; those under way keep theirs."""
 
     __slots__ = ("current",)
 
-    def __init__(self, current: ssl.SSLContext) -> None:
+    def __init__(self, current: ListenerContext) -> None:
         self.current = current
 
 
@@ -91,9 +97,10 @@ def read(spec: TlsSpec, setting: str) -> Material:
     return material
 
 
-def context_of(material: Material) -> ssl.SSLContext:
+def context_of(material: Material) -> ListenerContext:
     """A server's context. Raises OSError (which ssl.SSLError is) or ValueError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.material = material
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(list(PROTOCOLS))

@@ -120,7 +120,7 @@ class WorkerProcess:
         tokens = TokenDesk(worker.issue, worker.token_keys)
         data_side = DataSide(worker.plane, worker.health, listen, self._leaving, worker.tls, tokens)
         if not self._leaving.asked.is_set():
-            data_side.start(self._data)
+            await data_side.start(self._data)
             worker.ready()
         waiting = TaskOwner("leaving")
         retiring = waiting.spawn(self._retire(data_side), name="retire")

@@ -17,6 +17,7 @@ def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
         listen,
         max_connections=-(-listen.max_connections // count),
         max_connections_per_peer=-(-listen.max_connections_per_peer // count),
+        sockets=msgspec.structs.replace(listen.sockets, max_per_principal=-(-listen.sockets.max_per_principal // count)),
         memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
     )
     return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry)

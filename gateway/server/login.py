@@ -1,0 +1,53 @@
+"""Who asks, outside of the pipeline's own requests: small paths of the data listener, and the handshakes of sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from time import time
+
+from gateway.core.errors import AuthenticationError, GatehouseError
+from gateway.core.proofs import METHOD, PATH, PROOF, PROVED
+from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
+from gateway.pipeline.exchange import outcome_of
+from gateway.pipeline.plane import DataPlane
+
+
+async def identified(plane: DataPlane, headers: Headers, peer: Peer, request_id: bytes) -> Principal:
+    """Whose credential these headers hold. A login that fails is recorded, as on the inference paths. Raises AuthenticationError and
+    whatever else the authenticators raise, PermissionDenied for somebody who is stopped."""
+    try:
+        found = plane.current().identity.authenticate(headers, peer)
+        principal = await found if isinstance(found, Awaitable) else found
+        if principal is None:
+            raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+        if peer.trusted:
+            principal = plane.named.of(principal, headers)
+        if plane.standing.active:
+            plane.standing.admit(principal)
+    except GatehouseError as error:
+        record_denial(plane, peer, request_id, error)
+        raise
+    return principal
+
+
+def record_denial(plane: DataPlane, peer: Peer, request_id: bytes, error: GatehouseError) -> None:
+    """Records that somebody unknown was refused, unless that was recorded of this peer just now."""
+    if plane.first_denial(peer.address, error.code, plane.now):
+        plane.current().audit.outcome(
+            OutcomeRecord(time(), request_id.decode(), outcome_of(error), error.status, error.code, peer=peer.address)
+        )
+
+
+def owner_of(principal: Principal) -> str:
+    """The name by which a caller's sockets and bytes are counted."""
+    return f"{principal.tenant}/{principal.kind}/{principal.id}"
+
+
+def proven(headers: Headers) -> None:
+    """Whoever has proved at the beginning to hold a token's key (RFC 9449) need not do so again for each request that follows: a proof is
+    good once, and the connection is the same."""
+    for name in (PROOF, METHOD, PATH):
+        headers.pop(name, None)
+    authorization = headers.get(b"authorization", b"")
+    if PROVED in headers and authorization[:5].lower() == b"dpop ":
+        headers[b"authorization"] = b"Bearer " + authorization[5:]

@@ -1,0 +1,323 @@
+"""The Open Inference Protocol by gRPC: the official client unchanged, and the same policies, limits and records as its REST form."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import yaml
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+from gateway.server.grpc_reflection import descriptor
+from gateway.wire.oip.protobuf import field, fields
+from tests.e2e.adminapi import admin, config
+from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse
+from tests.e2e.test_tensors import double_model
+from tests.fakes.ports import empty_port
+from tests.pki import Authority
+from tests.waiting import until
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import tritonclient.grpc as triton
+    from tritonclient.grpc import service_pb2 as pb
+
+SERVICE = "/inference.GRPCInferenceService/"
+BEARER = {"authorization": f"Bearer {KEY}"}
+
+
+def settings(state_dir: Path, model: Path, **parts: Any) -> dict[str, Any]:
+    listen = {"grpc": "127.0.0.1:0", **parts.pop("listen", {})}
+    model.write_bytes(double_model())
+    made = config(
+        state_dir,
+        1,
+        listen=listen,
+        engines=[{"name": "double", "runtime": "onnx", "model": str(model), "slots": 4}],
+        models=[{"name": "double", "pool": ["double"]}],
+        limits=[{"name": "few", "match": {"tenant": "globex"}, "requests": {"rate": 2, "per": "1h"}}],
+        **parts,
+    )
+    made["identity"]["api_keys"]["static"].append(
+        {"id": "first", "key": "first-key-0123456789abcdef0123456789abcdef", "tenant": "acme", "models": ["double@1"]}
+    )
+    return made
+
+
+def address(gatehouse: Gatehouse) -> str:
+    return until(lambda: next((line[6:] for line in gatehouse.lines if line.startswith("grpc: ")), None), what="the gRPC listener")
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("grpc")
+    with Gatehouse(directory, settings(directory / "state", directory / "double.onnx")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(tensors: Gatehouse) -> Iterator[Any]:
+    made = triton.InferenceServerClient(address(tensors))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def channel(tensors: Gatehouse) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(address(tensors)) as made:
+        yield made
+
+
+def given(rows: int = 2) -> tuple[Any, np.ndarray[Any, Any]]:
+    values = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+    tensor = triton.InferInput("x", [rows, 3], "FP32")
+    tensor.set_data_from_numpy(values)
+    return tensor, values
+
+
+def raw(channel: grpc.Channel, method: str, message: bytes, metadata: Any = (("authorization", f"Bearer {KEY}"),), **options: Any) -> Any:
+    """One call with bytes; the outcome with its code, details and metadata."""
+    call = channel.unary_unary(SERVICE + method)
+    try:
+        answer, done = call.with_call(message, metadata=metadata, timeout=30, **options)
+        return answer, done.trailing_metadata()
+    except grpc.RpcError as error:
+        return error
+
+
+def request(**changes: Any) -> Any:
+    made = pb.ModelInferRequest(model_name="double", id="r1")
+    tensor = made.inputs.add(name="x", datatype="FP32", shape=[1, 3])
+    made.raw_input_contents.append(np.array([1, 2, 3], np.float32).tobytes())
+    for name, value in changes.items():
+        if name in ("shape", "datatype"):
+            made.inputs[0].ClearField(name)
+            getattr(tensor, name).extend(value) if name == "shape" else setattr(tensor, name, value)
+        elif name == "raw":
+            made.ClearField("raw_input_contents")
+            made.raw_input_contents.extend(value)
+        else:
+            setattr(made, name, value)
+    return made
+
+
+def test_the_official_client_unchanged(client: Any, tensors: Gatehouse) -> None:
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.get_server_metadata().name == "gatehouse"
+    assert client.is_model_ready("double", headers=BEARER)
+    described = client.get_model_metadata("double", headers=BEARER)
+    assert (described.inputs[0].name, described.inputs[0].datatype, list(described.inputs[0].shape)) == ("x", "FP32", [-1, 3])
+    tensor, values = given()
+    headers = {**BEARER, "x-request-id": "grpc-1"}
+    answer = client.infer("double", [tensor], outputs=[triton.InferRequestedOutput("y")], headers=headers, request_id="r1")
+    assert np.array_equal(answer.as_numpy("y"), values * 2) and answer.get_response().id == "r1"
+    assert np.array_equal(client.infer("double", [tensor], headers=BEARER).as_numpy("y"), values * 2)
+    outcome = tensors.outcome("grpc-1")
+    assert (outcome["outcome"], outcome["operation"], outcome["model"]) == ("ok", "infer", "double")
+    assert outcome["detail"]["outputs"][0]["shape"] == [2, 3]
+    intent = next(r for r in tensors.audit() if r["kind"] == "intent" and r["request_id"] == "grpc-1")
+    assert intent["principal"] == "test" and intent["detail"]["inputs"][0]["elements"] == 6
+
+
+def test_streams_answer_in_order_and_go_on_after_an_error(client: Any, tensors: Gatehouse) -> None:
+    found: list[tuple[Any, Any]] = []
+    client.start_stream(callback=lambda result, error: found.append((result, error)), headers=BEARER)
+    for number in range(20):
+        tensor, _ = given(number + 1)
+        client.async_stream_infer("nothing" if number == 7 else "double", [tensor], request_id=str(number))
+    until(lambda: len(found) == 20, what="the answers")
+    client.stop_stream()
+    for number, (result, error) in enumerate(found):
+        if number == 7:
+            assert result is None and "does not exist" in error.message()
+        else:
+            assert result.get_response().id == str(number) and result.as_numpy("y").shape == (number + 1, 3)
+
+
+def test_numbers_in_contents_are_taken(channel: grpc.Channel) -> None:
+    made = pb.ModelInferRequest(model_name="double")
+    tensor = made.inputs.add(name="x", datatype="FP32", shape=[1, 3])
+    tensor.contents.fp32_contents.extend([1.5, 2, -3])
+    answer, _ = raw(channel, "ModelInfer", made.SerializeToString())
+    found = pb.ModelInferResponse.FromString(answer)
+    assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [3, 4, -6]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "words"),
+    [
+        ((), "UNAUTHENTICATED", "credential"),
+        ((("authorization", "Bearer wrong"),), "UNAUTHENTICATED", "not valid"),
+        ((("authorization", f"Bearer {KEY}"), ("x-api-key", OTHER_KEY)), "INVALID_ARGUMENT", "two different"),
+        ((("x-api-key", KEY), ("x-api-key", OTHER_KEY)), "INVALID_ARGUMENT", "twice"),
+        ((("authorization", f"Bearer {NARROW_KEY}"),), "NOT_FOUND", "does not exist"),
+        ((("x-api-key", "first-key-0123456789abcdef0123456789abcdef"),), "NOT_FOUND", "does not exist"),
+    ],
+)
+def test_who_may_not(channel: grpc.Channel, metadata: Any, code: str, words: str) -> None:
+    for method, message in (
+        ("ModelInfer", request().SerializeToString()),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="double").SerializeToString()),
+        ("ModelReady", pb.ModelReadyRequest(name="double").SerializeToString()),
+    ):
+        error = raw(channel, method, message, metadata)
+        assert error.code().name == code and words in error.details(), (method, error)
+        assert dict(error.trailing_metadata())["x-gatehouse-code"]
+
+
+def test_access_by_version(channel: grpc.Channel) -> None:
+    key = (("x-api-key", "first-key-0123456789abcdef0123456789abcdef"),)
+    answer, _ = raw(channel, "ModelInfer", request(model_version="1").SerializeToString(), key)
+    assert pb.ModelInferResponse.FromString(answer).model_version == "1"
+    assert raw(channel, "ModelInfer", request(model_version="2").SerializeToString(), key).code().name in ("NOT_FOUND", "PERMISSION_DENIED")
+    assert raw(channel, "ModelInfer", request(model_version="9").SerializeToString()).code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_limits_say_when_to_come_again(channel: grpc.Channel) -> None:
+    key = (("authorization", f"Bearer {OTHER_KEY}"),)
+    _, trailing = raw(channel, "ModelInfer", request().SerializeToString(), key)
+    assert dict(trailing)["x-ratelimit-remaining-requests"] == "1" and dict(trailing)["x-gatehouse-model"] == "double"
+    raw(channel, "ModelInfer", request().SerializeToString(), key)
+    error = raw(channel, "ModelInfer", request().SerializeToString(), key)
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    trailing = dict(error.trailing_metadata())
+    assert trailing["x-gatehouse-code"] == "rate_limit_exceeded" and int(trailing["grpc-retry-pushback-ms"]) > 1000
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"\xff\xff\xff", "the protocol's"),
+        (b"", "does not exist"),
+        (request(shape=[1, 4]).SerializeToString(), "binary_data_size 16"),
+        (request(shape=[-1, 3]).SerializeToString(), "dimensions of zero or more"),
+        (request(shape=[1 << 40, 1 << 40]).SerializeToString(), "elements"),
+        (request(datatype="FP99").SerializeToString(), "a datatype of"),
+        (request(raw=[b"x" * 12, b"y" * 12]).SerializeToString(), "raw_input_contents"),
+        (request(raw=[b"x" * 11]).SerializeToString(), "binary_data_size 12"),
+        (request(raw=[]).SerializeToString(), "binary_data_size 12"),
+        (request(model_name="../../v1/chat").SerializeToString(), "segment"),
+        (request(model_name="double/infer").SerializeToString(), "does not exist"),
+        (field(1, "double") + field(5, field(1, "x") + field(4, field(1, "binary_data_size") + field(2, b"\x10\x05"))), "REST form"),
+    ],
+)
+def test_bad_messages_are_named(channel: grpc.Channel, tensors: Gatehouse, message: bytes, words: str) -> None:
+    error = raw(channel, "ModelInfer", message)
+    assert isinstance(error, grpc.RpcError) and words in error.details(), error
+    assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+
+
+def test_messages_are_bounded_and_nothing_is_inflated(channel: grpc.Channel) -> None:
+    large = request(raw=[b"\x00" * (9 * 1024 * 1024)]).SerializeToString()
+    assert raw(channel, "ModelInfer", large).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    inflating = pb.ModelInferRequest(model_name="double")
+    tensor = inflating.inputs.add(name="x", datatype="INT64", shape=[2_000_000])
+    tensor.contents.int64_contents.extend([0] * 2_000_000)
+    error = raw(channel, "ModelInfer", inflating.SerializeToString())
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "more bytes" in error.details()
+    squeezed = raw(channel, "ModelInfer", request().SerializeToString(), compression=grpc.Compression.Gzip)
+    assert squeezed.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert raw(channel, "NoSuchMethod", b"").code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_health_and_reflection(channel: grpc.Channel) -> None:
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert check(b"") == check(field(1, "inference.GRPCInferenceService")) == b"\x08\x01"
+    with pytest.raises(grpc.RpcError) as error:
+        check(field(1, "other"))
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    assert next(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")) == b"\x08\x01"
+    ask = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    answers = list(ask(iter([field(7, ""), field(4, "inference.GRPCInferenceService"), field(4, "nothing")])))
+    assert b"inference.GRPCInferenceService" in answers[0] and descriptor() in answers[1]
+    assert any(number == 7 for number, _, _ in fields(memoryview(answers[2])))
+
+
+def test_the_description_is_that_of_the_official_client() -> None:
+    file = descriptor_pb2.FileDescriptorProto.FromString(descriptor())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    ours = pool.FindFileByName(file.name).message_types_by_name
+    assert len(ours) == 15
+    for name, message in [*ours.items(), *((inner.full_name[10:], inner) for each in ours.values() for inner in each.nested_types)]:
+        theirs = pb.DESCRIPTOR.pool.FindMessageTypeByName(f"inference.{name}")
+        for own in message.fields:
+            other = theirs.fields_by_name[own.name]
+            assert (own.number, own.type, own.is_repeated) == (other.number, other.type, other.is_repeated), f"{name}.{own.name}"
+
+
+def test_a_deadline_and_a_client_that_cancels_free_the_engine(channel: grpc.Channel, tensors: Gatehouse) -> None:
+    call = channel.unary_unary(SERVICE + "ModelInfer")
+    with pytest.raises(grpc.RpcError) as error:
+        call(request().SerializeToString(), metadata=(("authorization", f"Bearer {KEY}"),), timeout=0.0005)
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    for _ in range(20):
+        call.future(request().SerializeToString(), metadata=(("authorization", f"Bearer {KEY}"),)).cancel()
+    until(lambda: tensors.metric("gatehouse_in_flight") == 0 and tensors.metric("gatehouse_held_bytes") == 0, what="the end of all calls")
+    assert raw(channel, "ModelInfer", request().SerializeToString())[0]
+
+
+def test_a_revoked_key_counts_no_more_on_an_open_channel_and_stream(channel: grpc.Channel, client: Any, tensors: Gatehouse) -> None:
+    with admin(tensors) as asking:
+        made = asking.post("/keys", json={"tenant": "acme", "models": ["*"]}).json()
+        key = (("authorization", f"Bearer {made['secret']}"),)
+        found: list[Any] = []
+        client.start_stream(callback=lambda result, error: found.append(error), headers=dict(key))
+        client.async_stream_infer("double", [given()[0]])
+        until(lambda: found == [None], what="an answer")
+        asking.post(f"/keys/{made['id']}/revoke").raise_for_status()
+        late = time.monotonic() + 1
+        while not isinstance(error := raw(channel, "ModelInfer", request().SerializeToString(), key), grpc.RpcError):
+            assert time.monotonic() < late
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        client.async_stream_infer("double", [given()[0]])
+        until(lambda: len(found) == 2, what="the second answer")
+        assert "UNAUTHENTICATED" in found[1].message()
+        client.stop_stream()
+
+
+def test_tls_workers_reload_and_drain(launch: Callable[..., Gatehouse], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.server()
+    with empty_port() as port:
+        made = settings(
+            tmp_path / "state",
+            tmp_path / "double.onnx",
+            listen={"grpc": f"127.0.0.1:{port}", "tls": {"cert": server.cert, "key": server.key}},
+        )
+    gatehouse = launch(made)
+    gatehouse.arguments = ["--workers", "2"]
+    gatehouse.start()
+    credentials = grpc.ssl_channel_credentials(Path(authority.cert).read_bytes())
+    failures: list[Any] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+                for _ in range(5):
+                    if isinstance(outcome := raw(channel, "ModelInfer", request().SerializeToString()), grpc.RpcError):
+                        failures.append(outcome)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        before = gatehouse.metric("gatehouse_config_version")
+        changed = {**made, "models": [{**made["models"][0], "aliases": ["twice"]}]}
+        gatehouse.file.write_text(yaml.safe_dump(changed))
+        gatehouse.process.send_signal(1)  # type: ignore[union-attr]
+        until(lambda: gatehouse.metric("gatehouse_config_version") > before, what="the reload")
+    finally:
+        stop.set()
+    asking.join(60)
+    assert failures == []
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as plain:
+        assert raw(plain, "ModelInfer", request().SerializeToString()).code() is grpc.StatusCode.UNAVAILABLE
+    assert gatehouse.stop() == 0
