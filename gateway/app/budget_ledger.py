@@ -30,6 +30,9 @@ from gateway.limits.ticker import Ticker
 
 COUNTERS: Final = 10_000
 MADE_FULL: Final = "since"
+STEP: Final = 5.0
+"""Seconds by which clocks may be apart before the times of the log say too little to give anything back by them."""
+STEPPED: Final = "the clock of this replica has stepped, or is not that of Redis: its log does not say what counts in which window"
 CLOCKS: Final = 2.0
 """Seconds by which the clock of Redis and those of the log may differ, with what is rounded: a rate refills meanwhile."""
 Amounts = dict[Key, int]
@@ -87,6 +90,9 @@ class BudgetLedger:
                     left.append({"limit": tally.limit.name, "reason": UNSURE})
                     continue
                 back: Amounts = {}
+                if there is not None and tally.meter.budget is not None and max(there.apart, processes.stepped) > STEP:
+                    left.append({"limit": tally.limit.name, "reason": STEPPED})
+                    continue
                 if there is not None:
                     back, done = await there.settle(tally, processes)
                     whole = whole and done

@@ -82,9 +82,10 @@ class _Opened(msgspec.Struct):
 
 class Processes:
     """Processes that counted in Redis and have ended, as the log names them. ended: it has all of their requests. lost: nobody has the log,
-    and it has not been recovered yet."""
+    and it has not been recovered yet. stepped: by so many seconds at most the clock of the log went back: its times say little then."""
 
     def __init__(self) -> None:
+        self.stepped = 0.0
         self.ended: set[str] = set()
         self.lost: set[str] = set()
 
@@ -280,6 +281,7 @@ class _Reading:
         self._process: str | None = None
         self._open: dict[str, list[tuple[Intent, int]]] = {}
         self._kinds: dict[tuple[str, str], str] = {}
+        self._newest = 0.0
 
     def skip(self, number: int) -> None:
         """A segment in which nothing counts."""
@@ -344,6 +346,9 @@ class _Reading:
     def _outcome(self, line: Line) -> None:
         intent, run = None, self._run
         self._unsure(line.unopened)
+        if line.time < self._newest:
+            self._processes.stepped = max(self._processes.stepped, self._newest - line.time)
+        self._newest = max(self._newest, line.time)
         if not (line.peer or line.early) and (same_id := self._open.get(line.request_id)) is not None:
             intent, run = same_id.pop(0)
             if not same_id:

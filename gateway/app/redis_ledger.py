@@ -8,6 +8,7 @@ admitted and a process never heard of comes back once that has been unchanged fo
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -48,6 +49,8 @@ class InRedis:
         self._book, self._limit, self._meter, self._replica, self._shape = book, limit, meter, replica, Shape(limit)
         self._index = [one.name for one in self._shape.meters].index(meter.name)
         self._seen, self._took, self._now, self._still = seen, took, now, still
+        self.apart = 0.0
+        """Seconds between our clock and that of Redis."""
         fresh = {(bucket, who): one.units for bucket, whose in took.items() for who, one in whose.items()}
         for place in [place for place in still if place not in fresh]:
             del still[place]
@@ -60,8 +63,11 @@ class InRedis:
         """Raises Overloaded while Redis is away."""
         shape = Shape(limit)
         now = await book.now()
+        apart = abs(now / 1_000_000 - time.time())
         took = await book.took(shape, meter, replica, now) if meter.budget is not None else {}
-        return cls(book, limit, meter, replica, dict(await book.all_of(shape, MOST)), took, now, still)
+        made = cls(book, limit, meter, replica, dict(await book.all_of(shape, MOST)), took, now, still)
+        made.apart = apart
+        return made
 
     def tally(self, now: float) -> Tally:
         """What the log is to be read into."""

@@ -263,6 +263,17 @@ def test_what_may_not_count_is_told_apart(store: Store, tmp_path: Path) -> None:
     assert sum(portion.used.values()) == 1111 and all(slice == int(now / 10080) or slice == int(now / 10080) - 1 for slice in portion.used)
 
 
+def test_a_clock_that_went_back_is_seen(store: Store, tmp_path: Path) -> None:
+    log = started(tmp_path, store, "p")
+    log.spend(1)
+    log.spend(1)
+    assert shares(tmp_path, DAY)[1].stepped < 1.0
+    now = SystemClock().wall()
+    facts: dict[str, Any] = {"tenant": "t", "principal": "k", "model": "m", "operation": "chat", "charged": True, "attempts": 1}
+    log.writer.write([OutcomeRecord(now - 3600.0, "early", "ok", 200, prompt_tokens=1, peer="192.0.2.1", **facts)])
+    assert 3599.0 < shares(tmp_path, DAY)[1].stepped < 3700.0
+
+
 def test_a_process_that_began_before_what_is_read_is_known_by_its_segment(store: Store, tmp_path: Path) -> None:
     log = started(tmp_path, store, "p")
     log.spend(1)
