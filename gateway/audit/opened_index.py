@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from gateway.audit.entries import NUMBERS, Entry, entries_of
 from gateway.audit.index import SECONDS, Index, reading, search
-from gateway.audit.lines import texts_at
-from gateway.audit.opening import Opener
+from gateway.audit.lines import LinesAt
+from gateway.audit.opening import SEALED, Opener
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment, segment_time
@@ -38,6 +38,8 @@ LATER: Final = 3600.0
 CLEAR: Final = frozenset({"tenant", "outcome", "event", "writer"})
 """Texts of an entry that are in the clear."""
 _HIDDEN: Final = tuple(name for name in TEXTS if name not in CLEAR)
+_START: Final = 96
+"""Bytes of a line that have its time."""
 _BLOCK: Final = 256
 """Lines between which other threads get their turn."""
 
@@ -46,15 +48,14 @@ def search_opened(path: Path, asked: AuditSearch, directory: Path, opener: Opene
     """As gateway.audit.index.search, with the records in `directory` opened. Raises GatehouseError where their keys cannot be had now."""
     found = search(path, asked, seconds)
     conditions = {name: getattr(asked, name) for name in _HIDDEN if getattr(asked, name) is not None}
-    if conditions:
-        found = _merged(found, _matching(path, asked, conditions, directory, opener, seconds), asked.limit)
-    shown = [_completed(entry, directory, opener) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
+    with closing(LinesAt(directory, opener)) as lines:
+        if conditions:
+            found = _merged(found, _matching(path, asked, conditions, lines, seconds), asked.limit)
+        shown = [_completed(entry, lines) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
     return [{name: value for name, value in entry.items() if name not in ("sealed", "-opened")} for entry in shown]
 
 
-def _matching(
-    path: Path, asked: AuditSearch, conditions: dict[str, str], directory: Path, opener: Opener, seconds: float
-) -> Iterator[dict[str, Any]]:
+def _matching(path: Path, asked: AuditSearch, conditions: dict[str, str], lines: LinesAt, seconds: float) -> Iterator[dict[str, Any]]:
     """The sealed entries that fit, the newest first."""
     wide = replace(asked, **dict.fromkeys(conditions), limit=MOST + 1)
     for number, entry in enumerate(search(path, wide, seconds, sealed=True)):
@@ -62,7 +63,7 @@ def _matching(
             raise AuditSearchTooLong(f"the search would open more than {MOST} encrypted records: narrow it by tenant or time")
         if number % _BLOCK == 0:
             sleep(0)
-        opened = _completed(entry, directory, opener)
+        opened = _completed(entry, lines)
         if all(_fits(storable(str(opened.get(name, ""))), storable(text)) for name, text in conditions.items()):
             yield opened
 
@@ -78,10 +79,9 @@ def _merged(first: list[dict[str, Any]], second: Iterator[dict[str, Any]], limit
     return sorted(both, key=lambda entry: (entry["time"], entry["id"]), reverse=True)[:limit]
 
 
-def _completed(entry: dict[str, Any], directory: Path, opener: Opener) -> dict[str, Any]:
+def _completed(entry: dict[str, Any], lines: LinesAt) -> dict[str, Any]:
     """An entry with what its records hold."""
-    lines = texts_at(directory, entry["writer"], entry["place"], opener)
-    found, outcomes = entries_of(Position(entry["writer"]), b"".join(lines))
+    found, outcomes = entries_of(Position(entry["writer"]), b"".join(lines(entry["writer"], entry["place"])))
     one: Entry | None = next(iter([*found, *outcomes]), None)
     told = {} if one is None else {name: value for name in (*TEXTS, *NUMBERS) if name != "sealed" and (value := getattr(one, name))}
     return {**entry, **told, "-opened": True}
@@ -100,7 +100,7 @@ def summary_opened(
         left = MOST_REPORTED
         for writer, segments in list_segments(directory).items():
             for number, name in _of_period(segments, since, until):
-                left = _add(index, writer, number, name, opener, left)
+                left = _add(index, writer, number, name, opener, left, (since - LATER, until + LATER))
         return summary_of(index.db, since, until, tenants)
     finally:
         index.close()
@@ -117,10 +117,20 @@ def _of_period(segments: list[tuple[int, Path]], since: float, until: float) -> 
                 return
 
 
-def _add(index: Index, writer: str, number: int, path: Path, opener: Opener, left: int) -> int:
+def _time(line: bytes) -> float:
+    """When a sealed line was written, which is in the clear."""
+    found = line[:_START].partition(b'"time":')[2].partition(b",")[0]
+    try:
+        return float(found)
+    except ValueError:
+        return 0.0
+
+
+def _add(index: Index, writer: str, number: int, path: Path, opener: Opener, left: int, period: tuple[float, float]) -> int:
     place = Position(writer, number, 0)
     with open_segment(path) as file:
         while lines := list(islice(file, _BLOCK)):
+            lines = [line for line in lines if SEALED not in line or period[0] <= _time(line) <= period[1]]
             left -= len(lines)
             if left < 0:
                 raise AuditSearchTooLong(f"the report would open more than {MOST_REPORTED} lines: choose a shorter period")
