@@ -31,12 +31,18 @@ import uvloop
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place, where there is a build of these sources
 from gateway.app.compiled import active
 from gateway.audit.broker import AuditBroker
+from gateway.audit.keyring import KeyRing
+from gateway.audit.opening import CLOSED
+from gateway.core.audit_specs import EncryptionSpec, MasterSpec
+from gateway.core.secret import Secret
 from gateway.core.specs import AuditSpec
+from gateway.core.tasks import TaskOwner
 from gateway.core.types import IntentRecord, OutcomeRecord
+from gateway.core.vault import DataKeyGiven
 
 BODY = json.dumps({"model": "demo-chat", "messages": [{"role": "user", "content": "What is a circuit breaker? " * 8}]}).encode()
 ANSWER = b"x" * 800
-MODES = ("none", "async", "write", "fsync")
+MODES = ("none", "async", "write", "fsync", "async+record", "write+record", "fsync+record")
 SLICE = 0.1
 
 
@@ -155,6 +161,19 @@ Slice = tuple[float, float, int, int, int]
 """Seconds, CPU seconds, requests, batches, records."""
 
 
+async def given_key(tenant: str) -> DataKeyGiven:
+    return DataKeyGiven(id=f"dk-{tenant}", tenant=tenant, version=1, key=Secret("ab" * 32), seconds=86400.0)
+
+
+def broker_of(mode: str, state_dir: str) -> AuditBroker:
+    """mode: a durability, or with `+record` behind it one with whole records encrypted."""
+    durability, _, scope = mode.partition("+")
+    encryption = EncryptionSpec(scope="record", master=MasterSpec(file="unused")) if scope else None
+    broker = AuditBroker(AuditSpec(durability=durability, encryption=encryption), state_dir)  # type: ignore[arg-type]
+    broker.encrypt(KeyRing(given_key, TaskOwner("keys")), CLOSED)
+    return broker
+
+
 def serve(pipe: Connection, modes: list[str], seconds: float, shared: Shared, core: int, state_dir: str) -> None:
     """The server process: tells its port, waits for the load, measures slices of all modes in turns, tells them."""
     os.sched_setaffinity(0, {core})
@@ -163,7 +182,7 @@ def serve(pipe: Connection, modes: list[str], seconds: float, shared: Shared, co
         loop = asyncio.get_running_loop()
         brokers: dict[str, AuditBroker | None] = {}
         for mode in modes:
-            brokers[mode] = None if mode == "none" else AuditBroker(AuditSpec(durability=mode), f"{state_dir}/{mode}")  # type: ignore[arg-type]
+            brokers[mode] = None if mode == "none" else broker_of(mode, f"{state_dir}/{mode}")
             if broker := brokers[mode]:
                 await broker.start()
         server = await loop.create_server(lambda: Client(shared), "127.0.0.1", 0)
