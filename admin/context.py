@@ -362,6 +362,11 @@ async def noted(tenant: str, user: str) -> None:
     """For a composition that notes no logins."""
 
 
+def unscaled() -> dict[str, Any]:
+    """For a composition without engines."""
+    return {"pools": [], "engines": []}
+
+
 async def at_once(seconds: float) -> bool:
     """For a composition in which a change is in force when its write is done."""
     return True
@@ -418,4 +423,5 @@ class Ports:
     note_login: Callable[[str, str], Awaitable[None]] = noted
     texts: TextControl | None = None
     holds: HoldControl | None = None
+    scaling: Callable[[], dict[str, Any]] = unscaled
     clock: Clock = field(default_factory=SystemClock)

@@ -76,6 +76,7 @@ FIELDS: Final = MappingProxyType(
         ("engines", "api_key"): "engines:upstream",
         ("engines", "headers"): "engines:upstream",
         ("engines", "tls"): "engines:upstream",
+        ("engines", "dns"): "engines:upstream",
     }
 )
 """Fields that need a permission of their own: to be set to anything but the default, or to be read if the permission is a reading one."""

@@ -6,14 +6,9 @@ Each sidecar is a child whose standard input is its lifeline: when this process 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
-import shutil
-import stat
-import tempfile
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +17,17 @@ from engines.host.lifecycle import backoff, on_demand
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.process import SidecarProcess, within
 from engines.host.replacement import OnEvent, Replacement, replace
+from engines.host.sockets import Sockets
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import EngineChangeFailed, GatehouseError
+from gateway.core.places import is_copy
 from gateway.core.plugins import Table
 from gateway.core.ports import EngineTraffic
 from gateway.core.specs import EngineSpec
 from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.engines")
-MAX_SOCKET_PATH = 99
-SOCKET = "s.sock"
 DRAIN_SECONDS = 30.0
 RESTORE_SECONDS = 120.0
 """How long a failed change waits for an engine that it had stopped. The engine is restarted until it runs in any case."""
@@ -40,6 +35,8 @@ ABORT_SECONDS = DRAIN_SECONDS + RESTORE_SECONDS + 30.0
 """How long an abort waits for the change to end: it may have to restart a process that was stopped first."""
 IDLE_SECONDS = 0.5
 """Between two checks for idle engines."""
+FOR_GOOD = 1e9
+"""Seconds: a copy comes when whoever scales its engine says so, and not for a request."""
 ROOM_IDLE_SECONDS = 10.0
 """Only engines idle for this long make room for another, so that two that do not fit together do not evict each other in turn."""
 
@@ -61,6 +58,7 @@ class Supervisor:
     ) -> None:
         self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
         self._runtimes = runtimes
+        self._sockets = Sockets(state_dir)
         self.clock: Clock = clock or SystemClock()
         self._ledger = ledger or MemoryLedger(runtimes=runtimes)
         self._processes: dict[str, SidecarProcess] = {}
@@ -113,7 +111,10 @@ class Supervisor:
         self._generation = held.generation
         for spec in held.unloaded:
             self._specs[spec.name] = spec
-            self.traffic.engine_down(spec.name, "unloaded by an operator")
+            if is_copy(spec.name):
+                self._rest(spec.name, "not needed now")
+            else:
+                self.traffic.engine_down(spec.name, "unloaded by an operator")
         for one in held.sidecars:
             process = SidecarProcess(
                 self._runtimes[one.spec.runtime], one.spec, Path(one.socket), self._state_dir, self.traffic, self.on_event, self._ledger,
@@ -126,6 +127,11 @@ class Supervisor:
 
     def specs(self) -> dict[str, EngineSpec]:
         return dict(self._specs)
+
+    def runs(self, engine: str) -> bool:
+        """Whether its process is there, or starts, and has not been asked to end."""
+        process = self._processes.get(engine)
+        return process is not None and process.wanted
 
     def models(self) -> set[tuple[str, str]]:
         """(engine, path of its model) of every known engine and of every process that starts, runs or ends."""
@@ -179,7 +185,9 @@ class Supervisor:
             self._amend(spec)
 
     def _comes_now(self, spec: EngineSpec) -> bool:
-        """Whether the change starts an engine that is not running: an eager one that is new or was lazy before."""
+        """Whether the change starts an engine that is not running: an eager one that is new or was lazy before, and no copy."""
+        if is_copy(spec.name):
+            return False
         known = self._specs.get(spec.name)
         return spec.lifecycle.load == "eager" and (known is None or known.lifecycle.load == "lazy")
 
@@ -192,6 +200,8 @@ class Supervisor:
         if (process is None or not process.wanted) and on_demand(spec):
             self._load_failures.pop(spec.name, None)
             self.traffic.engine_unloaded(spec.name, "not loaded yet")
+        elif (process is None or not process.wanted) and is_copy(spec.name):
+            self._rest(spec.name, "not needed now")
 
     async def _discard(self, started: list[SidecarProcess], before: dict[str, EngineSpec]) -> None:
         """Stops what a failed change has started, so that the same change can be tried again."""
@@ -222,27 +232,8 @@ class Supervisor:
 
     def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
         self._generation += 1
-        row, socket = self._runtimes[spec.runtime], self._socket(spec.name)
+        row, socket = self._runtimes[spec.runtime], self._sockets.new(spec.name, self._generation)
         return SidecarProcess(row, spec, socket, self._state_dir, self.traffic, self.on_event, self._ledger, **how)
-
-    def _socket(self, name: str) -> Path:
-        """A socket path that is new for each process and short enough for the kernel. Each has a folder of its own, the only one that its
-        sidecar may write to: none can put a socket of its own in the place of another's."""
-        short = hashlib.sha256(f"{self._state_dir}/{name}".encode()).hexdigest()[:8]
-        plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:24]
-        path = self._state_dir / "run" / f"{plain}-{short}-{self._generation}" / SOCKET
-        if len(str(path).encode()) > MAX_SOCKET_PATH:
-            path = self._elsewhere() / path.parent.name / SOCKET
-            _take(self._elsewhere(), name)
-        shutil.rmtree(path.parent, ignore_errors=True)  # of a supervisor that was killed
-        path.parent.mkdir(mode=0o700, parents=True)
-        path.parent.parent.chmod(0o700)
-        return path
-
-    def _elsewhere(self) -> Path:
-        """Where sockets go if the state directory's path is too long for them."""
-        key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"gatehouse-{key}"
 
     # --- replacing: engines.host.replacement.House
 
@@ -310,11 +301,11 @@ class Supervisor:
         self._known(engine)
         await self._own(self._load(engine), "load")
 
-    async def unload(self, engine: str, *, force: bool = False) -> None:
+    async def unload(self, engine: str, *, force: bool = False, reason: str = "unloaded by an operator") -> None:
         """Drains and stops an engine; it stays known and can be loaded again. Raises GatehouseError if it is pinned, unless forced."""
         if self._known(engine).lifecycle.pinned and not force:
             raise _pinned(engine)
-        await self._own(self._unload(engine, "unloaded by an operator"), "unload")
+        await self._own(self._unload(engine, reason), "unload")
 
     async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
         """Replaces the processes of engines without losing a request, all or none. Starts those that are not running."""
@@ -379,6 +370,8 @@ class Supervisor:
         if on_demand(spec) and not self._closing:
             reason = self._processes[spec.name].reason_code or error.code
             self.traffic.engine_unloaded(spec.name, error.message, reason, LOAD_PAUSE * backoff(failures))
+        elif is_copy(spec.name) and not self._closing:
+            self._rest(spec.name, error.message, self._processes[spec.name].reason_code or error.code)
 
     async def _unload(self, engine: str, reason: str, *, idle: float | None = None) -> None:
         """idle: unload only if nobody has needed it for this many seconds."""
@@ -394,8 +387,13 @@ class Supervisor:
             self.on_event("engine_unloaded", engine, {"version": spec.version, "reason": reason})
             if on_demand(spec):
                 self.traffic.engine_unloaded(engine, reason)
+            elif is_copy(engine):
+                self._rest(engine, reason)
             else:
                 self.traffic.engine_down(engine, reason)
+
+    def _rest(self, copy: str, reason: str, code: str | None = None) -> None:
+        self.traffic.engine_unloaded(copy, reason, code, FOR_GOOD)
 
     async def _reload(self, engines: Sequence[str], stop_first: bool) -> None:
         async with self._changing(engines):
@@ -472,27 +470,11 @@ class Supervisor:
         everything = {*self._processes.values(), *self._candidates}
         await asyncio.gather(*(process.stop(timeout) for process in everything))
         await self._owner.aclose()
-        with suppress(OSError):  # it was never made, or belongs to somebody else
-            for folder in self._elsewhere().iterdir():
-                shutil.rmtree(folder, ignore_errors=True)
-            self._elsewhere().rmdir()
+        self._sockets.clear()
 
 
 LOAD_PAUSE = 10.0
 """Factor on `lifecycle.backoff` for failed loads: the next attempt comes after 5 s, then 10, 20 ... 300."""
-
-
-def _take(directory: Path, engine: str) -> None:
-    """Makes a directory below a folder that everybody may write to. Raises EngineChangeFailed if somebody else owns it already: its
-    owner could replace an engine's socket."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise EngineChangeFailed(
-            f"engine {engine!r}: {directory}, for the sockets as the path of state_dir is too long for them, belongs to somebody else; "
-            "remove it, set TMPDIR to a folder of your own or choose a shorter state_dir",
-            engine=engine,
-        )
 
 
 def _pinned(engine: str) -> GatehouseError:

@@ -13,11 +13,13 @@ from typing import TypeVar
 
 from gateway.app import model_files
 from gateway.app.certificates import Certificates, check_files
+from gateway.app.discovery import Discovery
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.snapshots import Built, Plan, SnapshotBuilder
 from gateway.app.store_link import StoreLink, touches_configuration
 from gateway.config.convert import PluginSchemas
+from gateway.config.expand import merged_with_copies, with_copies
 from gateway.config.load import Loaded, load, parse
 from gateway.config.reload import Reloader, Steps
 from gateway.core.errors import ConfigError, EngineChangeFailed
@@ -60,6 +62,7 @@ class Changes:
         events: Events,
         metrics: Metrics,
         owner: TaskOwner,
+        discovery: Discovery,
     ) -> None:
         self._loaded = self._read = loaded
         self._environ, self._schemas = environ, schemas
@@ -75,6 +78,7 @@ class Changes:
         self.lagging = False
         """Whether the store's part could not be put into force when that was tried last."""
         fleet.on_change = self.refresh
+        self._discovery = discovery
 
     async def start(self) -> Built:
         """Builds the first configuration, which `begin` puts into force. Raises ConfigError."""
@@ -163,14 +167,15 @@ class Changes:
 
     async def _build(self, spec: ConfigSpec) -> Built:
         file = self._resolve(spec)
-        merged = await self._link.additions.merged(file)
-        plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged))
+        merged = merged_with_copies(await self._link.additions.merged(file))
+        places = await self._discovery.places(merged)
+        plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places)
         return await self._builder.build(plan, self._built)
 
     def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
         """The file's part with its models found. A file that was read again gives failed sidecars of the store another try."""
         if self._resolved is None or self._resolved[0] is not spec:
-            self._resolved = (spec, model_files.resolve(spec, self._base))
+            self._resolved = (spec, with_copies(model_files.resolve(spec, self._base)))
             self._fleet.reconciler.retry()
         return self._resolved[1]
 
@@ -204,6 +209,7 @@ class Changes:
 
     def _swap(self, built: Built) -> None:
         self._built = built
+        self._discovery.keep(built.merged)
         for hear in self.on_swap:
             hear(built)
         self.reloader.watch(built.snapshot.spec.watch)

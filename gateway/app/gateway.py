@@ -24,7 +24,9 @@ from gateway.app.budget_runs import BudgetRuns
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.countries import Countries
+from gateway.app.discovery import Discovery
 from gateway.app.durable_limits import DurableLimits
+from gateway.app.endpoint_loads import Loads
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
@@ -39,6 +41,7 @@ from gateway.app.process_gauges import ProcessGauges
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
+from gateway.app.scaling import Scaling
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shared_proofs import OnFailure, SharedProofs
 from gateway.app.shipping import Shipping, obey, recovery
@@ -140,11 +143,13 @@ class Gateway:
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         self.policy_texts = PolicyTexts(Path(spec.state_dir), schemas, self.events, self._owner)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
+        self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), self.events.record)
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
-        self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
+        self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner, self.discovery)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
+        self.scaling = self._scaling()
         self.observing = Observing(self.plane, spec.telemetry, self.replica, self._owner)
         self._measure(parts)
 
@@ -159,6 +164,18 @@ class Gateway:
         self.audit.encrypt(None if vault is None else vault.ring, self.opener)
         if vault is not None:
             vault.settle = self.usage.count
+
+    def _scaling(self) -> Scaling:
+        """Advises how many replicas there should be, and has copies of sidecars follow."""
+        fleet, mirror = self.fleet, self.fleet.mirror
+        return Scaling(
+            lambda: self.changes.in_force.stated,
+            lambda: {entry.name: entry for entry in self.plane.current().models.values()}.values(),
+            Loads(fleet.registry, mirror),
+            lambda entry: entry.route.backlog if mirror is None else mirror.queued(entry.name),
+            fleet.supervisor,
+            SystemClock(),
+        )
 
     def _watch_refusals(self) -> None:
         """What is told of floods of denials and refused connections."""
@@ -191,6 +208,8 @@ class Gateway:
             self.keeping,
             self.holds,
             self.observing,
+            self.scaling,
+            self.discovery,
             ProcessGauges(self.plane, "control"),
         )
         self.metrics.gauges += [part.collect for part in ours]
@@ -284,11 +303,14 @@ class Gateway:
         await self.fleet.start_engines(self.changes.in_force)
         interpreter.tune(self._owner)
         self.fleet.watch_pressure()
+        self.scaling.start()
 
     async def aclose(self, *, engines: bool = True) -> None:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before. engines: whether the sidecars end
         too; not if another program has taken them over."""
         snapshot = self.plane.snapshot
+        await self.scaling.aclose()
+        await self.discovery.aclose()
         if engines:
             await self.fleet.stop_engines((self.spec if snapshot is None else snapshot.spec).listen.drain_timeout)
         else:

@@ -52,7 +52,7 @@ class PolicyTexts:
 
     async def _keep(self, built: Built) -> None:
         snapshot = built.snapshot
-        digest = await asyncio.to_thread(self._write, snapshot.spec)
+        digest = await asyncio.to_thread(self._write, built.stated)
         self._events.record(POLICY_EVENT, "policies", {"version": snapshot.version, "sha256": digest})
 
     def _write(self, spec: ConfigSpec) -> str:

@@ -152,6 +152,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         logins=lambda: logins(plane.current().spec),
         prices=lambda: {entry.name: entry.prices for entry in plane.current().models.values() if entry.prices is not None},
         note_login=link.note_login,
+        scaling=gateway.scaling.view,
     )
 
 

@@ -14,7 +14,7 @@ from gateway.app.changes import Changes
 from gateway.app.fleet import Fleet
 from gateway.app.plugins import Plugins
 from gateway.app.store_link import StoreLink
-from gateway.app.upstreams import check_upstream
+from gateway.app.upstreams import check_address, check_upstream
 from gateway.config.convert import with_plain_settings
 from gateway.config.limits import check_limit
 from gateway.core.errors import ConfigError
@@ -55,7 +55,9 @@ class ResourceCheck:
                 raise ConfigError(f"then {which!r} of the {other} could not be used: {error}", path="name")
         if kind == "engines":
             engine = next(e for e in after.spec.engines if e.name == name)
-            if engine.url is not None:
+            if engine.url is not None and engine.dns is not None:
+                check_address(engine.url, file.store.upstreams)  # where the name leads is checked with each answer
+            elif engine.url is not None:
                 await check_upstream(engine.url, file.store.upstreams)
             else:
                 await asyncio.to_thread(self._fleet.find_model, engine.model or "")

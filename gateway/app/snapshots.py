@@ -13,6 +13,7 @@ from gateway.app.countries import Countries
 from gateway.app.parts import NONE, Parts, PartsBuilder
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.store_link import StoreLink
+from gateway.config.expand import Places, expanded
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
 from gateway.core.ports import AuditLog, Limiter
@@ -43,6 +44,8 @@ class Built:
     merged: Merged
     parts: Parts
     sidecars: Target
+    stated: ConfigSpec
+    """The settings in force before names were resolved and pools extended to copies (gateway.config.expand)."""
 
     @property
     def stored_engines(self) -> frozenset[str]:
@@ -52,12 +55,13 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be built. file, merged, sidecars: as in `Built`."""
+    """What is to be built. file, merged, sidecars: as in `Built`. places: where the names of engines lead."""
 
     version: int
     file: ConfigSpec
     merged: Merged
     sidecars: Target = field(default_factory=Target)
+    places: Places = field(default_factory=dict)
 
     def in_force(self) -> ConfigSpec:
         """The settings that can be in force now: sidecars of the store keep theirs until their processes have followed."""
@@ -100,11 +104,12 @@ class SnapshotBuilder:
 
     async def build(self, plan: Plan, before: Built | None) -> Built:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
-        spec = plan.in_force()
+        stated = plan.in_force()
+        spec = expanded(stated, plan.places)
         access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file)
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))
-        return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars)
+        return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars, stated)
 
     async def check(self, file: ConfigSpec, merged: Merged, before: Built) -> None:
         """What `build` would refuse, as far as that shows without starting anything. Raises ConfigError."""

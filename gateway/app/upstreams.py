@@ -48,6 +48,23 @@ async def check_upstream(url: str, allowed: Sequence[str]) -> None:
         _check_ip(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]), allowed)
 
 
+def permitted(host: str, networks: Sequence[str], url: str, upstreams: Sequence[str] | None) -> bool:
+    """Whether an engine may be at an address to which its name leads. networks: those of `dns`; when empty, everything but this machine and
+    its links. upstreams: `store.upstreams`, for an engine of the store at this url; None for one of the file. A pattern there that fits the
+    name leaves the address to `networks`."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    try:
+        _check_ip(address, networks)
+        if upstreams is not None and check_address(url, upstreams) is not None:
+            _check_ip(address, upstreams)
+    except ConfigError:
+        return False
+    return True
+
+
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     try:
         return ipaddress.ip_network(text, strict=False)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from gateway.config import approval_rules, audit_rules, label_rules, telemetry_rules
+from gateway.config import approval_rules, audit_rules, fleet_rules, label_rules, telemetry_rules
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
@@ -198,6 +198,7 @@ def _upstreams(spec: ConfigSpec, error: ErrorAt) -> None:
 
 def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
     """Checks the settings of one engine against one another."""
+    fleet_rules.check(spec, path, error)
     if spec.runtime != "external":
         if spec.model is None:
             raise error(path, f"'model' is missing; an engine with the runtime {quoted(spec.runtime)} needs the path of its model")

@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+EngineName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}([~@][A-Za-z0-9.:\[\]_-]{1,300})?$")]
+"""Of an engine, of its copy (`chat~2`), or of one of its addresses (`vllm@10.0.0.5:8000`). Only the first kind can be configured."""
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
 Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
 """Seconds, more than zero: a deadline or a period."""

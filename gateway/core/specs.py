@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
+from gateway.core.fleet_specs import DnsSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
@@ -41,7 +42,7 @@ from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, 
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.retention_specs import CopySpec, RetentionSpec
 from gateway.core.secret import Secret
-from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
+from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, EngineName, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 from gateway.core.telemetry_specs import ExporterSpec, TelemetrySpec, TracesSpec
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "ConfigSpec",
     "CorsSpec",
     "CostCentreSpec",
+    "DnsSpec",
     "EngineCostSpec",
     "EngineSpec",
     "ExporterSpec",
@@ -96,6 +98,7 @@ __all__ = [
     "RollingSpec",
     "RolloutSpec",
     "RoutingSpec",
+    "ScaleSpec",
     "Seconds",
     "SessionsSpec",
     "SidecarSpec",
@@ -216,13 +219,15 @@ class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HealthSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Active probing and passive outlier detection for an endpoint."""
+    """Active probing and passive outlier detection for an endpoint. metrics: where an external engine tells its load, a path or :PORT/path;
+    null: it is not asked."""
 
     interval: Timeout = 1.0
     timeout: Timeout = 2.0
     rise: Positive = 1
     fall: Positive = 3
     path: str | None = None
+    metrics: Annotated[str, Meta(pattern=r"^(:[0-9]{1,5})?/[!-~]{0,256}$")] | None = "/metrics"
     slow_start: Seconds = 0.0
 
 
@@ -263,9 +268,10 @@ class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server (`external`).
-    clearance: labels of data that it may see, `*` for all; by default a sidecar all, an external engine none."""
+    clearance: labels of data that it may see, `*` for all; by default a sidecar all, an external engine none. A name with ~ or @ is that of
+    a copy or of one address (gateway.config.expand)."""
 
-    name: Name
+    name: EngineName
     runtime: Name
     version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "1"
     model: str | None = None
@@ -293,6 +299,8 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lifecycle: LifecycleSpec = LifecycleSpec()
     cost: EngineCostSpec | None = None
     clearance: tuple[str, ...] | None = None
+    scale: ScaleSpec | None = None
+    dns: DnsSpec | None = None
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
@@ -350,7 +358,7 @@ class RoutingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class PoolMemberSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One member of a pool: an engine, its weight, and its own name for the model if that differs."""
 
-    engine: Name
+    engine: EngineName
     weight: Annotated[float, Meta(ge=0, le=1000)] = 1.0
     model: str | None = None
 

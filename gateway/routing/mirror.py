@@ -274,6 +274,15 @@ class Mirror:
             shown.append(seen)
         return shown
 
+    def in_flight(self) -> dict[str, int]:
+        """Requests under way in the workers, by endpoint; only those with some."""
+        found: dict[str, int] = {}
+        for worker in self._workers.values():
+            for name, use in worker.uses.items():
+                if use[0]:
+                    found[name] = found.get(name, 0) + use[0]
+        return found
+
     def queued(self, model: str) -> int:
         """Requests that wait for a slot, over all workers."""
         return sum(worker.queued.get(model, 0) for worker in self._workers.values())

@@ -3,24 +3,39 @@
 Any 2xx is good, unless the body has a `state` other than `ready`: a sidecar answers 200 while it loads its model. llama.cpp's own server
 answers 503 "Loading model" then. `slots` in the body is how many requests the engine runs at once. Addresses are those of
 gateway.transport.address.
+
+The load of an external engine is read from its metrics (`health.metrics`), beside its probes and not more often than every LOAD_SECONDS:
+neither a slow answer nor a wrong one changes what a probe says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+import time
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.core.errors import ConfigError, EngineError, Overloaded
 from gateway.core.specs import EngineSpec
+from gateway.core.tasks import TaskOwner
+from gateway.routing.engine_metrics import load_in
 from gateway.routing.health import ProbeResult
 from gateway.transport.ask import MAX_BODY, Reply, ask
 from gateway.transport.pool import EndpointClient
 
 _DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "tokens_per_second", "vram_bytes")
 _LOADING = ("starting", "loading")
+LOAD_SECONDS: Final = 3.0
+"""Between two questions for an engine's load."""
+LOAD_PAUSE: Final = 60.0
+"""Until an engine is asked again that did not tell its load."""
+LOAD_FRESH: Final = 15.0
+"""Seconds for which a load counts."""
+LOAD_TIMEOUT: Final = 2.0
+LOAD_BYTES: Final = 512 * 1024
 
 
 class HttpProbe:
@@ -30,12 +45,15 @@ class HttpProbe:
     def __init__(self) -> None:
         self._clients: dict[str, tuple[EngineSpec, str, EndpointClient]] = {}
         self._without_health: set[str] = set()
+        self._loads: dict[str, tuple[str, float, dict[str, float] | None]] = {}
+        """By engine: the address, when it was asked, what it said."""
+        self._tasks = TaskOwner("probe")
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
         """One probe, `timeout` seconds at most."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask(spec, address)
+                result = await self._ask(spec, address)
         except TimeoutError:
             return ProbeResult(False, f"no answer within {timeout:g} s")
         except Overloaded:  # the gateway itself could not ask
@@ -45,16 +63,51 @@ class HttpProbe:
             return ProbeResult(False, f"{error.message}{cause}", refused=error.refused)
         except (ConfigError, ssl.SSLError, OSError, ValueError) as error:
             return ProbeResult(False, f"{type(error).__name__}: {error}")
+        if result.ok and spec.runtime == "external" and spec.health.metrics is not None:
+            self._add_load(result, spec, address, spec.health.metrics)
+        return result
 
     async def aclose(self) -> None:
+        await self._tasks.aclose()
         clients, self._clients = self._clients, {}
         for _, _, client in clients.values():
             await client.aclose()
 
     async def forget(self, engine: str) -> None:
         """Closes the client of an engine that is gone."""
+        self._loads.pop(engine, None)
         if (known := self._clients.pop(engine, None)) is not None:
             await known[2].aclose()
+
+    def _add_load(self, result: ProbeResult, spec: EngineSpec, address: str, where: str) -> None:
+        """Adds the load that the engine told last, and asks for the next one."""
+        now = time.monotonic()
+        known = self._loads.get(spec.name)
+        if known is not None and known[0] == address:
+            load = known[2]
+            if load is not None and now - known[1] < LOAD_FRESH:
+                result.details["load"] = load
+            if now - known[1] < (LOAD_SECONDS if load is not None else LOAD_PAUSE):
+                return
+        self._loads[spec.name] = (address, now, None if known is None or known[0] != address else known[2])
+        self._tasks.spawn(self._read_load(spec, address, where), name=f"{spec.name}: load")
+
+    async def _read_load(self, spec: EngineSpec, address: str, where: str) -> None:
+        port, _, path = where.partition("/")
+        client = EndpointClient(_at_port(address, port), tls=spec.tls, connect_timeout=LOAD_TIMEOUT, max_idle=1)
+        load = None
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT):
+                # Another port may be another server's: it gets no credentials.
+                answer = await ask(client, "GET", f"/{path}", {} if port else _credentials(spec), max_body=LOAD_BYTES)
+            if answer.head.status == 200 and len(answer.body) <= LOAD_BYTES:
+                load = load_in(answer.body)
+        except (TimeoutError, EngineError, Overloaded, ConfigError, OSError, ValueError):
+            pass  # it does not tell
+        finally:
+            await client.aclose()
+        if (known := self._loads.get(spec.name)) is not None and known[0] == address:
+            self._loads[spec.name] = (address, time.monotonic(), load)
 
     async def _ask(self, spec: EngineSpec, address: str) -> ProbeResult:
         client = await self._client(spec, address)
@@ -80,10 +133,24 @@ class HttpProbe:
 
 async def _get(client: EndpointClient, spec: EngineSpec, path: str) -> ProbeResult:
     """Raises EngineError. Has no deadline of its own."""
+    return _judged(await ask(client, "GET", path, _credentials(spec)), path)
+
+
+def _credentials(spec: EngineSpec) -> dict[str, str]:
     headers = dict(spec.headers)
     if spec.api_key is not None:
         headers["authorization"] = f"Bearer {spec.api_key.reveal()}"
-    return _judged(await ask(client, "GET", path, headers), path)
+    return headers
+
+
+def _at_port(address: str, port: str) -> str:
+    """The address at another port (`:8002`) of the same host; "": as it is."""
+    if not port:
+        return address
+    parts = urlsplit(address)
+    host = parts.netloc.removesuffix(f":{parts.port}") if parts.port is not None else parts.netloc
+    at = parts.fragment.rpartition(":")[0]
+    return parts._replace(netloc=f"{host}{port}", fragment=f"{at}{port}" if at else parts.fragment).geturl()
 
 
 def _judged(answer: Reply, path: str) -> ProbeResult:

@@ -1,4 +1,8 @@
-"""Addresses of endpoints: `http://host:port[/base]`, `https://host:port[/base]`, `unix:/path`; and TLS towards them."""
+"""Addresses of endpoints: `http://host:port[/base]`, `https://host:port[/base]`, `unix:/path`; and TLS towards them.
+
+`http://host:port#10.0.0.5:8000` is dialled there, while requests and certificates keep the name; `#-` cannot be dialled. No setting may
+hold either (gateway.config.validate): gateway.config.expand writes them for what a name was resolved to.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from gateway.core.errors import ConfigError
+from gateway.core.places import parse_place
 from gateway.core.specs import ClientTlsSpec
 
 MAX_UNIX_PATH = 107
@@ -22,7 +27,8 @@ Stamp = tuple[int, ...]
 
 
 class Address(Struct, frozen=True):
-    """Where an endpoint is. `host_header`: the value of Host. `base_path`: the prefix of every path, without a final slash."""
+    """Where an endpoint is. `host_header`: the value of Host. `base_path`: the prefix of every path, without a final slash.
+    dial: the address to connect to instead of resolving the host; ("", 0): there is none."""
 
     scheme: Literal["http", "https", "unix"]
     host: str
@@ -30,6 +36,7 @@ class Address(Struct, frozen=True):
     path: str
     host_header: bytes
     base_path: bytes
+    dial: tuple[str, int] | None = None
 
 
 def parse_address(text: str) -> Address:
@@ -54,8 +61,13 @@ def parse_address(text: str) -> Address:
         raise ConfigError(f"{text!r}: an address is http://host:port, https://host:port or unix:/path")
     if not url.path.isascii():
         raise ConfigError(f"{text!r}: the path of an address must be ASCII; encode other characters as %XX")
-    if url.username is not None or url.password is not None or url.query or url.fragment:
-        raise ConfigError(f"{url.scheme}://{host}: an address must not have a user, query or fragment")
+    if url.username is not None or url.password is not None or url.query:
+        raise ConfigError(f"{url.scheme}://{host}: an address must not have a user or query")
+    try:
+        place = parse_place(url.fragment) if url.fragment else None
+    except ValueError:
+        raise ConfigError(f"{url.scheme}://{host}: what follows # must be an address and a port") from None
+    dial = None if not url.fragment else ("", 0) if place is None else (place.host, place.port)
     secure = url.scheme == "https"
     shown = f"[{host}]" if ":" in host else host
     header = shown if port is None or port == (443 if secure else 80) else f"{shown}:{port}"
@@ -66,6 +78,7 @@ def parse_address(text: str) -> Address:
         "",
         header.encode("ascii"),
         url.path.rstrip("/").encode("ascii"),
+        dial,
     )
 
 

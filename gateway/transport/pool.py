@@ -223,8 +223,7 @@ class EndpointClient:
             tls, name = self._tls, (self._tls_spec.server_name if self._tls_spec is not None else None) or address.host
         # Resolved here to see each address's own error: the loop merges those of several addresses into one text.
         error: OSError = OSError("no address")
-        for _, _, _, _, where in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
-            host, port = str(where[0]), int(where[1])
+        for host, port in await _places(address):
             try:
                 return await self._established(partial(loop.create_connection, host=host, port=port, ssl=tls, server_hostname=name))
             except OSError as failed:
@@ -244,3 +243,13 @@ class EndpointClient:
         if self._connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=seconds)
+
+
+async def _places(address: Address) -> list[tuple[str, int]]:
+    """Where to connect to, in this order. Raises OSError."""
+    if address.dial is not None:
+        if not address.dial[0]:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "its name has no address")
+        return [address.dial]
+    found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return [(str(where[0]), int(where[1])) for _, _, _, _, where in found]

@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from engines.host import process
-from engines.host.supervisor import MAX_SOCKET_PATH, Supervisor
+from engines.host.sockets import MAX_SOCKET_PATH, Sockets
+from engines.host.supervisor import Supervisor
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.plugins import Table
@@ -327,7 +328,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
     request.addfinalizer(lambda: shutil.rmtree(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
-    folder = supervisor._socket("e").parent.parent
+    folder = supervisor._sockets.new("e", 0).parent.parent
     assert folder.parent == temporary and not folder.is_symlink()
     if how == "a link":
         theirs = temporary / "theirs"
@@ -343,7 +344,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
 
 async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) -> None:
     supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
-    folder = supervisor._socket("e").parent.parent
+    folder = supervisor._sockets.new("e", 0).parent.parent
     assert folder.is_dir() and not folder.is_relative_to(house.directory)
     await supervisor.aclose(0.0)
     assert not folder.exists()
@@ -351,10 +352,8 @@ async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) 
 
 def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / ("d" * 80) / ("d" * 80)):
-        supervisor = Supervisor(directory, Traffic(), lambda *event: None, runtimes=SCRIPTED)
-        one = supervisor._socket("an engine / with: signs" * 3)
-        supervisor._generation += 1
-        two = supervisor._socket("an engine / with: signs" * 3)
+        sockets = Sockets(directory)
+        one, two = (sockets.new("an engine / with: signs" * 3, generation) for generation in (0, 1))
         assert one != two
         for path in (one, two):
             assert len(str(path).encode()) <= MAX_SOCKET_PATH

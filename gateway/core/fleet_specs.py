@@ -1,0 +1,40 @@
+"""Settings of engines of which there are several: copies that are started and stopped by load, and addresses behind a name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.core.spec import Seconds, Spec, Timeout
+
+Replicas = Annotated[int, Meta(ge=1, le=64)]
+
+
+class ScaleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many replicas of an engine there are to be, by its load. target, target_kv: shares of slots and of KV memory in use to aim at.
+    max_wait: for how long a queue may stand before one more is wanted. stabilization: for how long fewer must have been enough before
+    one is taken away. devices: those of the copies, in turn; empty: the engine's own."""
+
+    min: Replicas = 1
+    max: Replicas = 1
+    target: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    target_kv: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    max_wait: Timeout = 2.0
+    stabilization: Seconds = 300.0
+    devices: tuple[Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")], ...] = ()
+
+
+class DnsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which records of the host name in `url` name the engine's addresses, and how they are followed. servers: whom to ask, ADDRESS:PORT;
+    empty: those of the machine. min_ttl, max_ttl: bounds of the time between two questions. keep: for how long addresses stay in use that
+    the name no longer has, or while it cannot be resolved. networks: where they may be; empty: anywhere but this machine and its links."""
+
+    records: Literal["address", "srv"] = "address"
+    servers: tuple[str, ...] = ()
+    timeout: Timeout = 2.0
+    min_ttl: Timeout = 5.0
+    max_ttl: Timeout = 60.0
+    keep: Seconds = 300.0
+    max_addresses: Annotated[int, Meta(ge=1, le=1024)] = 64
+    networks: tuple[str, ...] = ()
