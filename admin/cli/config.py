@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,14 +13,28 @@ from admin.cli.errors import CommandError
 from admin.cli.output import Format
 from admin.cli.session import DryRun, Session, connected
 
+FEW: Final = 4
+"""Paths of an entry in the list."""
 group = typer.Typer(no_args_is_help=True, help="The configuration of a running gateway.")
+
+
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Of an entry of `gatehouse config history`.")]
 
 
 @group.command("show")
 @connected
-def show(session: Session) -> None:
-    """Shows the configuration in force, secrets masked."""
+def show(
+    session: Session,
+    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="Of an entry of the history; without one: in force.")] = None,
+) -> None:
+    """Shows the configuration in force, or an entry of the history and what it changed; secrets masked."""
     with session.client() as client:
+        if number is not None:
+            entry = client.get(f"/config/history/{number}")
+            if session.out.for_people:
+                session.out.format = Format.yaml
+            session.out.data(entry)
+            return
         found = client.get("/config")
     if session.out.for_people:
         session.out.format = Format.yaml
@@ -44,6 +59,61 @@ def apply(
     with session.client() as client, session.out.remarks.status("apply"):
         params = {"dry_run": "true"} if dry_run else {}
         answer = client.json("PUT", "/config", content=text, headers=headers, params=params, timeout=LONG)
+    session.out.one(answer)
+    if answer.get("until_restart"):
+        session.out.remark("Not in the gateway's file: a restart, or reading the file again, brings the file's configuration back.")
+
+
+@group.command("history")
+@connected
+def history(
+    session: Session, limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many, the newest first.")] = 20
+) -> None:
+    """Lists the configurations that were in force: from files, and by changes of the store; who, when, what."""
+    with session.client() as client:
+        found = client.json("GET", "/config/history", params={"limit": str(limit)})
+    columns = ("number", "at", "by", "of", "replica", "changed")
+    session.out.rows([{**item, "changed": _few(item)} if session.out.for_people else item for item in found["items"]], columns)
+
+
+def _few(item: dict[str, Any]) -> str:
+    """The first paths; an entry without any is a start, or one that was put into force again."""
+    back = "" if item["rolled_back_to"] is None else f"back to {item['rolled_back_to']}: "
+    more = item["count"] - FEW
+    return back + (", ".join(item["changed"][:FEW]) or "nothing new") + (f" and {more} more" if more > 0 else "")
+
+
+@group.command("rollback")
+@connected
+def rollback(
+    session: Session,
+    number: NumberArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Without asking.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Goes back to an entry of the history: puts a file's text into force again, or undoes all later changes of the store.
+
+    What would change is shown first, and confirmed at the terminal or by --yes. Nothing changes if something else was changed meanwhile.
+    """
+    path = f"/config/history/{number}/rollback"
+    with session.client() as client, session.out.remarks.status("rollback"):
+        head = client.json("GET", "/config/history", params={"limit": "1"})["items"][0]["number"]
+        headers = {"if-match": f'"{head}"'}
+        plan = client.json("POST", path, headers=headers, params={"dry_run": "true"}, timeout=LONG)
+    if dry_run:
+        session.out.one(plan)
+        return
+    if not plan["changed"]:
+        session.out.remark("Nothing differs from what is in force.")
+    elif not yes:
+        for changed in plan["changed"]:
+            session.out.remark(changed)
+        if not sys.stdin.isatty():
+            raise CommandError("nothing has changed: say --yes")
+        if not typer.confirm(f"Go back to {number}?", err=True):
+            raise CommandError("nothing has changed")
+    with session.client() as client, session.out.remarks.status("rollback"):
+        answer = client.json("POST", path, headers=headers, timeout=LONG)
     session.out.one(answer)
     if answer.get("until_restart"):
         session.out.remark("Not in the gateway's file: a restart, or reading the file again, brings the file's configuration back.")

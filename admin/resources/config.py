@@ -47,7 +47,7 @@ async def apply(call: Call) -> Answer:
     before = call.ports.config.current()
     # shielded: a caller that goes away must not leave the audit log without the outcome
     outcome = await asyncio.shield(
-        call.ports.config.apply(text, source=f"admin:{call.actor}", dry_run=call.dry_run, expected=call.expected())
+        call.ports.config.apply(text, source=f"admin:{call.actor}", dry_run=call.dry_run, expected=call.expected(), actor=call.actor)
     )
     return _answer(call, before, outcome)
 
@@ -55,7 +55,7 @@ async def apply(call: Call) -> Answer:
 async def reload(call: Call) -> Answer:
     call.target = "config"
     before = call.ports.config.current()
-    return _answer(call, before, await call.ports.config.reload())
+    return _answer(call, before, await call.ports.config.reload(call.actor))
 
 
 def _answer(call: Call, before: dict[str, Any], outcome: dict[str, Any]) -> Answer:

@@ -360,12 +360,12 @@ async def sync(call: Call) -> Answer:
         raise problems.simple(409, "plan_changed", "The store or the file has changed since the dry run: look at the differences again.")
     if not call.dry_run and not call.query.delete:
         _refuse_deletions([item.path for item in doing if item.action == "deleted"])
-    then = _afterwards(found, doing)
+    then = afterwards(found, doing)
     for item in doing:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
-            await _examine(call, then, item)
-    await _write(call, doing)
+            await examine(call, then, item)
+    await write(call, doing)
     call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in doing for entry in item.diff]
     return Answer(answer)
 
@@ -376,7 +376,7 @@ def _refuse_deletions(gone: Sequence[str]) -> None:
         raise problems.simple(409, "would_delete", f"This would delete {named}: allow it with delete=true.", param="delete")
 
 
-def _afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
+def afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
     then = {kind: dict(known) for kind, known in found.resources.items()}
     gone = [(item.kind, item.name) for item in doing if item.action == "deleted"]
     for kind, name in gone:
@@ -391,7 +391,7 @@ def _afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
     return Afterwards(then, left if found.keys else None, written, gone)
 
 
-async def _examine(call: Call, then: Afterwards, item: Item) -> None:
+async def examine(call: Call, then: Afterwards, item: Item) -> None:
     """Raises as the single operation would. Permissions are the same."""
     verb = {"created": "create", "replaced": "update", "deleted": "delete"}[item.action]
     if isinstance(item.before, KeyRecord):
@@ -419,7 +419,7 @@ async def _examine_key(call: Call, there: Call, item: Item, record: KeyRecord) -
         raise problems.simple(409, "own_rights", "This is the key of this very request: use another one to delete it.", param="id")
 
 
-async def _write(call: Call, doing: Sequence[Item]) -> None:
+async def write(call: Call, doing: Sequence[Item]) -> None:
     writes, changed, removals = [], [], []
     for item in doing:
         version = None if item.before is None else item.before.version

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gateway.app import model_files
 from gateway.app.certificates import Certificates, check_files
+from gateway.app.config_history import ConfigHistory
 from gateway.app.discovery import Discovery
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
@@ -21,7 +22,7 @@ from gateway.app.store_link import StoreLink, touches_configuration
 from gateway.config.convert import PluginSchemas
 from gateway.config.expand import merged_with_copies, with_copies
 from gateway.config.load import Loaded, load, parse
-from gateway.config.reload import Reloader, Steps
+from gateway.config.reload import Applied, Reloader, Steps
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.ports import Change
@@ -63,6 +64,7 @@ class Changes:
         metrics: Metrics,
         owner: TaskOwner,
         discovery: Discovery,
+        history: ConfigHistory,
     ) -> None:
         self._loaded = self._read = loaded
         self._environ, self._schemas = environ, schemas
@@ -78,7 +80,7 @@ class Changes:
         self.lagging = False
         """Whether the store's part could not be put into force when that was tried last."""
         fleet.on_change = self.refresh
-        self._discovery = discovery
+        self._discovery, self._history = discovery, history
 
     async def start(self) -> Built:
         """Builds the first configuration, which `begin` puts into force. Raises ConfigError."""
@@ -96,7 +98,9 @@ class Changes:
             swap=self._apply,
             drain=self._retire,
             schemas=self._schemas,
+            applied=self._history.applied,
         )
+        self._history.applied(Applied(None, self._loaded.spec, self._loaded.text, self._loaded.file, "", [], first.snapshot.version))
         self.reloader = Reloader(self._loaded, first, steps, self._owner)
         self._swap(first)
 

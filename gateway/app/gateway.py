@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from admin import values
 from engines.host.handover import HeldEngines
 from gateway.app import interpreter
 from gateway.app.approval_webhook import ApprovalWebhook
@@ -23,6 +24,7 @@ from gateway.app.approvals import ApprovalBook, Requesters
 from gateway.app.budget_runs import BudgetRuns
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
+from gateway.app.config_history import ConfigHistory
 from gateway.app.countries import Countries
 from gateway.app.discovery import Discovery
 from gateway.app.durable_limits import DurableLimits
@@ -144,8 +146,13 @@ class Gateway:
         self.policy_texts = PolicyTexts(Path(spec.state_dir), schemas, self.events, self._owner)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
         self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), self.events.record)
+        history = ConfigHistory(
+            link.store, lambda: link.store.derived("configuration history"), schemas, self.replica, values.diff, self._owner
+        )
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
-        self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner, self.discovery)
+        self.changes = Changes(
+            loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner, self.discovery, history
+        )
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)

@@ -46,7 +46,14 @@ class StoreLink:
     def __init__(
         self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed, plugins: Plugins = OURS, networks: Networks | None = None
     ) -> None:
-        self.store = Store(spec.store.url, Path(spec.state_dir), keys, given_pepper=environ.get(VARIABLE), stores=plugins.stores)
+        self.store = Store(
+            spec.store.url,
+            Path(spec.state_dir),
+            keys,
+            given_pepper=environ.get(VARIABLE),
+            stores=plugins.stores,
+            history=spec.store.history,
+        )
         self._tasks = TaskOwner("store")
         self.people = People(self.store.find_person, self._tasks)
         self.keys = StoredKeys(self.store.find_key, self._tasks, self.people, networks=networks)

@@ -27,8 +27,25 @@ from gateway.core.tasks import TaskOwner
 
 T = TypeVar("T")
 State = Literal["idle", "reading", "building", "swapping"]
+Read = Callable[[], tuple[ConfigSpec, str]]
+"""Reads settings, with their text; blocks."""
 POLL_SECONDS = 1.0
 log = logging.getLogger("gatehouse.config")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A file or a text that was put into force. before: what was, None at the start. actor: who asked for it, "" for nobody. restores: the
+    number of the entry of the history that it brings back."""
+
+    before: ConfigSpec | None
+    after: ConfigSpec
+    text: str
+    source: str
+    actor: str
+    changed: list[str]
+    version: int
+    restores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,8 @@ class Steps(Generic[T]):
     read: reads the file. parse: parses a text. Both block, run in a thread, and raise ConfigError. check: for a dry run; raises ConfigError
     for what `build` would refuse, as far as that shows without starting anything. build: builds everything new beside the old, in slices
     that leave the loop free; undoes its own work and raises ConfigError if it fails. swap: puts the built object into force at once; must
-    not fail. drain: retires what was in force before. schemas: of the plug-ins' settings, to show them.
+    not fail. drain: retires what was in force before. schemas: of the plug-ins' settings, to show them. applied: told of each file or text
+    that has been put into force; must not fail.
     """
 
     read: Callable[[], Loaded]
@@ -49,6 +67,7 @@ class Steps(Generic[T]):
     swap: Callable[[T], None]
     drain: Callable[[T], Awaitable[None]]
     schemas: PluginSchemas = NO_PLUGINS
+    applied: Callable[[Applied], None] = lambda applied: None
 
 
 @dataclass(slots=True)
@@ -98,23 +117,25 @@ class Reloader(Generic[T]):
             self._described = (self._spec, describe(self._spec, self._steps.schemas))
         return self._described[1]
 
-    async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
+    async def apply(
+        self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
+    ) -> dict[str, Any]:
         """Applies a text: {"version", "changed": paths, "applied", "until_restart"}. With `dry_run` it is parsed and checked only.
 
         The file is not written, so `until_restart` says whether a restart brings something else back. Raises ConfigError when the text is
         invalid, VersionMismatch when the version in force is not the expected one; nothing has changed then.
         """
 
-        def read() -> ConfigSpec:
+        def read() -> tuple[ConfigSpec, str]:
             spec = self._steps.parse(text)  # an invalid text is refused before a wrong version (RFC 9110, section 13.2.1)
             if expected is not None and expected != self.version:
                 error = VersionMismatch(f"The configuration has version {self.version} by now: read it again.")
                 error.current = self.version
                 raise error
-            return spec
+            return spec, text
 
         if dry_run:
-            spec = await asyncio.to_thread(read)
+            spec, _ = await asyncio.to_thread(read)
             await self._steps.check(spec)
             return {
                 "version": self.version,
@@ -122,12 +143,12 @@ class Reloader(Generic[T]):
                 "applied": False,
                 "until_restart": spec != self._in_file,
             }
-        return await self._change(read, source)
+        return await self._change(read, source, actor, restores)
 
-    async def reload(self) -> dict[str, Any]:
+    async def reload(self, actor: str = "") -> dict[str, Any]:
         """Reads the file again. Calls made while another one waits for its turn share its outcome."""
         if self._queued is None:
-            self._queued = self._owner.spawn(self._reload(), name="reload")
+            self._queued = self._owner.spawn(self._reload(actor), name="reload")
         return await asyncio.shield(self._queued)
 
     async def refresh(self, source: str) -> dict[str, Any]:
@@ -162,29 +183,32 @@ class Reloader(Generic[T]):
         else:
             log.info("the configuration was read again: version %d, changed: %s", outcome["version"], outcome["changed"] or "nothing")
 
-    async def _reload(self) -> dict[str, Any]:
-        def read() -> ConfigSpec:
-            return self._steps.read().spec
+    async def _reload(self, actor: str) -> dict[str, Any]:
+        def read() -> tuple[ConfigSpec, str]:
+            loaded = self._steps.read()
+            return loaded.spec, loaded.text
 
         async with self._lock:
             self._queued = None
             self._seen = self._candidate = await asyncio.to_thread(_stamp, self._file)
-            return await self._run(read, self._file, from_file=True)
+            return await self._run(read, self._file, actor, from_file=True)
 
-    async def _change(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
+    async def _change(self, read: Read | None, source: str, actor: str = "", restores: int | None = None) -> dict[str, Any]:
         """Makes one change in a task of the owner, so that a caller that goes away does not leave it half done. read: runs in a thread."""
 
         async def locked() -> dict[str, Any]:
             async with self._lock:
-                return await self._run(read, source)
+                return await self._run(read, source, actor, restores)
 
         return await asyncio.shield(self._owner.spawn(locked(), name="change"))
 
-    async def _run(self, read: Callable[[], ConfigSpec] | None, source: str, *, from_file: bool = False) -> dict[str, Any]:
-        status = self.status
+    async def _run(
+        self, read: Read | None, source: str, actor: str, restores: int | None = None, *, from_file: bool = False
+    ) -> dict[str, Any]:
+        status, before = self.status, self._spec
         try:
             status.state = "reading"
-            spec = self._spec if read is None else await asyncio.to_thread(read)
+            spec, text = (self._spec, "") if read is None else await asyncio.to_thread(read)
             changed, again = changes(self._spec, spec), spec is self._spec
             status.state = "building"
             built = await self._steps.build(spec)
@@ -205,6 +229,8 @@ class Reloader(Generic[T]):
         if not again or status.failed_source == source:  # a rebuild says nothing about a file that was refused
             status.error = status.failed_at = status.failed_source = None
         self._owner.spawn(self._drain(old), name="drain")
+        if not again:
+            self._steps.applied(Applied(before, spec, text, source, actor, changed, status.version, restores))
         if status.until_restart and not again:
             log.warning(
                 "the configuration of %s counts until a restart, or until %s is read again: put it there to keep it", source, self._file

@@ -401,14 +401,16 @@ class ConfigApplier(Protocol):
         """The configuration in force, secrets masked."""
         ...
 
-    async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
-        """Applies a YAML or JSON text; returns what changed, and whether it counts only until a restart.
+    async def apply(
+        self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
+    ) -> dict[str, Any]:
+        """Applies a YAML or JSON text; returns what changed, and whether it counts only until a restart. actor, restores: for the history.
 
         VersionMismatch when the version in force is not the expected one.
         """
         ...
 
-    async def reload(self) -> dict[str, Any]:
+    async def reload(self, actor: str = "") -> dict[str, Any]:
         """Reads the configuration file again."""
         ...
 

@@ -203,12 +203,14 @@ class NetworkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where operators' decisions are kept: `sqlite` (in the state directory) or a PostgreSQL URL.
 
-    upstreams: networks and host-name patterns where external engines of the store may be.
+    upstreams: networks and host-name patterns where external engines of the store may be. history: how many entries of the configuration's
+    history are kept; 0: none.
     """
 
     url: str = "sqlite"
     poll_interval: Timeout = 0.5
     upstreams: tuple[str, ...] = ()
+    history: Annotated[int, Meta(ge=0, le=10000)] = 200
 
 
 class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -166,6 +166,17 @@ class KeyWrite(Struct, frozen=True):
     version: int
 
 
+class ConfigurationRow(Struct, frozen=True):
+    """One entry of the configuration's history. number: of the change that it belongs to. told: `of` (file or store), `changed` (paths) and
+    `count` (of them); of a file also `source`, `replica`, `version`, `rolled_back_to`. whole: whether its settings were kept."""
+
+    number: int
+    made: float
+    actor: str
+    told: dict[str, Any]
+    whole: bool
+
+
 class ReplicaRecord(Struct, frozen=True, kw_only=True):
     """One process that serves, as it told the store last. Moments are the database's.
 
@@ -290,6 +301,21 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
         """Deletes and returns the resource. VersionMismatch (409 `in_use`) for a limit that keys name. A user's own keys are revoked."""
+        ...
+
+    # --- the history of the configuration: each write of resources adds to it
+
+    async def note_configuration(self, told: Mapping[str, Any], payload: Mapping[str, Any], *, actor: str) -> int:
+        """Adds one that was put into force from a file or a text; payload is sealed. Returns its number; 0: no history is kept."""
+        ...
+
+    async def configurations(self, *, limit: int = 100, cursor: str | None = None) -> Page[ConfigurationRow]:
+        """The newest first."""
+        ...
+
+    async def configuration(self, number: int) -> tuple[ConfigurationRow, dict[str, Any]]:
+        """With its payload: of the store `units`, each with `kind`, `name`, `before` and `after` (bodies). Raises NotFound, and ConfigError
+        for what was sealed with another pepper."""
         ...
 
     # --- keys

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
 from gateway.core.storage import Page, Resource
 from gateway.store import rows
-from gateway.store.rows import Transaction
+from gateway.store.config_rows import TRACKED
+from gateway.store.rows import Transaction, Unit
 from gateway.store.tables import resources
 
 MAX_BODY = 1024 * 1024
@@ -103,6 +104,7 @@ def create(tx: Transaction, kind: str, name: str, body: dict[str, Any], tenant: 
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a {name!r} among the {kind} already.", param="name") from None
     tx.changed(kind, name, "created")
+    tracked(tx, kind, name, None, body, actor)
     return made
 
 
@@ -114,7 +116,15 @@ def update(tx: Transaction, kind: str, name: str, body: dict[str, Any], version:
     values = {"tenant": where, "version": new.version, "body": body, "updated": tx.now, "actor": actor}
     tx.connection.execute(_UPDATE, {**_here(kind, name), **values})
     tx.changed(kind, name, "updated")
+    tracked(tx, kind, name, old.body, body, actor)
     return new
+
+
+def tracked(tx: Transaction, kind: str, name: str, before: dict[str, Any] | None, after: dict[str, Any] | None, actor: str) -> None:
+    """Tells the history of the configuration, if it is about this kind."""
+    if kind in TRACKED:
+        tx.units.append(Unit(kind, name, before, after))
+        tx.actor = actor
 
 
 def delete(tx: Transaction, kind: str, name: str, version: int | None) -> Resource:

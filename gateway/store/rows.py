@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.storage import StoreChange
@@ -42,12 +43,26 @@ def database_time(connection: sa.Connection) -> float:
     return time.time() if statement is None else float(connection.execute(statement).scalar_one())
 
 
+class Unit(Struct, frozen=True):
+    """A resource before and after a write; None: it was, or is, not there."""
+
+    kind: str
+    name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
 class Transaction:
-    """A connection in a transaction, the time of the write, and its changes, which get their numbers at the end (`number`)."""
+    """A connection in a transaction, the time of the write, and its changes, which get their numbers at the end (`number`).
+
+    units, note: what the history of the configuration is told of it (gateway.store.config_rows), and actor: by whom."""
 
     def __init__(self, connection: sa.Connection, now: float) -> None:
         self.connection, self.now = connection, now
         self._made: list[tuple[str, str, str]] = []
+        self.units: list[Unit] = []
+        self.note: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self.actor = ""
 
     def changed(self, kind: str, name: str, action: str) -> None:
         self._made.append((kind, name, action))

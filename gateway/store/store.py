@@ -6,6 +6,7 @@ A write and its numbered change are one transaction. The data plane does not rea
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from gateway.core.secret import Secret
 from gateway.core.storage import (
     OVERLAP_SECONDS,
     ChangePage,
+    ConfigurationRow,
     CounterChange,
     CounterName,
     CounterRow,
@@ -38,7 +40,7 @@ from gateway.core.storage import (
     StoreChange,
     Write,
 )
-from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
+from gateway.store import change_rows, config_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
 from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.approvals import StoredApprovals
 from gateway.store.data_keys import StoredDataKeys
@@ -70,8 +72,8 @@ class Store(UsageTables, DeliveryTables):
 
     url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
     module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER.
-    database_clock: what all replicas agree on. Life: `start`, `aclose`. Raises ConfigError if the
-    settings cannot be used.
+    database_clock: what all replicas agree on. history: entries of the configuration's history that are kept; 0: none is made.
+    Life: `start`, `aclose`. Raises ConfigError if the settings cannot be used.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class Store(UsageTables, DeliveryTables):
         entropy: Entropy | None = None,
         deadline: float = DEADLINE,
         stores: Table[StoreRow] = STORES,
+        history: int = 0,
     ) -> None:
+        self._history = history
         self._clock: Clock = clock or SystemClock()
         self._now = database_clock
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -149,25 +153,64 @@ class Store(UsageTables, DeliveryTables):
     def unseal(self, sealed: str, purpose: str) -> Secret:
         return self._sealer.unseal(sealed, purpose)
 
-    async def _write(self, work: Callable[[Transaction], T], *, dry_run: bool = False) -> T:
+    async def _write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        dry_run: bool = False,
+        heard: Callable[[tuple[StoreChange, ...]], None] = lambda changes: None,
+    ) -> T:
         def numbered(connection: sa.Connection) -> tuple[T, tuple[StoreChange, ...]]:
             transaction = Transaction(connection, self._now(connection))
             result = work(transaction)
             if dry_run:
                 raise _TakenBack(result)
-            return result, transaction.number()
+            told = config_rows.body_of(transaction, self._sealer.seal) if self._history else None
+            changes = transaction.number()
+            if told is not None and changes:
+                config_rows.keep(transaction, changes[-1].seq, told, self._history)
+            return result, changes
 
         try:
-            result, _ = await self._database.run(numbered, write=True, committed=self._committed)
+            result, changes = await self._database.run(numbered, write=True, committed=self._committed)
         except _TakenBack as taken_back:
             answer: T = taken_back.result
             return answer
+        heard(changes)
         return result
 
     def _committed(self, result: tuple[Any, tuple[StoreChange, ...]]) -> None:
         for change in result[1]:
             for subscriber in tuple(self._subscribers):
                 subscriber(change)
+
+    # --- the history of the configuration
+
+    async def note_configuration(self, told: Mapping[str, Any], payload: Mapping[str, Any], *, actor: str) -> int:
+        def note(tx: Transaction) -> None:
+            tx.changed(config_rows.KIND, "file", "created")
+            tx.note, tx.actor = (dict(told), dict(payload)), rows.text(actor, "actor")
+
+        if not self._history:
+            return 0
+        numbers: list[int] = []
+        await self._write(note, heard=lambda changes: numbers.append(changes[-1].seq))
+        return numbers[0]
+
+    async def configurations(self, *, limit: int = 100, cursor: str | None = None) -> Page[ConfigurationRow]:
+        page = await self.list(config_rows.KIND, limit=limit, cursor=cursor)
+        return Page(tuple(self._configuration(one.name, one.body, one.created, one.actor) for one in page.items), page.cursor)
+
+    async def configuration(self, number: int) -> tuple[ConfigurationRow, dict[str, Any]]:
+        row = await self._database.run(lambda connection: config_rows.row(connection, number))
+        sealed = row.body.get("sealed")
+        payload = await asyncio.to_thread(config_rows.unpacked, sealed, self._sealer.unseal) if sealed else {}
+        return self._configuration(row.name, row.body, row.created, row.actor), payload
+
+    @staticmethod
+    def _configuration(name: str, body: Mapping[str, Any], made: float, actor: str) -> ConfigurationRow:
+        told = {key: value for key, value in body.items() if key != "sealed"}
+        return ConfigurationRow(config_rows.number_of(name), made, actor, told, bool(body.get("sealed")))
 
     # --- resources
 

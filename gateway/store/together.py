@@ -47,6 +47,7 @@ def write(
 def remove(tx: Transaction, kind: str, name: str, version: int | None, actor: str) -> Resource:
     """Deletes a resource and what goes with it."""
     gone = resources.delete(tx, kind, name, version)
+    resources.tracked(tx, kind, name, gone.body, None, actor)
     if kind == "users":
         people_rows.forget(tx, name, gone.tenant, parts(name)[0], actor)
     return gone

@@ -61,7 +61,6 @@ class Traffic:
 @pytest.mark.parametrize("arguments", [[], ["--workers", "2"]], ids=["one process", "workers"])
 def test_a_copy_comes_with_the_load_and_goes_with_it_and_no_request_is_lost(tmp_path: Path, arguments: list[str]) -> None:
     with Gatehouse(tmp_path, scaled(tmp_path), arguments=arguments) as gatehouse, admin(gatehouse, "operator") as api:
-        before = api.get("/scaling").json()
         traffic = Traffic(gatehouse, 4)
         try:
             until(lambda: traffic.served.get("chat~2", 0) >= 3 or traffic.failures, 60, what="requests at the copy")
@@ -75,8 +74,7 @@ def test_a_copy_comes_with_the_load_and_goes_with_it_and_no_request_is_lost(tmp_
         assert traffic.failures == []
         assert set(traffic.served) == {"chat", "chat~2"}
         assert gatehouse.chat(model="demo-chat", max_tokens=3).status_code == 200
-        after = api.get("/scaling/engines/chat").json()
-        assert (after["desired"], after["replicas"]) == (1, 1), (before, after)
+        until(lambda: api.get("/scaling/engines/chat").json()["replicas"] == 1, what="the hint that follows")
         text = gatehouse.metrics()
         assert 'gatehouse_scaling_desired_replicas{pool="demo-chat"} 1.0' in text
         assert 'gatehouse_scaling_copies_total{engine="chat",outcome="started"} 1.0' in text

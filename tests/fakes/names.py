@@ -29,14 +29,15 @@ class NameServer:
     def __init__(self) -> None:
         self.fault = ""
         self.asked = 0
-        self._records: dict[tuple[str, str], tuple[int, list[str]]] = {}
+        self._records: dict[tuple[str, str], dns.rrset.RRset | None] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.address = ""
 
     def put(self, name: str, kind: str, values: Sequence[str], ttl: int = 1) -> None:
         """Replaces the records of a name and kind; none: it has none of this kind."""
-        self._records[name.rstrip(".") + ".", kind] = (ttl, list(values))
+        name = name.rstrip(".") + "."
+        self._records[name, kind] = dns.rrset.from_text(name, ttl, "IN", kind, *values) if values else None
 
     def drop(self, name: str) -> None:
         """The name does not exist any more."""
@@ -95,9 +96,8 @@ class NameServer:
         if self.fault == "nxdomain" or not any(known == name for known, _ in self._records):
             response.set_rcode(dns.rcode.NXDOMAIN)
             return response.to_wire()
-        ttl, values = self._records.get((name, kind), (0, []))
-        if values:
-            response.answer.append(dns.rrset.from_text(asked.name, ttl, "IN", kind, *values))
+        if (records := self._records.get((name, kind))) is not None:
+            response.answer.append(records)
         if self.fault == "lie":  # an answer to another question, as one who does not see the question would make it
             response.id = (response.id + 1) % 65536
         try:

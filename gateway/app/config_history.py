@@ -1,0 +1,116 @@
+"""Tells the store of each configuration that was put into force from the file or as a text: who, when, what changed, and the text.
+
+Changes of the store's own part are told by the store itself, in the transaction that makes them (gateway.store.config_rows). What is told
+here is written in the background, in order; while the store does not answer, the newest WAITING wait for it. The text is kept as it was
+written, so that references stay references; it is sealed, as it may hold secrets, and never shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config.convert import PluginSchemas
+from gateway.config.load import describe
+from gateway.config.reload import Applied
+from gateway.core.errors import StoreUnavailable
+from gateway.core.specs import ConfigSpec
+from gateway.core.storage import ControlStore
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.config")
+
+WAITING: Final = 32
+RETRY_SECONDS: Final = 5.0
+PATHS: Final = 200
+DIFFERENCES: Final = 1000
+PAGE: Final = 200
+
+
+class ConfigHistory:
+    """key: a secret under which texts are compared. differences: between two described configurations, secrets masked. Life: the owner
+    ends its task."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        key: Callable[[], bytes],
+        schemas: PluginSchemas,
+        replica: str,
+        differences: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, Any]]],
+        owner: TaskOwner,
+    ) -> None:
+        self._store, self._key, self._schemas, self._replica = store, key, schemas, replica
+        self._differences, self._owner = differences, owner
+        self._queue: deque[Applied] = deque(maxlen=WAITING)
+        self._writing = False
+        self._last: str | None = None
+        """The digest of the text that this replica put into force last; None: the store has to be asked."""
+
+    def applied(self, applied: Applied) -> None:
+        """A configuration is in force."""
+        self._queue.append(applied)
+        if not self._writing:
+            self._writing = True
+            self._owner.spawn(self._write(), name="configuration history")
+
+    async def _write(self) -> None:
+        try:
+            while self._queue:
+                one = self._queue.popleft()
+                while not await self._noted(one):
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._writing = False
+
+    async def _noted(self, applied: Applied) -> bool:
+        try:
+            await self._note(applied)
+        except StoreUnavailable as error:
+            log.warning("the configuration's history could not be written yet: %s", error.message)
+            return False
+        return True
+
+    async def _note(self, applied: Applied) -> None:
+        digest = hmac.digest(self._key(), applied.text.encode("utf-8", "surrogatepass"), "sha256").hex()
+        if self._last is None:
+            self._last = await self._known()
+        if digest == self._last and applied.restores is None and not applied.changed:
+            return  # the file was read again, or the program started again, and nothing is new
+        told = {
+            "of": "file",
+            "source": applied.source,
+            "replica": self._replica,
+            "version": applied.version,
+            "changed": applied.changed[:PATHS],
+            "count": len(applied.changed),
+            "digest": digest,
+            "rolled_back_to": applied.restores,
+        }
+        payload = await asyncio.to_thread(self._payload, applied.before, applied.after, applied.text)
+        await self._store.note_configuration(told, payload, actor=applied.actor or "gatehouse")
+        self._last = digest
+
+    async def _known(self) -> str:
+        """The digest of what this replica told last; "" if it has told nothing that is still known."""
+        page = await self._store.configurations(limit=PAGE)
+        for row in page.items:
+            if row.told.get("of") == "file" and row.told.get("replica") == self._replica:
+                return str(row.told.get("digest", ""))
+        return ""
+
+    def _payload(self, before: ConfigSpec | None, after: ConfigSpec, text: str) -> dict[str, Any]:
+        shown = _plain(describe(after, self._schemas))
+        was = {} if before is None else _plain(describe(before, self._schemas))
+        return {"text": text, "config": shown, "diff": self._differences(was, shown)[:DIFFERENCES] if before is not None else []}
+
+
+def _plain(described: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
+    return found
