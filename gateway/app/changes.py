@@ -80,7 +80,7 @@ class Changes:
         self.lagging = False
         """Whether the store's part could not be put into force when that was tried last."""
         fleet.on_change = self.refresh
-        self._discovery, self._history = discovery, history
+        self.discovery, self._history = discovery, history
 
     async def start(self) -> Built:
         """Builds the first configuration, which `begin` puts into force. Raises ConfigError."""
@@ -172,7 +172,7 @@ class Changes:
     async def _build(self, spec: ConfigSpec) -> Built:
         file = self._resolve(spec)
         merged = merged_with_copies(await self._link.additions.merged(file))
-        places = await self._discovery.places(merged)
+        places = await self.discovery.places(merged)
         plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places)
         return await self._builder.build(plan, self._built)
 
@@ -213,7 +213,7 @@ class Changes:
 
     def _swap(self, built: Built) -> None:
         self._built = built
-        self._discovery.keep(built.merged)
+        self.discovery.keep(built.merged)
         for hear in self.on_swap:
             hear(built)
         self.reloader.watch(built.snapshot.spec.watch)

@@ -10,6 +10,7 @@ from gateway.app import compiled
 from gateway.app.changes import Changes
 from gateway.app.fleet import Fleet
 from gateway.app.release import release
+from gateway.config.expand import AT
 from gateway.config.reload import Status
 from gateway.core.durations import shown
 from gateway.core.specs import EngineSpec, LimitSpec
@@ -45,9 +46,13 @@ class FleetView:
     def engines(self) -> list[dict[str, Any]]:
         sidecars = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
         endpoints = {endpoint["name"]: endpoint for endpoint in self.endpoints()}
+        faults = self._changes.discovery.faults()
         return [
-            {**_engine(spec, sidecars.get(spec.name), endpoints.get(spec.name, {})), "source": self._source("engines", spec.name)}
-            for spec in self._plane.current().spec.engines
+            {
+                **_engine(spec, sidecars.get(spec.name), _of_name(spec, endpoints, faults) or endpoints.get(spec.name, {})),
+                "source": self._source("engines", spec.name),
+            }
+            for spec in self._changes.in_force.stated.engines
         ]
 
     def endpoints(self) -> list[dict[str, Any]]:
@@ -122,6 +127,16 @@ def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) 
     if sidecar is None:
         return {**member, "state": state}
     return {**member, "state": state, "version": sidecar["version"], "rollout": sidecar["rollout"]}
+
+
+def _of_name(spec: EngineSpec, endpoints: dict[str, dict[str, Any]], faults: dict[str, str]) -> dict[str, Any] | None:
+    """The state of an engine whose name is followed: ready when one of its addresses is. None: its name is not followed."""
+    if spec.dns is None:
+        return None
+    mine = [one for name, one in endpoints.items() if name == spec.name or name.startswith(f"{spec.name}{AT}")]
+    ready = [one for one in mine if one["state"] == "ready"]
+    first = (ready or mine or [{"state": "unknown", "reason": ""}])[0]
+    return {"state": first["state"], "reason": faults.get(spec.name) or ("" if ready else first["reason"])}
 
 
 def _seen(spec: EngineSpec) -> list[str]:
