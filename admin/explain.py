@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from admin.moments import LAST, WORDS, seconds
+from gateway.core.spec import EngineName
 from gateway.core.specs import DURATIONS, Name
 from gateway.core.standing import TARGET
 from gateway.core.units import DURATION, SIZE, duration, number, size
@@ -19,7 +20,9 @@ _MOMENT: Final = inspect.FloatType(ge=0, le=LAST)
 _NAME: Final = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
 _WORDS: Final = {
     getattr(inspect.type_info(Name), "pattern", ""): _NAME,
+    getattr(inspect.type_info(EngineName), "pattern", ""): _NAME,
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": _NAME,
+    r"^(:[0-9]{1,5})?/[!-~]{0,256}$": "a path such as /metrics, or a port and a path such as :8002/metrics",
     r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
     r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, separated by commas",

@@ -42,6 +42,8 @@ class Watch:
         self.addresses = Addresses(question[1])
         self.first: asyncio.Event = asyncio.Event()
         """Set once it has been answered or has failed."""
+        self.late = False
+        """Whether a build went on without the first answer."""
         self.fault = ""
         """Why the last question failed, or what of its answer was left out."""
         self.task: asyncio.Task[None] | None = None
@@ -75,6 +77,8 @@ class Discovery:
         if new:
             longest = max(watch.question[1].timeout for watch in new) * FIRST_QUESTIONS
             await asyncio.wait([self._owner.wait(watch.first.wait(), name="first answer") for watch in new], timeout=longest)
+            for watch in new:
+                watch.late = not watch.first.is_set()
         return {name: watch.addresses.places for name, watch in watches.items()}
 
     def keep(self, merged: Merged) -> None:
@@ -119,7 +123,7 @@ class Discovery:
                 added, removed = ([place.text for place in one if place not in other] for one, other in ((after, before), (before, after)))
                 log.info("engine %s: addresses added: %s, removed: %s", name, added or "none", removed or "none")
                 self._record("addresses_changed", name, {"added": added, "removed": removed})
-                if begun:
+                if begun or watch.late:
                     self._changed()
             await asyncio.sleep(wait)
 

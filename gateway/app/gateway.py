@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from admin import values
@@ -59,6 +60,7 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.holds import Holds
 from gateway.audit.opening import Opener
 from gateway.audit.sinks import local_sink
+from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
 from gateway.core.clock import SystemClock
@@ -143,16 +145,7 @@ class Gateway:
             self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim
         )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
-        self.policy_texts = PolicyTexts(Path(spec.state_dir), schemas, self.events, self._owner)
-        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
-        self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), self.events.record)
-        history = ConfigHistory(
-            link.store, lambda: link.store.derived("configuration history"), schemas, self.replica, values.diff, self._owner
-        )
-        known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
-        self.changes = Changes(
-            loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner, self.discovery, history
-        )
+        self.changes = self._changes(loaded, environ, schemas)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
@@ -171,6 +164,17 @@ class Gateway:
         self.audit.encrypt(None if vault is None else vault.ring, self.opener)
         if vault is not None:
             vault.settle = self.usage.count
+
+    def _changes(self, loaded: Loaded, environ: Mapping[str, str], schemas: PluginSchemas) -> Changes:
+        """The configuration in force, and who is told when it changes."""
+        link, record, owner = self.store_link, self.events.record, self._owner
+        self.policy_texts = PolicyTexts(Path(self.spec.state_dir), schemas, self.events, owner)
+        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
+        self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), record)
+        key = partial(link.store.derived, "configuration history")
+        history = ConfigHistory(link.store, key, schemas, self.replica, values.diff, owner)
+        parts = (self.builder, self.fleet, link, self.certificates, on_swap, self.events, self.metrics, owner, self.discovery, history)
+        return Changes(loaded, environ, schemas, *parts)
 
     def _scaling(self) -> Scaling:
         """Advises how many replicas there should be, and has copies of sidecars follow."""

@@ -21,6 +21,7 @@ from gateway.config import values
 from gateway.config.environment import resolve
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
+from gateway.core.spec import EngineName
 from gateway.core.specs import (
     DURATIONS,
     BindingSpec,
@@ -44,10 +45,11 @@ T = TypeVar("T")
 _DURATIONS = tuple(map(inspect.type_info, DURATIONS))
 _type_info = functools.cache(inspect.type_info)
 """Cached: inspecting all settings takes ten times as long as reading a file, and would hold the interpreter at each reload."""
+_NAME = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
 _PATTERNS = {
-    getattr(
-        inspect.type_info(Name), "pattern", ""
-    ): "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit",
+    getattr(inspect.type_info(Name), "pattern", ""): _NAME,
+    getattr(inspect.type_info(EngineName), "pattern", ""): _NAME,
+    r"^(:[0-9]{1,5})?/[!-~]{0,256}$": "a path such as /metrics, or a port and a path such as :8002/metrics",
     r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
     r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",

@@ -405,9 +405,7 @@ class ConfigApplier(Protocol):
         self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
     ) -> dict[str, Any]:
         """Applies a YAML or JSON text; returns what changed, and whether it counts only until a restart. actor, restores: for the history.
-
-        VersionMismatch when the version in force is not the expected one.
-        """
+        VersionMismatch when the version in force is not the expected one."""
         ...
 
     async def reload(self, actor: str = "") -> dict[str, Any]:

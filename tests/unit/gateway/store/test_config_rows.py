@@ -1,0 +1,96 @@
+"""What the history of the configuration keeps, and how."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.core.errors import ConfigError, NotFound
+from gateway.core.secret import Secret
+from gateway.core.storage import Removal, Write
+from gateway.identity import keys
+from gateway.store import config_rows
+from gateway.store.store import Store
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    made = Store("sqlite", tmp_path, keys, history=5)
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+async def test_a_write_of_several_is_one_entry_and_a_dry_run_is_none(store: Store) -> None:
+    await store.create("limits", "a", {"x": 1}, actor="ann")
+    await store.create("limits", "b", {"x": 1}, actor="ann", dry_run=True)
+    await store.write_all(
+        [Write("limits", "a", {"x": 2}, version=1), Write("roles", "r", {})], removals=[Removal("limits", "a", 2)], actor="bob"
+    )
+    newest, oldest = (await store.configurations()).items
+    assert (newest.actor, newest.told["changed"], oldest.actor) == ("bob", ["limits/a", "roles/r"], "ann")
+    _, payload = await store.configuration(newest.number)
+    assert payload["units"] == [
+        {"kind": "limits", "name": "a", "before": {"x": 1}, "after": None},
+        {"kind": "roles", "name": "r", "before": None, "after": {}},
+    ]
+
+
+async def test_what_is_nobodys_configuration_makes_no_entry(store: Store) -> None:
+    await store.create("webhook-notes", "a", {}, actor="ann")
+    await store.create("users", "u@t", {}, actor="ann")
+    assert (await store.configurations()).items == ()
+
+
+async def test_a_write_that_is_refused_makes_no_entry(store: Store) -> None:
+    await store.create("limits", "a", {}, actor="ann")
+    with pytest.raises(NotFound):
+        await store.create("limits", "b", {}, actor="ann", needs=[("roles", "none")])
+    assert len((await store.configurations()).items) == 1
+
+
+async def test_notes_have_numbers_in_the_same_order_and_only_the_newest_stay(store: Store) -> None:
+    numbers = []
+    for number in range(4):
+        numbers.append(await store.note_configuration({"of": "file", "changed": [], "count": 0}, {"text": f"t{number}"}, actor="ann"))
+        await store.create("limits", f"l{number}", {}, actor="ann")
+    assert numbers == sorted(numbers)
+    found = (await store.configurations()).items
+    assert [row.number for row in found] == sorted((row.number for row in found), reverse=True) and len(found) == 5
+    assert (await store.configuration(numbers[-1]))[1] == {"text": "t3"}
+    with pytest.raises(NotFound, match=r"store\.history"):
+        await store.configuration(numbers[0])
+
+
+async def test_none_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
+    store = Store("sqlite", tmp_path, keys)
+    await store.start()
+    await store.create("limits", "a", {}, actor="ann")
+    assert await store.note_configuration({"of": "file"}, {}, actor="ann") == 0
+    assert (await store.configurations()).items == ()
+    await store.aclose()
+
+
+async def test_what_it_says_of_settings_is_sealed(store: Store, tmp_path: Path) -> None:
+    await store.note_configuration({"of": "file", "changed": [], "count": 0}, {"text": "planted-secret"}, actor="ann")
+    assert b"planted-secret" not in b"".join(path.read_bytes() for path in tmp_path.glob("*.db*"))
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**15, 10**20, 7])
+async def test_a_number_that_is_not_there(store: Store, number: int) -> None:
+    with pytest.raises(NotFound):
+        await store.configuration(number)
+
+
+def test_what_is_too_large_is_not_kept_and_what_is_damaged_is_told() -> None:
+    def plain(secret: Secret, purpose: str) -> str:
+        return secret.reveal()
+
+    assert config_rows.packed({"x": [str(n * 7919 % 999983) for n in range(400_000)]}, plain) is None
+    sealed = config_rows.packed({"x": "\ud800 ä"}, plain)
+    assert sealed is not None and config_rows.unpacked(sealed, lambda text, purpose: Secret(text)) == {"x": "\ud800 ä"}
+    for damaged in ("", "AAAA", "not base64"):
+        with pytest.raises(ConfigError):
+            config_rows.unpacked(damaged, lambda text, purpose: Secret(text))
