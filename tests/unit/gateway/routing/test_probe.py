@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.core.secret import Secret
 from gateway.core.specs import ClientTlsSpec, EngineSpec, HealthSpec
-from gateway.routing.probe import HttpProbe
+from gateway.routing.probe import HttpProbe, _at_port
 from tests.fakes.descriptors import without_descriptors
 from tests.fakes.engine import FakeEngine
 from tests.unit.gateway.transport.conftest import Certificates
+from tests.waiting import reached
 
 
-def spec(path: str | None = None, **options: object) -> EngineSpec:
-    return EngineSpec(name="e", runtime="external", health=HealthSpec(path=path), **options)  # type: ignore[arg-type]
+def spec(path: str | None = None, metrics: str | None = None, **options: object) -> EngineSpec:
+    return EngineSpec(name="e", runtime="external", health=HealthSpec(path=path, metrics=metrics), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -191,3 +193,50 @@ async def test_an_untrusted_certificate_is_a_failure_but_no_refusal(probe: HttpP
         trusted = spec(tls=ClientTlsSpec(ca=certificates.ca, server_name="engine.test"))
         assert (await probe.probe(trusted, engine.address, 5.0)).ok
         await probe.aclose()
+
+
+METRICS = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.5\n"
+
+
+async def test_an_engine_that_tells_its_load_is_asked_beside_its_probes(probe: HttpProbe):
+    async with answering(answer(200, b"{}"), answer(200, METRICS, "text/plain")) as (address, asked):
+        engine = spec("/health", "/metrics", api_key=Secret("engine-key-0123456789"))
+        assert "load" not in (await probe.probe(engine, address, 5.0)).details, "the first probe does not wait for it"
+        await reached(lambda: len(asked) >= 2)
+        seen = await reached_load(probe, engine, address)
+        assert seen == {"running": 3.0, "kv": 0.5}
+        await probe.probe(engine, address, 5.0)
+        assert [head.split()[1] for head in asked].count("/metrics") == 1, "not more often than it helps"
+        assert all("authorization: bearer engine-key-0123456789" in head.lower() for head in asked)
+
+
+async def reached_load(probe: HttpProbe, engine: EngineSpec, address: str) -> Any:
+    async with asyncio.timeout(30):
+        while "load" not in (result := await probe.probe(engine, address, 5.0)).details:
+            await asyncio.sleep(0)
+    return result.details["load"]
+
+
+@pytest.mark.parametrize("said", [answer(404), answer(200, b"no metrics"), answer(500), answer(200, b"x" * 600_000, "text/plain")])
+async def test_an_engine_that_does_not_tell_its_load_is_well_all_the_same(probe: HttpProbe, said: Any):
+    async with answering(answer(200, b"{}"), said, answer(200, b"{}")) as (address, asked):
+        engine = spec("/health", "/metrics")
+        assert (await probe.probe(engine, address, 5.0)).ok
+        await reached(lambda: len(asked) >= 2)
+        result = await probe.probe(engine, address, 5.0)
+        assert result.ok and "load" not in result.details
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "there"),
+    [
+        ("http://triton:8000", ":8002", "http://triton:8002"),
+        ("http://triton", ":8002", "http://triton:8002"),
+        ("http://[fd00::1]:8000", ":8002", "http://[fd00::1]:8002"),
+        ("http://triton:8000#10.0.0.1:8000", ":8002", "http://triton:8002#10.0.0.1:8002"),
+        ("http://triton:8000#[fd00::1]:8000", ":8002", "http://triton:8002#[fd00::1]:8002"),
+        ("http://triton:8000", "", "http://triton:8000"),
+    ],
+)
+def test_another_port_of_the_same_address(address: str, port: str, there: str):
+    assert _at_port(address, port) == there
