@@ -32,6 +32,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/files.py": ("tests/e2e/test_model_files.py", '"models", "add"'),
     "admin/cli/guardrails.py": ("tests/e2e/test_guardrails_evaluate.py", '"--cases"'),
     "admin/cli/keys.py": ("tests/unit/admin/cli/test_cli.py", "expiry("),
+    "admin/cli/kits.py": ("tests/e2e/test_clients.py", "KITS"),
     "admin/cli/limits.py": ("tests/e2e/test_budgets.py", "limits"),
     "admin/cli/login.py": ("tests/e2e/test_login.py", "login"),
     "admin/cli/my_keys.py": ("tests/e2e/test_own_keys.py", "my-keys"),

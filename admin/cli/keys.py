@@ -12,6 +12,7 @@ import typer
 from admin.cli import completion
 from admin.cli.client import name
 from admin.cli.errors import UsageError
+from admin.cli.kits import KITS, kit, model_for
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
@@ -116,10 +117,32 @@ def index(
 
 @group.command("show")
 @connected
-def show(session: Session, id: KeyId) -> None:
-    """Shows a key's record, never the key itself."""
+def show(
+    session: Session,
+    id: KeyId,
+    for_client: Annotated[
+        str | None,
+        typer.Option("--client", help=f"Prints settings for a client: {', '.join(KITS)}.", autocompletion=completion.one_of(*KITS)),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="With --client: the model; default: the first that it may use.", autocompletion=completion.models),
+    ] = None,
+    gateway_url: Annotated[
+        str | None, typer.Option("--gateway-url", help="With --client: the data listener; default: ask the gateway.")
+    ] = None,
+) -> None:
+    """Shows a key's record, never the key itself; or settings for a client that uses it."""
+    if for_client is not None and for_client not in KITS:
+        raise UsageError(f"there are no settings for {for_client!r}; there are for {', '.join(KITS)}")
     with session.client() as client:
-        session.out.one(client.get(f"/keys/{name(id)}"))
+        found = client.get(f"/keys/{name(id)}")
+        if for_client is None:
+            session.out.one(found)
+            return
+        url = gateway_url or session.profile.gateway_url or str(client.get("/status")["gateway_url"])
+        chosen = model or model_for(found, [str(each["name"]) for each in client.items("/models", limit=1000)])
+    session.out.console.print(kit(for_client, url.rstrip("/"), chosen), markup=False, soft_wrap=True, end="")
 
 
 @group.command("update")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from admin.cli.kits import KITS, kit, model_for
+from gateway.app.main import app
+from tests.e2e.adminapi import KEYS, config
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, ROOT, Gatehouse
 
@@ -47,3 +57,38 @@ def test_the_page(gatehouse: Gatehouse, engine: EngineThread, tmp_path: Path) ->
         check=True,
     )
     assert ended.stdout.startswith(" tok0 tok1 tok2 tok3\n(closed: 1"), (ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_the_page_has_every_kit_as_it_is_printed(name: str) -> None:
+    assert f"(`{name}`)" in PAGE and kit(name, "http://127.0.0.1:8080", "demo-chat") in PAGE
+
+
+def test_kits_are_what_their_clients_read() -> None:
+    url, model = "https://gw.example", "big/model"
+    assert tomllib.loads(kit("codex", url, model))["model_providers"]["gatehouse"]["base_url"] == f"{url}/v1"
+    options = json.loads(kit("opencode", url, model))["provider"]["gatehouse"]["options"]
+    assert options == {"baseURL": f"{url}/v1", "apiKey": "{env:GATEHOUSE_KEY}"}
+    assert yaml.safe_load(kit("continue", url, model))["models"][0]["apiKey"] == "${{ secrets.GATEHOUSE_KEY }}"
+    assert model_for({"models": ["demo-*@2"]}, ["other", "demo-chat"]) == "demo-chat"
+    assert model_for({"models": []}, ["other"]) == "MODEL"
+
+
+def test_a_kit_is_printed_for_a_key_and_works(launch: Callable[..., Gatehouse], engine: EngineThread, tmp_path: Path) -> None:
+    """The two kits whose clients are here run as they are printed."""
+    gatehouse = launch(config(tmp_path / "state", engine.port)).start()
+    environ = {"GATEHOUSE_URL": gatehouse.admin_url, "GATEHOUSE_KEY": KEYS["admin"], "XDG_CONFIG_HOME": str(tmp_path), "NO_COLOR": "1"}
+    for name in ("openai", "anthropic"):
+        done = CliRunner().invoke(app, ["keys", "show", "test", "--client", name], env=environ)
+        assert done.exit_code == 0 and done.stdout == kit(name, gatehouse.url, "m1"), done.output
+        ended = subprocess.run(
+            [sys.executable, "-c", done.stdout],
+            env={**os.environ, "GATEHOUSE_KEY": KEY},
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        assert ended.stdout == " tok0 tok1 tok2 tok3\n"
+    refused = CliRunner().invoke(app, ["keys", "show", "test", "--client", "emacs"], env=environ)
+    assert refused.exit_code == 2 and "claude-code" in refused.stderr
