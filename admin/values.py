@@ -196,6 +196,20 @@ def diff(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[di
     return found
 
 
+def named(value: Any) -> Any:
+    """A copy with each list of members that all have names of their own as a mapping, so that a difference is within a member."""
+    if isinstance(value, dict):
+        return {key: named(member) for key, member in value.items()}
+    if isinstance(value, list | tuple) and value:
+        names = [member.get("name") for member in value if isinstance(member, dict)]
+        if len(names) == len(value) == len(set(names)) and all(isinstance(name, str) and name for name in names):
+            return {
+                name: named({key: one for key, one in member.items() if key != "name"}) for name, member in zip(names, value, strict=True)
+            }
+        return [named(member) for member in value]
+    return value
+
+
 def _compare(old: Any, new: Any, shown_old: Any, shown_new: Any, path: str, found: list[dict[str, Any]]) -> None:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:

@@ -83,6 +83,11 @@ def _few(item: dict[str, Any]) -> str:
     return back + (", ".join(item["changed"][:FEW]) or "nothing new") + (f" and {more} more" if more > 0 else "")
 
 
+def _short(session: Session, answer: dict[str, Any]) -> dict[str, Any]:
+    """For people without the values, which `config show NUMBER` has."""
+    return {key: value for key, value in answer.items() if key != "diff"} if session.out.for_people else answer
+
+
 @group.command("rollback")
 @connected
 def rollback(
@@ -101,7 +106,7 @@ def rollback(
         headers = {"if-match": f'"{head}"'}
         plan = client.json("POST", path, headers=headers, params={"dry_run": "true"}, timeout=LONG)
     if dry_run:
-        session.out.one(plan)
+        session.out.one(_short(session, plan))
         return
     if not plan["changed"]:
         session.out.remark("Nothing differs from what is in force.")
@@ -114,7 +119,7 @@ def rollback(
             raise CommandError("nothing has changed")
     with session.client() as client, session.out.remarks.status("rollback"):
         answer = client.json("POST", path, headers=headers, timeout=LONG)
-    session.out.one(answer)
+    session.out.one(_short(session, answer))
     if answer.get("until_restart"):
         session.out.remark("Not in the gateway's file: a restart, or reading the file again, brings the file's configuration back.")
 

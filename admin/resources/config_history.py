@@ -153,7 +153,7 @@ async def _of_file(call: Call, row: ConfigurationRow, payload: dict[str, Any]) -
         )
     )
     if not call.dry_run:
-        call.diff = values.diff(before, config.current())
+        call.diff = values.diff(values.named(before), values.named(config.current()))
     known = {key: outcome[key] for key in ("applied", "changed", "version", "until_restart")}
     diff = call.diff or [{"path": path, "from": None, "to": None} for path in outcome["changed"]]
     return Answer({"number": row.number, "of": "file", "diff": diff, **known})

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from admin import values
 from engines.host.handover import HeldEngines
@@ -172,7 +173,7 @@ class Gateway:
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
         self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), record)
         key = partial(link.store.derived, "configuration history")
-        history = ConfigHistory(link.store, key, schemas, self.replica, values.diff, owner)
+        history = ConfigHistory(link.store, key, schemas, self.replica, _differences, owner)
         parts = (self.builder, self.fleet, link, self.certificates, on_swap, self.events, self.metrics, owner, self.discovery, history)
         return Changes(loaded, environ, schemas, *parts)
 
@@ -383,3 +384,7 @@ class Gateway:
             self.events.record("connections_refused", listener, refused, outcome="denied")
         for flood in self._floods.drain(self.plane.now):
             self.events.record("denials", flood.peer, {"code": flood.code, "count": flood.count}, outcome="denied")
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    return values.diff(values.named(before), values.named(after))

@@ -65,7 +65,7 @@ def test_files_and_texts_with_who_and_when_and_the_way_back(tmp_path: Path, engi
         assert (changed["by"], changed["changed"], changed["version"]) == ("acme/a-admin", ["limits.slow"], 2)
         shown = api.get(f"/config/history/{changed['number']}").json()
         assert shown["config"]["engines"][0]["api_key"] == "********"
-        assert any(entry["path"] == "limits" for entry in shown["diff"])
+        assert any(entry["path"].startswith("limits") for entry in shown["diff"])
         assert SECRET not in str(shown) and "value-of-the-reference" not in str(shown)
 
         gatehouse.file.write_text(text(settings, limits=[LIMIT, {**LIMIT, "name": "other"}]))

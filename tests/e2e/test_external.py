@@ -79,7 +79,7 @@ def test_an_engine_whose_identity_is_in_doubt_gets_nothing(
 
 def test_its_health_is_asked_where_its_settings_say(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) -> None:
     engine = engines()
-    health = {"path": "/v1/models", "interval": 0.1}
+    health = {"path": "/v1/models", "interval": 0.1, "metrics": "/engine/metrics"}
     settings = configuration(
         tmp_path / "state",
         engines=[{"name": "far", "runtime": "external", "url": f"http://127.0.0.1:{engine.port}/v1", "health": health}],
@@ -88,4 +88,5 @@ def test_its_health_is_asked_where_its_settings_say(launch: Launch, engines: Cal
     with launch(settings) as gatehouse:
         until(lambda: any(r.path == "/v1/models" for r in list(engine.engine.requests)), what="the probe")
         assert gatehouse.chat().status_code == 200
-        assert {r.path for r in list(engine.engine.requests) if r.method == "GET"} == {"/v1/models"}
+        until(lambda: any(r.path == "/engine/metrics" for r in list(engine.engine.requests)), what="the question for its load")
+        assert {r.path for r in list(engine.engine.requests) if r.method == "GET"} == {"/v1/models", "/engine/metrics"}

@@ -151,3 +151,11 @@ def test_a_difference_is_empty_exactly_when_there_is_none(before: dict[str, Any]
     found = values.diff(before, after)
     assert (not found) == (before == after)
     assert len({entry["path"] for entry in found}) == len(found)
+
+
+def test_members_with_names_of_their_own_are_compared_by_name() -> None:
+    before = {"engines": [{"name": "a", "slots": 1}, {"name": "b", "slots": 1}], "order": ["x", "y"]}
+    after = {"engines": [{"name": "b", "slots": 2}, {"name": "a", "slots": 1}], "order": ["x", "y"]}
+    assert values.diff(values.named(before), values.named(after)) == [{"path": "engines.b.slots", "from": 1, "to": 2}]
+    same = {"a": [{"name": "x"}, {"name": "x"}], "b": [{"name": ""}], "c": [1], "d": []}
+    assert values.named(same) == same
