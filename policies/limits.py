@@ -55,7 +55,7 @@ class LimitRules:
 
     def check_loops(self, loops: Sequence[Loop], request: InferenceRequest) -> list[str]:
         """Raises LimitExceeded for a conversation beyond a bound. Returns the limits that would refuse it if they were enforced."""
-        depth, same = measured(request.api.messages(request))
+        depth, same = measured(request.api.turns(request))
         would: list[str] = []
         for name, deepest, most, enforced in loops:
             found = ""

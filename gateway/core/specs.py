@@ -295,7 +295,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeouts: TimeoutsSpec = TimeoutsSpec()
     max_idle_connections: Positive = 128
     prefix_salt: Literal["none", "cache_salt"] = "none"
-    apis: tuple[Literal["messages"], ...] = ()
+    apis: tuple[Literal["messages", "responses"], ...] = ()
     warmup: WarmupSpec = WarmupSpec()
     rollout: RolloutSpec = RolloutSpec()
     lifecycle: LifecycleSpec = LifecycleSpec()

@@ -22,6 +22,8 @@ from gateway.core.values import UNLABELLED, Headers, ResponseHead, Usage
 HashBody = Callable[[bytes | memoryview], str]
 """A keyed hash in hex, or "" when body hashes are off."""
 JSON: Final = b"content-type: application/json\r\n"
+MAX_EVENT_BYTES: Final = 256 * 1024
+"""Of one event, where its format does not say otherwise."""
 Path = tuple[Any, ...]
 """Names one text within a choice of an answer, the same in every chunk of a stream."""
 
@@ -37,6 +39,7 @@ class InferenceRequest:
     foreign: the endpoint of the present attempt does not speak the format, so it gets the request as an OpenAI one.
     asked: the name of the model that was asked for, if `model` is no longer it.
     labels: of its data; an engine that is not cleared for all of them never gets it (gateway.core.labels).
+    memory: of the conversation that the request goes on with, or is to be kept for; None for most.
     expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
     has none.
     """
@@ -52,6 +55,7 @@ class InferenceRequest:
         "include_usage",
         "labels",
         "max_tokens",
+        "memory",
         "model",
         "operation",
         "path",
@@ -93,6 +97,18 @@ class InferenceRequest:
         self.choices = 1
         self.size = self.expected = 0
         self.price: Price | None = None
+        self.memory: Memory | None = None
+
+
+class Memory:
+    """What is kept of conversations for a request. previous: the identifier of the answer that it goes on with; "" for none. keeps: its own
+    answer is to be kept, as `identity`. items: of the conversation, before the request's own."""
+
+    __slots__ = ("identity", "items", "keeps", "previous")
+
+    def __init__(self, previous: str, keeps: bool, identity: str = "") -> None:
+        self.previous, self.keeps, self.identity = previous, keeps, identity
+        self.items: list[Raw] = []
 
 
 class RequestTexts:
@@ -165,15 +181,16 @@ class EventReader:
     """Reads one event stream of a format, in whole events with `\\n` as line end.
 
     usage: what the engine has reported so far. finish: why it stopped generating, "" where it has not said so. ended: the format's end
-    marker has been forwarded. error: the engine reported a failure.
+    marker has been forwarded. error: the engine reported a failure. largest: bytes of one event. inspects: guardrails read the events.
     """
 
-    __slots__ = ("ended", "error", "finish", "usage")
+    __slots__ = ("ended", "error", "finish", "inspects", "largest", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.finish = ""
-        self.ended = False
+        self.ended = self.inspects = False
+        self.largest = MAX_EVENT_BYTES
         self.error: EngineError | None = None
 
     def plain(self, data: bytes) -> int:
@@ -211,6 +228,18 @@ class EventReader:
         """Whether an unfinished event is the end marker without its empty line."""
         return False
 
+    def whole(self) -> bool:
+        """Whether the engine may end the stream here."""
+        return True
+
+    def result(self) -> dict[str, Any] | None:
+        """The whole answer as it was passed on, where it is to be kept and its last event waits for that (`ending` has it)."""
+        return None
+
+    def failed(self, error: GatehouseError) -> bytes:
+        """The events that end the stream with an error; b"" where they do not depend on what came before."""
+        return b""
+
     def ending(self) -> bytes:
         """The bytes that end the client's stream if the engine did not."""
         raise NotImplementedError
@@ -228,10 +257,11 @@ class WireApi:
     generates: whether it generates text, so that tokens can be estimated from bytes. describes: whether whole answers are read for the
     audit record even where no guardrail reads them. moderates: a guardrail answers it, where one is configured for the model
     (gateway.core.moderation). dialect: the name of the format in `engines[].apis`, if not every engine speaks it; for others it is
-    translated. Two formats may share an operation: then policies and limits do not tell them apart.
+    translated. remembers_any: a request may go on with an answer that was kept, or have its own kept. Two formats may share an operation:
+    then policies and limits do not tell them apart.
     """
 
-    __slots__ = ("describes", "dialect", "generates", "moderates", "operation", "paths", "prefix")
+    __slots__ = ("describes", "dialect", "generates", "moderates", "operation", "paths", "prefix", "remembers_any")
 
     def __init__(
         self,
@@ -246,6 +276,7 @@ class WireApi:
     ) -> None:
         self.operation, self.paths, self.prefix, self.dialect = operation, paths, prefix, dialect
         self.generates, self.describes, self.moderates = generates, describes, moderates
+        self.remembers_any = False
 
     def __repr__(self) -> str:
         return f"<{self.operation}>"
@@ -298,11 +329,30 @@ class WireApi:
         """Further facts for the audit record."""
         return None
 
+    # --- conversations that are kept
+
+    def remembers(self, request: InferenceRequest, keeping: bool) -> Memory | None:
+        """What a request needs of the conversations that are kept; None for nothing. keeping: whether any are. Raises RequestError for what
+        it asks in vain."""
+        return None
+
+    def recalled(self, request: InferenceRequest, items: Sequence[Raw]) -> None:
+        """Puts the conversation so far in front of the request."""
+
+    def said(self, request: InferenceRequest) -> list[Raw]:
+        """The request's own part of the conversation, as it was asked before anything was put in front of it."""
+        return []
+
     # --- inputs of routing keys
 
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         """The turns of a conversation, each with `role` and `content`; None when the request is not a conversation."""
         return None
+
+    def turns(self, request: InferenceRequest) -> Sequence[Any] | None:
+        """The turns of a conversation, each with `role` and, where it calls tools, `tool_calls`, each with a `function`; None when the
+        request is not a conversation."""
+        return self.messages(request)
 
     def opening(self, request: InferenceRequest) -> Any:
         """The text that a request without turns begins with: a string, or a list of strings, token ids and parts; None without texts."""
@@ -342,7 +392,7 @@ class WireApi:
         """Why the engine stopped generating, as a whole answer says it; "" where the format does not."""
         return ""
 
-    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError when it
         cannot be read."""
         raise NotImplementedError

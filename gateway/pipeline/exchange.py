@@ -84,7 +84,6 @@ class Relay(Protocol):
 
     def tick(self, now: float) -> float:
         """Called when `wake_at` has come; returns the next time."""
-        ...
 
     def usage(self) -> Usage | None:
         """The usage the engine reported, or a count of the chunks relayed so far."""
@@ -93,6 +92,8 @@ class Relay(Protocol):
     def finish(self) -> str:
         """Why the engine stopped generating, as it said."""
         ...
+
+    def error_event(self, error: GatehouseError) -> bytes: ...
 
 
 class Exchange:
@@ -340,7 +341,7 @@ class Exchange:
             if self.principal is not None:
                 self.plane.metrics.guardrail_refused(self.principal.tenant, self.principal.id)
         if self.head_sent:
-            self.client.send(chunked(self.request.api.error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
+            self.client.send(chunked((self.relay or self.request.api).error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
         else:
             self.client.send(self.error_response(error))
         self.settle(outcome, self.status, error.code)

@@ -59,6 +59,9 @@ class SmallAnswer:
     def stranded(self) -> bool:
         return False  # it is asked of one endpoint only
 
+    def error_event(self, error: GatehouseError) -> bytes:
+        return b""
+
     def finish(self) -> str:
         return ""  # nothing is generated
 

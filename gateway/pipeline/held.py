@@ -38,7 +38,7 @@ class HeldRelay(StreamRelay):
         if self._size > HOLD_BYTES:
             raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail())
 
-    def finish_stream(self) -> None:
+    def finish_stream(self, kept: bool = False) -> None:
         """Does nothing yet: `release` ends the client's body."""
 
     async def release(self) -> None:

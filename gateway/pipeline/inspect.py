@@ -18,11 +18,11 @@ from gateway.core.slices import Steps
 from gateway.core.snapshot import Inspector
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Driver, check
-from gateway.core.wire import Path, TextFilter
+from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
 from gateway.pipeline.restoring import matchers, restored
-from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
+from gateway.pipeline.stream import StreamRelay
 
 LARGE_REQUEST: Final = 16 * 1024
 """Estimated tokens of a prompt above which its texts are read in turns of the loop."""
@@ -156,7 +156,7 @@ async def answer(
     """
     assert x.request is not None
     try:
-        found = x.request.api.answer(head, body, insist or bool(guardrails) or bool(x.layers))
+        found = x.request.api.answer(x.request, head, body, insist or bool(guardrails) or bool(x.layers))
     except EngineError:
         if insist or guardrails or x.layers:
             raise

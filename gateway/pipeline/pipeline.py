@@ -27,7 +27,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, inspect, moderation, shapes, tools
+from gateway.pipeline import approvals, attempt, conversations, inspect, moderation, shapes, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -57,18 +57,15 @@ async def serve(x: Exchange) -> None:
         await x.plane.records.at_hand(principal.tenant)
     x.clock.mark("authenticate")
 
-    body = x.body
-    if body is None:
-        ready: Signal[bytes] = Signal()
-        x.body_ready = ready
-        x.client.read_body()
-        body = await ready  # the connection's own deadline bounds the wait
+    body = await _read(x) if x.body is None else x.body
     if len(body) > LARGE and snapshot.parse_steps is not None:  # 3
         request = x.request = await x.plane.turns.run(snapshot.parse_steps(x.path, body, x.headers))
     else:
         request = x.request = snapshot.parse(x.path, body, x.headers)
     x.clock.mark("parse")
 
+    if request.api.remembers_any:
+        await _recalled(x, principal, request)
     entry = _authorised(x, principal, request)  # 4
     if entry is None:
         raise await _refused(x, principal, request)
@@ -97,15 +94,43 @@ async def serve(x: Exchange) -> None:
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
         relay = await attempt.run(x, entry, ticket, relay_type)
-    if not relay.started:
+    if relay.started:
+        await _finished(x, entry, ticket, relay)
+    else:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
         if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
             body, evidence = await _shaped(x, entry, ticket, head, body)
+        if request.memory is not None and request.memory.keeps:
+            await conversations.keep(x, body)
         _send(x, head, body, evidence)
-    elif relay.held:
-        await (await _shaped_stream(x, entry, ticket, relay)).release()
     x.settle("ok", 200)  # 11
+
+
+async def _read(x: Exchange) -> bytes:
+    """The body, which has not come yet."""
+    ready: Signal[bytes] = Signal()
+    x.body_ready = ready
+    x.client.read_body()
+    return await ready  # the connection's own deadline bounds the wait
+
+
+async def _recalled(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
+    """Raises RequestError where there is no conversation to go on with, which costs a request."""
+    unknown = await conversations.recall(x, principal, request)
+    if unknown is not None:
+        await _charge_refusal(x, principal, request)
+        raise unknown
+
+
+async def _finished(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay: AnswerRelay) -> None:
+    """What is left to do once the engine's stream is over: what was held is released, what is to be kept is kept."""
+    if relay.held:
+        relay = await _shaped_stream(x, entry, ticket, relay)
+        await relay.release()
+    memory = x.request.memory  # type: ignore[union-attr]
+    if memory is not None and memory.keeps:
+        await conversations.keep_stream(x, relay)
 
 
 async def _identified(waiting: Awaitable[Principal | None] | None) -> Principal:

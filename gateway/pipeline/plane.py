@@ -10,6 +10,7 @@ from email.utils import formatdate
 from typing import Any, Final, Protocol
 
 from gateway.core.approvals import ApprovalDesk
+from gateway.core.conversations import ConversationDesk
 from gateway.core.errors import GatehouseError
 from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
@@ -70,6 +71,8 @@ class DataPlane:
         self.standing = Standing()
         self.approvals: ApprovalDesk | None = None
         """Where answers are kept that need an approval; set by the composition root."""
+        self.conversations: ConversationDesk | None = None
+        """Where answers are kept that later requests go on with; set by the composition root."""
         self.texts: Any = None
         """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
         self.records: Any = None

@@ -7,18 +7,18 @@ guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes it
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from gateway.core.errors import EngineError
+from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Signal
+from gateway.core.wire import MAX_EVENT_BYTES
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.wire.sse import says_nothing
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 BOM: Final = b"\xef\xbb\xbf"
-MAX_EVENT_BYTES: Final = 256 * 1024
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 COST_TRAILER: Final = b"trailer: x-gatehouse-cost\r\n"
@@ -103,6 +103,9 @@ class AnswerRelay:
             return ""
         return self.exchange.request.api.answer_finish(self.body())  # type: ignore[union-attr]
 
+    def error_event(self, error: GatehouseError) -> bytes:
+        return self.exchange.request.api.error_event(error)  # type: ignore[union-attr]
+
     def tick(self, now: float) -> float:
         return self.exchange.deadline
 
@@ -129,6 +132,7 @@ class StreamRelay(AnswerRelay):
         self._carry = b""
         request: InferenceRequest = exchange.request  # type: ignore[assignment]
         self._reader = request.api.reader(request)
+        self._reader.inspects = not self.plain
         self._events = 0
         self._streaming = False
         self._last_write = 0.0
@@ -225,8 +229,13 @@ class StreamRelay(AnswerRelay):
         exchange.attempt.answering()  # type: ignore[union-attr]
 
     def _hold(self, data: bytes) -> None:
-        if len(data) > MAX_EVENT_BYTES:
-            raise EngineError(f"The engine sent an event larger than {MAX_EVENT_BYTES} bytes.")
+        size = len(data)
+        if size > MAX_EVENT_BYTES:
+            if size > self._reader.largest:
+                raise EngineError(f"The engine sent an event larger than {self._reader.largest} bytes.")
+            if size > self._reserved:
+                self.exchange.client.reserve(STEP)
+                self._reserved += STEP
         self._carry = data
 
     def _unify(self, data: bytes) -> bytes:
@@ -252,6 +261,8 @@ class StreamRelay(AnswerRelay):
         reader = self._reader
         if self._carry and not (reader.ended or reader.is_end(self._carry) or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
+        if not reader.whole():
+            raise EngineError("The engine's stream ended before its answer did.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.finish_stream()
 
@@ -259,9 +270,15 @@ class StreamRelay(AnswerRelay):
         """What the end of the stream lacks."""
         return b"" if self._reader.ended else self._reader.ending()
 
-    def finish_stream(self) -> None:
-        """Ends the client's body."""
+    def result(self) -> dict[str, Any] | None:
+        """The whole answer, where it is to be kept before the client's body ends."""
+        return self._reader.result() if self._streaming else None
+
+    def finish_stream(self, kept: bool = False) -> None:
+        """Ends the client's body. kept: an answer that is to be kept has been."""
         reader, exchange = self._reader, self.exchange
+        if not kept and reader.result() is not None:
+            return
         last = b"0\r\n%b\r\n" % exchange.cost_line() if _costs_in_trailer(exchange) else LAST_CHUNK
         exchange.client.send(last if reader.ended else chunked(reader.ending()) + last)
 
@@ -279,6 +296,9 @@ class StreamRelay(AnswerRelay):
             return reader.usage
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
         return Usage(request.prompt_tokens, reader.estimate(self._events), 0, True)
+
+    def error_event(self, error: GatehouseError) -> bytes:
+        return self._reader.failed(error) or super().error_event(error)
 
     def finish(self) -> str:
         return self._reader.finish if self._streaming else super().finish()

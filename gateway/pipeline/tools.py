@@ -207,7 +207,7 @@ class ToolRelay(InspectedRelay):
         if passing := self._gate.feed(data):
             super().emit(passing)
 
-    def finish_stream(self) -> None:
+    def finish_stream(self, kept: bool = False) -> None:
         """Does nothing yet: `release` ends the client's body."""
 
     async def release(self) -> None:

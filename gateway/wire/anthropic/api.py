@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError, RequestError
-from gateway.core.slices import at_once
+from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import JSON, EventReader, HashBody, RequestTexts, WholeAnswer, WireApi
@@ -23,76 +22,47 @@ from gateway.wire.anthropic.chat_stream import ChatReader
 from gateway.wire.anthropic.passages import MessagesTexts
 from gateway.wire.anthropic.stream import MessagesReader
 from gateway.wire.anthropic.views import COUNT, METADATA, CountRequest, MessagesRequest
-from gateway.wire.bodies import decode_error, unreadable
+from gateway.wire.bodies import decode_error
+from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import calls as openai_calls
 from gateway.wire.openai import usage as openai_usage
-from gateway.wire.openai.answers import is_json
-from gateway.wire.openai.views import METADATA as LABELLED
-from gateway.wire.scan import check, steps
+from gateway.wire.openai.structure import only_keys, only_keys_steps
 
 DIALECT: Final = "messages"
 """Its name in `engines[].apis`."""
 VERSION: Final = b"anthropic-version"
 _DEFAULT_VERSION: Final = b"2023-06-01"
 _VERSION: Final = re.compile(rb"\d{4}-\d{2}-\d{2}")
-_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_ENCODER: Final = msgspec.json.Encoder()
 
 
-class MessagesApi(WireApi):
+class MessagesApi(JsonApi):
     """`POST /v1/messages`, and the base of the other."""
 
-    __slots__ = ("_decoder", "_known", "_name")
+    __slots__ = ("_name",)
 
     def __init__(self, path: bytes, view: type[Struct], known: frozenset[str], name: str, *, generates: bool = True) -> None:
-        super().__init__("chat", (path,), prefix=path, generates=generates, dialect=DIALECT)
-        self._decoder = msgspec.json.Decoder(view)
-        self._known, self._name = known, name
+        super().__init__("chat", (path,), view, known, prefix=path, generates=generates, dialect=DIALECT)
+        self._name = name
 
     # --- requests
 
-    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
-        """The typed view of a request. Raises RequestError. What is forwarded is written anew, each key once, with the client's own bytes
-        as values."""
-        check(body, max_depth, max_nodes)
-        try:
-            view: Any = self._decoder.decode(body)
-            found: dict[str, Raw] = _FIELDS.decode(body)
-            if not body.isascii():
-                body.decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise unreadable(body, error) from None
-        request = InferenceRequest(self, path, view.model, found, view, content=_content(headers))
-        if not (self._known.issuperset(found) and structure.in_order(body, found, view)):
-            at_once(self._settled(request, body))
-        self._finish(request, len(body))
-        return request
+    def _content(self, headers: Headers) -> bytes:
+        """The version of the API that the client speaks goes along."""
+        version = headers.get(VERSION)
+        if version is None or version == _DEFAULT_VERSION or not _VERSION.fullmatch(version):
+            return _WITH_VERSION
+        return JSON + b"anthropic-version: %b\r\n" % version
 
-    def parse_steps(
-        self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int
-    ) -> Generator[None, None, InferenceRequest]:
-        yield from steps(body, max_depth, max_nodes)
-        try:
-            view: Any = self._decoder.decode(body)
-            yield
-            found: dict[str, Raw] = _FIELDS.decode(body)
-            yield
-            if not body.isascii():
-                body.decode()
-                yield
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise unreadable(body, error) from None
-        request = InferenceRequest(self, path, view.model, found, view, content=_content(headers))
-        yield from self._settled(request, body)
-        self._finish(request, len(body))
-        return request
+    def _in_order(self, request: InferenceRequest, body: bytes) -> bool:
+        keys = structure.plain_keys(request.fields, request.view)
+        return keys >= 0 and only_keys(body, keys)
 
-    def _settled(self, request: InferenceRequest, body: bytes) -> Generator[None, None, None]:
-        """Checks names, blocks and media everywhere in the request, with pauses. Raises RequestError."""
-        checked = structure.MessagesStructure(self.operation, self._known, request.fields)
-        yield from checked.steps(body)
-        if checked.unknown:
-            request.unknown = tuple(checked.unknown)
+    def _in_order_steps(self, request: InferenceRequest, body: bytes) -> Generator[None, None, bool]:
+        keys = structure.plain_keys(request.fields, request.view)
+        return keys >= 0 and (yield from only_keys_steps(body, keys))
+
+    def _structure(self, fields: dict[str, Raw]) -> structure.MessagesStructure:
+        return structure.MessagesStructure(self.operation, self._known, fields)
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         """The parts of the request that limits and the relay read."""
@@ -104,20 +74,16 @@ class MessagesApi(WireApi):
     def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
         structure.settle_unknown(request.fields, self._known, request.unknown, policy)
 
-    def rename(self, request: InferenceRequest, model: str) -> None:
-        request.model = model
-        request.fields["model"] = Raw(_ENCODER.encode(model))
-
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         model = name or request.model
         if request.foreign:
             asked = {"model": model, **chat.request_fields(request.fields, request.stream)}
             if salt:
                 asked["cache_salt"] = salt.decode()
-            return self._foreign_path(), _ENCODER.encode(asked)
+            return self._foreign_path(), ENCODER.encode(asked)
         if model != request.model:
-            return request.path, _ENCODER.encode({**request.fields, "model": model})
-        return request.path, _ENCODER.encode(request.fields)
+            return request.path, ENCODER.encode({**request.fields, "model": model})
+        return request.path, ENCODER.encode(request.fields)
 
     def _foreign_path(self) -> bytes:
         return chat.PATH
@@ -143,22 +109,9 @@ class MessagesApi(WireApi):
     def tool_uses(self, request: InferenceRequest) -> Sequence[ToolUse]:
         return calls.in_request(request.fields)
 
-    def label(self, request: InferenceRequest) -> str:
-        found = self._metadata(request, LABELLED)
-        return "" if found is None else str(found.data_label)
-
     def user(self, request: InferenceRequest) -> str:
         found = self._metadata(request, METADATA)
         return "" if found is None else found.user_id or ""
-
-    def _metadata(self, request: InferenceRequest, decoder: Any) -> Any:
-        given = request.fields.get("metadata")
-        if given is None:
-            return None
-        try:
-            return decoder.decode(given)
-        except msgspec.DecodeError as error:
-            raise RequestError(f"metadata: {error}.", param="metadata", code="invalid_value") from None
 
     def answer_schema(self, request: InferenceRequest) -> bytes | None:
         try:
@@ -172,26 +125,22 @@ class MessagesApi(WireApi):
     def repair(self, request: InferenceRequest, content: str, advice: str) -> bool:
         more = [{"role": "assistant", "content": content}, {"role": "user", "content": advice}]
         before = bytes(request.fields["messages"]).rstrip()[:-1]
-        request.fields["messages"] = Raw(before + b"," + _ENCODER.encode(more)[1:])
+        request.fields["messages"] = Raw(before + b"," + ENCODER.encode(more)[1:])
         return True
 
     # --- answers
 
     def received(self, request: InferenceRequest, body: bytes) -> bytes:
-        if not is_json(body):
-            raise EngineError("The engine's answer is not JSON.")
+        body = super().received(request, body)
         return chat.message_of(body) if request.foreign else body
 
-    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
-        reported = openai_usage.usage_of(body) if request.foreign else answers.usage_of(body)
-        if reported is not None or not is_json(body):
-            return reported
-        return Usage(request.prompt_tokens, len(body) >> 2, 0, True)
+    def _usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        return openai_usage.usage_of(body) if request.foreign else answers.usage_of(body)
 
     def answer_finish(self, body: bytes) -> str:
         return answers.finish_in(body) or openai_usage.finish_in(body)
 
-    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return answers.MessagesAnswer(body)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
@@ -216,10 +165,10 @@ class MessagesApi(WireApi):
         return ChatReader() if request.foreign else MessagesReader()
 
     def error_event(self, error: GatehouseError) -> bytes:
-        return b"event: error\ndata: %b\n\n" % _ENCODER.encode(answers.error_document(error, b""))
+        return b"event: error\ndata: %b\n\n" % ENCODER.encode(answers.error_document(error, b""))
 
     def error_body(self, error: GatehouseError, headers: Headers, request_id: bytes = b"") -> bytes:
-        return _ENCODER.encode(answers.error_document(error, request_id))
+        return ENCODER.encode(answers.error_document(error, request_id))
 
     def error_status(self, error: GatehouseError) -> int:
         return answers.status_of(error)
@@ -252,7 +201,7 @@ class CountApi(MessagesApi):
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         return Usage()
 
-    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return answers.CountAnswer(body)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
@@ -260,14 +209,6 @@ class CountApi(MessagesApi):
 
     def contents(self, body: bytes) -> Sequence[str]:
         return ()
-
-
-def _content(headers: Headers) -> bytes:
-    """The header lines about the body: the version of the API that the client speaks goes along."""
-    version = headers.get(VERSION)
-    if version is None or version == _DEFAULT_VERSION or not _VERSION.fullmatch(version):
-        return _WITH_VERSION
-    return JSON + b"anthropic-version: %b\r\n" % version
 
 
 _WITH_VERSION: Final = JSON + b"anthropic-version: 2023-06-01\r\n"

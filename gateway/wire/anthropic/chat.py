@@ -14,24 +14,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gateway.core.errors import EngineError, RequestError
-from gateway.wire.anthropic.views import (
-    CHAT,
-    CHOICE,
-    FORMAT,
-    METADATA,
-    OUTPUT,
-    SAID,
-    SYSTEM,
-    TOOLS,
-    ChatAnswer,
-    ChatMessage,
-    Format,
-    OutputConfig,
-    Part,
-    Said,
-    Source,
-)
+from gateway.wire.anthropic.views import CHOICE, FORMAT, METADATA, OUTPUT, SAID, SYSTEM, TOOLS, Format, OutputConfig, Part, Said, Source
 from gateway.wire.bodies import decode_error
+from gateway.wire.chats import CHAT, ChatAnswer, ChatMessage
 from gateway.wire.openai.views import UsageView
 
 PATH: Final = b"/v1/chat/completions"

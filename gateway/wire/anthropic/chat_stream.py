@@ -13,7 +13,7 @@ import msgspec
 from gateway.core.errors import EngineError
 from gateway.wire.anthropic.chat import counts, message_id, stop_reason
 from gateway.wire.anthropic.stream import STOP, MessagesReader, event
-from gateway.wire.anthropic.views import CHAT, ChatAnswer, ChatCall, ChatChoice
+from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.sse import data_of

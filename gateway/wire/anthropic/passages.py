@@ -4,19 +4,13 @@ model. Names of fields are texts that cannot be replaced.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Final
 
-import msgspec
-from msgspec import Raw
-
-from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
-from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import plain
 from gateway.wire.openai.fields import names
-from gateway.wire.openai.media import is_base64
-from gateway.wire.openai.parts import joined, separated
+from gateway.wire.passages import BlockTexts
 
 _SILENT: Final = frozenset({"model", "service_tier", "context_management", "cache_control"})
 """Fields that never reach a model."""
@@ -32,28 +26,19 @@ _WORDS: Final = names(
     "medium high max user_id data_label image/png image/jpeg image/gif image/webp application/pdf text/plain",
 )
 """Words of the format itself, as keys and as values, which no user wrote."""
-_READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
 _OPAQUE: Final[dict[Any, str]] = {"thinking": "signature", "redacted_thinking": "data"}
 """Kinds of blocks -> the field in base64 that no model reads as a text."""
 
 
-class MessagesTexts(RequestTexts):
-    """Every text of one request. The text blocks of one message are read together, as a model reads them."""
+class MessagesTexts(BlockTexts):
+    """Every text of one request."""
 
-    __slots__ = ("_decoded", "_places", "_request", "_sources")
+    __slots__ = ()
 
     def __init__(self, request: InferenceRequest, at_once: bool = True) -> None:
-        super().__init__()
-        self._request = request
-        self._places: list[tuple[Any, Any]] = []
-        self._sources: list[str] = []
-        self._decoded: dict[str, Any] = {}
-        if at_once:
-            for _ in self.reading():
-                pass
+        super().__init__(request, _WORDS, _OPAQUE, "tool_result", at_once)
 
     def reading(self) -> Generator[None, None, None]:
-        """Reads the texts, with a pause after every few milliseconds; to be run once where `at_once` is False."""
         fields = self._request.fields
         if "system" in fields:
             system = self._decoded["system"] = plain(fields["system"], "system")
@@ -75,99 +60,5 @@ class MessagesTexts(RequestTexts):
                 self._item(self._decoded, name, "other")
                 yield
 
-    def _content(self, holder: Any, key: Any, content: Any, source: str) -> None:
-        """A text, or a list of blocks: the text blocks together, then what else the blocks have."""
-        if content.__class__ is str:
-            self._one(holder, key, content, source)
-            return
-        if content.__class__ is not list:
-            return
-        blocks = [block for block in content if block.__class__ is dict]
-        parts = [block for block in blocks if block.get("text").__class__ is str]
-        for text in joined([part["text"] for part in parts]):
-            self.texts.append(text)
-            self._places.append((_Parts, parts))
-            self._sources.append(source)
-        for block in blocks:
-            kind = block.get("type")
-            of = "tool" if kind.__class__ is str and kind.endswith("tool_result") else source
-            for name, value in block.items():
-                if name == "text" and value.__class__ is str:
-                    continue
-                self._name(name)
-                if name == "content":
-                    self._content(block, name, value, of)
-                elif name == "source" and value.__class__ is dict:
-                    self._source(value, of)
-                elif not (name == _OPAQUE.get(kind, "") and value.__class__ is str and is_base64(value)):
-                    self._item(block, name, of)
-
-    def _source(self, source: dict[str, Any], said: str) -> None:
-        """Where the content of an image or a document is."""
-        for name, value in source.items():
-            self._name(name)
-            if name == "content":
-                self._content(source, name, value, said)
-            elif not (name == "data" and source.get("type") == "base64" and value.__class__ is str and is_base64(value)):
-                self._item(source, name, said)
-
-    def _one(self, holder: Any, key: Any, text: str, source: str) -> None:
-        self.texts.append(text)
-        self._places.append((holder, key))
-        self._sources.append(source)
-
-    def _object(self, value: dict[str, Any], but: frozenset[str], source: str) -> None:
-        for key in value:
-            if key not in but:
-                self._name(key)
-                self._item(value, key, source)
-
-    def _name(self, name: str) -> None:
-        if name not in _WORDS:
-            self._one(None, None, name, "other")
-
-    def _item(self, holder: Any, key: Any, source: str) -> None:
-        value = holder[key]
-        if value.__class__ is str:
-            if value and value not in _WORDS:
-                self._one(holder, key, value, source)
-        elif value.__class__ is dict:
-            self._object(value, _NONE, source)
-        elif value.__class__ is list:
-            for index, item in enumerate(value):
-                if item.__class__ in _READABLE:  # numbers, of which there may be many, are not read
-                    self._item(value, index, source)
-
-    def sources(self) -> list[str]:
-        return self._sources
-
-    def replace(self, texts: Sequence[str]) -> None:
-        number, places = 0, self._places
-        while number < len(places):
-            holder, key = places[number]
-            if holder is _Parts:
-                old = [part["text"] for part in key]
-                count = min(len(old), 2)
-                if texts[number : number + count] != self.texts[number : number + count]:
-                    for part, text in zip(key, separated(old, texts[number : number + count]), strict=True):
-                        part["text"] = text
-                number += count
-                continue
-            if texts[number] != self.texts[number]:
-                if holder is None:
-                    raise GuardrailViolation("The name of a field has content that a policy would rewrite.", code="guardrail")
-                holder[key] = texts[number]
-            number += 1
-
-    def write(self) -> None:
-        fields = self._request.fields
-        for name, value in self._decoded.items():
-            fields[name] = Raw(msgspec.json.encode(value))
-
-
-class _Parts:
-    """Stands for the holder of texts that are in several blocks."""
-
 
 _MESSAGE: Final = frozenset({"role", "content"})
-_NONE: Final[frozenset[str]] = frozenset()

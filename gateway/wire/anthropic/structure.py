@@ -24,26 +24,22 @@ _PLAIN: Final = (None, "", "custom")
 """Types of tools that the client defines itself."""
 
 
-def in_order(body: bytes, fields: dict[str, Raw], view: Any) -> bool:
-    """Whether a body has only its top-level keys, once each, and messages and a system prompt that are texts or plain text blocks. False
-    proves nothing; True is sound, as each key of the decoded request has a colon in the body."""
+def plain_keys(fields: dict[str, Raw], view: Any) -> int:
+    """The keys of a body that has only its top-level keys, and messages and a system prompt that are texts or plain text blocks; -1 for
+    any other. Each has a colon: with no more colons there are no other keys, and none twice."""
     keys = len(fields)
     for message in view.messages:
         keys += 2
         if message.content.__class__ is not str:
             if not _plain(message.content):
-                return False
+                return -1
             keys += 2 * len(message.content)
     system = view.system
     if system is not UNSET and system.__class__ is not str:
         if not _plain(system):
-            return False
+            return -1
         keys += 2 * len(system)
-    if body.count(b":") == keys:
-        return True
-    if body.count(b'":') != keys:
-        return False
-    return body.find(b" :") < 0 and body.find(b"\n:") < 0 and body.find(b"\t:") < 0 and body.find(b"\r:") < 0
+    return keys
 
 
 def _plain(blocks: Sequence[Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
-from gateway.wire.openai.views import ModelName, Tokens, UsageView
+from gateway.wire.openai.views import ModelName, Tokens
 
 # --- requests
 
@@ -185,71 +185,3 @@ class CountView(Struct, gc=False):
 ANSWER: Final = json.Decoder(MessageView)
 EVENT: Final = json.Decoder(EventView)
 COUNT: Final = json.Decoder(CountView)
-
-# --- answers in chat completions that are translated
-
-
-class ChatFunction(Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class ChatCall(Struct, gc=False):
-    index: int = 0
-    id: str | None = None
-    function: ChatFunction | None = None
-
-
-class ChatText(Struct, gc=False):
-    """A part of a content that is a list."""
-
-    type: str = ""
-    text: str = ""
-
-
-class ChatMessage(Struct, gc=False):
-    """A message, or a piece of one."""
-
-    content: str | list[ChatText] | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[ChatCall] | None = None
-
-    def thought(self) -> str:
-        """Engines write one or the other name, some both."""
-        return self.reasoning_content or self.reasoning or ""
-
-    def said(self) -> str:
-        content = self.content
-        if content.__class__ is list:
-            content = "".join([part.text for part in content])
-        return (content or "") + (self.refusal or "")  # type: ignore[operator]
-
-
-class ChatChoice(Struct, gc=False):
-    message: ChatMessage | None = None
-    delta: ChatMessage | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
-    matched_stop: Any = None
-
-    def stopped_at(self) -> str | None:
-        """The stop sequence that ended the answer, where the engine says it (vLLM, SGLang)."""
-        for found in (self.stop_reason, self.matched_stop):
-            if isinstance(found, str):
-                return found
-        return None
-
-
-class ChatAnswer(Struct, gc=False):
-    """A whole chat completion, or a chunk of one."""
-
-    id: str = ""
-    model: str = ""
-    choices: list[ChatChoice] = []
-    usage: UsageView | None = None
-    error: Raw | UnsetType = UNSET
-
-
-CHAT: Final = json.Decoder(ChatAnswer)

@@ -106,7 +106,7 @@ class InferApi(WireApi):
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         return Usage(request.prompt_tokens)
 
-    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return TensorAnswer(head, body, inspected)
 
     def error_body(self, error: GatehouseError, headers: Headers, request_id: bytes = b"") -> bytes:

@@ -9,21 +9,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.moderation import Judgement
 from gateway.core.tools import CallReader, ToolUse
-from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
+from gateway.core.types import InferenceRequest, ResponseHead
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
-from gateway.wire.bodies import decode_error, unreadable
+from gateway.wire.bodies import decode_error
+from gateway.wire.json_api import ENCODER, FIELDS, JsonApi
 from gateway.wire.openai import calls, replay, schemas
-from gateway.wire.openai.answers import OpenAiAnswer, is_json
+from gateway.wire.openai.answers import OpenAiAnswer
 from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
-from gateway.wire.openai.structure import Structure, in_order, in_order_steps, settle_unknown
-from gateway.wire.openai.usage import finish_in, usage_of
+from gateway.wire.openai.structure import in_order, in_order_steps, settle_unknown
+from gateway.wire.openai.usage import finish_in
 from gateway.wire.openai.views import (
-    METADATA,
     TOOLS,
     ChatRequest,
     ClassifyRequest,
@@ -34,79 +34,31 @@ from gateway.wire.openai.views import (
     RerankRequest,
     StreamOptions,
 )
-from gateway.wire.scan import check, steps
 
-_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
-_ENCODER: Final = msgspec.json.Encoder()
 _WITH_USAGE: Final = Raw(b'{"include_usage":true}')
 SALT: Final = "cache_salt"
 """vLLM's field for the isolation domain of a cached prefix; a client's own is dropped (gateway.wire.openai.fields)."""
 TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 
 
-class OpenAiApi(WireApi):
+class OpenAiApi(JsonApi):
     """Base of all operations. view: the type of the request. read: the fields whose texts the view gives and replaces."""
 
-    __slots__ = ("_decoder", "_known", "read")
+    __slots__ = ("read",)
 
     def __init__(
         self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False, moderates: bool = False
     ) -> None:
-        super().__init__(operation, (path,), generates=generates, moderates=moderates)
-        self._decoder = msgspec.json.Decoder(view)
-        self._known = KNOWN[operation]
+        super().__init__(operation, (path,), view, KNOWN[operation], generates=generates, moderates=moderates)
         self.read = read
 
     # --- requests
 
-    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
-        """The typed view of a request. Raises RequestError.
+    def _in_order(self, request: InferenceRequest, body: bytes) -> bool:
+        return in_order(body, request.fields, self.messages(request))
 
-        The top-level object is rewritten for forwarding, each key unescaped, each value the client's own bytes. The same
-        dictionary of raw values makes every change of the body cheap.
-        """
-        check(body, max_depth, max_nodes)
-        try:
-            view: Any = self._decoder.decode(body)
-            fields: dict[str, Raw] = _FIELDS.decode(body)
-            if not body.isascii():
-                body.decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise unreadable(body, error) from None
-        request = InferenceRequest(self, path, view.model, fields, view)
-        if not (self._known.issuperset(fields) and in_order(body, fields, self.messages(request))):
-            for _ in self._settled(request, body):
-                pass
-        self._finish(request, len(body))
-        return request
-
-    def parse_steps(
-        self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int
-    ) -> Generator[None, None, InferenceRequest]:
-        yield from steps(body, max_depth, max_nodes)
-        try:
-            view: Any = self._decoder.decode(body)
-            yield
-            fields: dict[str, Raw] = _FIELDS.decode(body)
-            yield
-            if not body.isascii():
-                body.decode()
-                yield
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise unreadable(body, error) from None
-        request = InferenceRequest(self, path, view.model, fields, view)
-        if not (self._known.issuperset(fields) and (yield from in_order_steps(body, fields, self.messages(request)))):
-            yield
-            yield from self._settled(request, body)
-        self._finish(request, len(body))
-        return request
-
-    def _settled(self, request: InferenceRequest, body: bytes) -> Generator[None, None, None]:
-        """Checks names and media everywhere in the request, with pauses. Raises RequestError."""
-        structure = Structure(self.operation, self._known, request.fields)
-        yield from structure.steps(body)
-        if structure.unknown:
-            request.unknown = tuple(structure.unknown)
+    def _in_order_steps(self, request: InferenceRequest, body: bytes) -> Generator[None, None, bool]:
+        return (yield from in_order_steps(body, request.fields, self.messages(request)))
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         """The parts of the request that limits and the relay read."""
@@ -130,16 +82,12 @@ class OpenAiApi(WireApi):
         """The most tokens that the request may generate; 0 when it sets no bound."""
         return 0
 
-    def rename(self, request: InferenceRequest, model: str) -> None:
-        request.model = model
-        request.fields["model"] = Raw(_ENCODER.encode(model))
-
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         if salt and self.generates:
-            return request.path, _ENCODER.encode({**request.fields, "model": name or request.model, SALT: salt.decode()})
+            return request.path, ENCODER.encode({**request.fields, "model": name or request.model, SALT: salt.decode()})
         if name is not None and name != request.model:
-            return request.path, _ENCODER.encode({**request.fields, "model": name})
-        return request.path, _ENCODER.encode(request.fields)
+            return request.path, ENCODER.encode({**request.fields, "model": name})
+        return request.path, ENCODER.encode(request.fields)
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
         return self._texts(request, True)
@@ -158,11 +106,6 @@ class OpenAiApi(WireApi):
 
     # --- answers
 
-    def received(self, request: InferenceRequest, body: bytes) -> bytes:
-        if not is_json(body):
-            raise EngineError("The engine's answer is not JSON.")
-        return body
-
     def answer_lines(self, head: ResponseHead, length: int) -> bytes:
         if not self.generates:
             truncated = head.get(b"x-gatehouse-truncated")
@@ -170,16 +113,10 @@ class OpenAiApi(WireApi):
                 return TRUNCATED % (length, truncated)
         return b"content-type: application/json\r\ncontent-length: %d\r\n" % length
 
-    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
-        reported = usage_of(body)
-        if reported is not None or not is_json(body):
-            return reported
-        return Usage(request.prompt_tokens, len(body) >> 2 if self.generates else 0, 0, True)
-
     def answer_finish(self, body: bytes) -> str:
         return finish_in(body) if self.generates else ""
 
-    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return OpenAiAnswer(body, self.generates)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
@@ -201,16 +138,6 @@ class OpenAiApi(WireApi):
 
     def error_event(self, error: GatehouseError) -> bytes:
         return b"data: %b\n\n%b" % (error.body(), DONE)
-
-    def label(self, request: InferenceRequest) -> str:
-        given = request.fields.get("metadata")
-        if given is None:
-            return ""
-        try:
-            metadata = METADATA.decode(given)
-        except msgspec.DecodeError as error:
-            raise RequestError(f"metadata: {error}.", param="metadata", code="invalid_value") from None
-        return "" if metadata is None else metadata.data_label
 
 
 class ChatApi(OpenAiApi):
@@ -320,7 +247,7 @@ class ModerationApi(OpenAiApi):
                     f"{place}: only texts are judged here, and this is {item.type[:64]!r}.", param=place, code="unsupported_content"
                 )
         if "model" not in request.fields:
-            request.fields["model"] = Raw(_ENCODER.encode(request.model))
+            request.fields["model"] = Raw(ENCODER.encode(request.model))
 
     def judged(self, request: InferenceRequest) -> list[str]:
         given = request.view.input
@@ -339,7 +266,7 @@ class ModerationApi(OpenAiApi):
             }
             for result in results
         ]
-        return _ENCODER.encode({"id": f"modr-{identity}", "model": request.model, "results": found})
+        return ENCODER.encode({"id": f"modr-{identity}", "model": request.model, "results": found})
 
     def opening(self, request: InferenceRequest) -> Any:
         texts = request.view.texts()
@@ -371,6 +298,6 @@ def _token_ids(given: Any) -> str:
 def _asking_for_usage(options: Raw) -> Raw:
     """The client's stream options plus a request for usage; the other options are kept."""
     try:
-        return Raw(msgspec.json.encode({**_FIELDS.decode(options), "include_usage": True}))
+        return Raw(msgspec.json.encode({**FIELDS.decode(options), "include_usage": True}))
     except msgspec.DecodeError as error:
         raise decode_error(error) from None

@@ -43,13 +43,27 @@ def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None
 
 
 def in_order_steps(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None) -> Generator[None, None, bool]:
-    """`in_order` for a large body, with a pause after every search through it: each takes 5 ms for 8 MiB."""
+    """`in_order` for a large body, with pauses."""
     keys = len(fields)
     if messages is not None:
         for message in messages:
             if message.content.__class__ is not str or message.tool_calls is not None:
                 return False
         keys += 2 * len(messages)
+    return (yield from only_keys_steps(body, keys))
+
+
+def only_keys(body: bytes, keys: int) -> bool:
+    """Whether a body has as many colons as it has keys that are known, those inside its texts aside. False proves nothing."""
+    if body.count(b":") == keys:
+        return True
+    if body.count(b'":') != keys:
+        return False
+    return body.find(b" :") < 0 and body.find(b"\n:") < 0 and body.find(b"\t:") < 0 and body.find(b"\r:") < 0
+
+
+def only_keys_steps(body: bytes, keys: int) -> Generator[None, None, bool]:
+    """The same for a large body, with a pause after every search through it: each takes 5 ms for 8 MiB."""
     found = body.count(b":")
     yield
     if found == keys:

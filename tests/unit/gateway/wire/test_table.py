@@ -21,6 +21,8 @@ from gateway.wire.table import APIS, OPERATIONS, find, identity_lines, is_infere
         (b"/v1/messages", True),
         (b"/v1/messages/count_tokens", True),
         (b"/v1/messages/batches", False),
+        (b"/v1/responses", True),
+        (b"/v1/responses/resp_1", False),
         (b"/v2/models/m/infer", True),
         (b"/v2/models/m/versions/1/infer", True),
         (b"/v1/models", False),

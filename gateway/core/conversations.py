@@ -1,0 +1,54 @@
+"""Answers that are kept so that a later request can go on with them: what the data plane has kept, and asks for.
+
+Everything belongs to a tenant; another tenant's answer is as unknown as one that was never there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.core.messages import Ask, Done, Message
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What is kept of one answer. items: the conversation that led to it and its own output; answer: all of it. Both as JSON. labels: of
+    its data."""
+
+    items: bytes
+    answer: bytes
+    labels: tuple[str, ...] = ()
+
+
+class KeepAnswer(Ask[Done], frozen=True, kw_only=True):
+    """Keeps an answer. Refused with RequestError where it is too large, Overloaded where the tenant has too many, StoreUnavailable."""
+
+    id: str
+    tenant: str
+    model: str
+    said: Said
+
+
+class AnswerFound(Message, frozen=True, kw_only=True):
+    """said: None where the tenant has no such answer. model: that gave it."""
+
+    model: str = ""
+    said: Said | None = None
+
+
+class FindAnswer(Ask[AnswerFound], frozen=True, kw_only=True):
+    """Looks for an answer. erase: and forgets it."""
+
+    id: str
+    tenant: str
+    erase: bool = False
+
+
+class ConversationDesk(Protocol):
+    """Where a data plane has answers kept. Both fail with StoreUnavailable."""
+
+    def keep(self, wanted: KeepAnswer) -> Awaitable[Done]: ...
+
+    def find(self, wanted: FindAnswer) -> Awaitable[AnswerFound]: ...

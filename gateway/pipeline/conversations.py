@@ -1,0 +1,91 @@
+"""Answers that are kept: what a request goes on with is put in front of it before any policy reads it, and what it is answered is kept
+before its client hears the end.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.conversations import AnswerFound, ConversationDesk, FindAnswer, KeepAnswer, Said
+from gateway.core.errors import EngineError, RequestError
+from gateway.core.types import InferenceRequest, Principal
+from gateway.core.wire import Memory
+from gateway.pipeline import inspect
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.stream import AnswerRelay, StreamRelay
+
+PREFIX: Final = "resp_"
+_ITEMS: Final = msgspec.json.Decoder(list[Raw])
+_LENGTH: Final = 128
+
+
+async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -> RequestError | None:
+    """Puts the conversation so far in front of a request, and notes what is to be kept. Returns the refusal where there is no such
+    conversation, which is charged. Raises RequestError, StoreUnavailable."""
+    desk: ConversationDesk | None = x.plane.conversations
+    memory = request.memory = request.api.remembers(request, desk is not None)
+    if memory is None or desk is None:
+        return None
+    if memory.keeps:
+        memory.identity = f"{PREFIX}{os.urandom(24).hex()}"
+        memory.items = list(request.api.said(request))
+    if memory.previous:
+        found = await wanted(x, desk, principal, memory.previous)
+        if found is None:
+            return missing(memory.previous)
+        if found.labels:
+            inspect.labelled(x, frozenset(found.labels))
+        earlier: list[Raw] = _ITEMS.decode(found.items)
+        memory.items = [*earlier, *memory.items]
+        request.api.recalled(request, earlier)
+    return None
+
+
+def missing(identity: str) -> RequestError:
+    """One answer for what was never there, what is another tenant's, and what has expired."""
+    return RequestError(
+        f"There is no response {identity[:_LENGTH]!r}.", param="previous_response_id", code="previous_response_not_found", status=404
+    )
+
+
+async def wanted(x: Any, desk: ConversationDesk, principal: Principal, identity: str, erase: bool = False) -> Said | None:
+    """A kept answer of the caller's tenant, of a model that the caller may know of."""
+    if not identity.startswith(PREFIX) or len(identity) > _LENGTH or not identity.isascii():
+        return None
+    found: AnswerFound = await desk.find(FindAnswer(id=identity, tenant=principal.tenant))
+    if found.said is None or not x.snapshot.authorizer.may_see(principal, found.model):
+        return None
+    if erase:
+        await desk.find(FindAnswer(id=identity, tenant=principal.tenant, erase=True))
+    return found.said
+
+
+async def keep(x: Exchange, answer: bytes) -> None:
+    """Keeps a whole answer. Raises EngineError for one that cannot be read, and what the store raises."""
+    desk: ConversationDesk | None = x.plane.conversations
+    request, principal, entry = x.request, x.principal, x.entry
+    assert desk is not None and request is not None and principal is not None and entry is not None
+    memory: Memory | None = request.memory
+    assert memory is not None
+    try:
+        output: list[Raw] = msgspec.json.decode(answer, type=_Output).output
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError("The engine's answer cannot be kept: it is not a response.") from None
+    said = Said(items=msgspec.json.encode([*memory.items, *output]), answer=answer, labels=tuple(sorted(request.labels)))
+    await desk.keep(KeepAnswer(id=memory.identity, tenant=principal.tenant, model=entry.name, said=said))
+
+
+async def keep_stream(x: Exchange, relay: AnswerRelay) -> None:
+    """Keeps the answer of a stream, whose last event then goes to the client."""
+    assert isinstance(relay, StreamRelay)
+    if (result := relay.result()) is not None:
+        await keep(x, msgspec.json.encode(result))
+        StreamRelay.finish_stream(relay, True)
+
+
+class _Output(msgspec.Struct):
+    output: list[Raw]

@@ -1,0 +1,77 @@
+"""The fields of OpenAI's Responses requests that may reach an engine, by their place; everything else is unknown
+(`models[].unknown_fields`). Kinds of items, parts and tools that are not listed are refused.
+
+The lists are those of the API reference ("Create a model response") and of openai-python 3.52, and the sampling fields that vLLM adds, as
+of November 2026.
+
+Left out on purpose: what names a server, a container, a file or a store that the engine would use for the caller (`mcp`, `file_search`,
+`code_interpreter`, `image_generation`, `file_id`, `container_id`), as these belong to the operator of the engine and not to one of its
+callers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.wire.openai.fields import names
+
+TOP: Final = names(
+    "model input instructions max_output_tokens max_tool_calls metadata parallel_tool_calls reasoning safety_identifier prompt_cache_key",
+    "prompt_cache_retention prompt_cache_options service_tier stream stream_options temperature text tool_choice tools top_logprobs top_p",
+    "truncation user include store previous_response_id background context_management conversation prompt",
+    "top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop logit_bias",
+)
+REFUSED: Final[dict[str, str]] = {
+    "conversation": "conversations are not kept here; send the items, or previous_response_id where responses are stored",
+    "prompt": "no prompt templates are kept here; send instructions and input",
+}
+"""Known fields that may only be null -> why."""
+_CALLED: Final = "type id call_id status caller"
+ITEM: Final[dict[str, frozenset[str]]] = {
+    "message": names("type id role content status phase"),
+    "reasoning": names("type id summary content encrypted_content status"),
+    "function_call": names(_CALLED, "name arguments namespace async"),
+    "function_call_output": names(_CALLED, "output name namespace"),
+    "custom_tool_call": names(_CALLED, "name input namespace async"),
+    "custom_tool_call_output": names(_CALLED, "output name namespace"),
+    "local_shell_call": names(_CALLED, "action"),
+    "local_shell_call_output": names(_CALLED, "output"),
+    "shell_call": names(_CALLED, "action max_output_length"),
+    "shell_call_output": names(_CALLED, "output max_output_length"),
+    "apply_patch_call": names(_CALLED, "operation"),
+    "apply_patch_call_output": names(_CALLED, "output"),
+    "computer_call": names(_CALLED, "action actions pending_safety_checks"),
+    "computer_call_output": names(_CALLED, "output acknowledged_safety_checks"),
+    "web_search_call": names("type id status action"),
+}
+"""The items of `input` -> the names in there. One without a type is a message."""
+PART: Final[dict[str, frozenset[str]]] = {
+    "input_text": names("type text prompt_cache_breakpoint"),
+    "output_text": names("type text annotations logprobs"),
+    "refusal": names("type refusal"),
+    "reasoning_text": names("type text"),
+    "summary_text": names("type text"),
+    "input_image": names("type image_url detail prompt_cache_breakpoint"),
+    "input_file": names("type file_data filename detail prompt_cache_breakpoint"),
+    "text": names("type text"),
+}
+"""The parts of a content -> the names in there."""
+TOOL: Final[dict[str, frozenset[str]]] = {
+    "function": names("type name description parameters strict defer_loading output_schema allowed_callers async"),
+    "custom": names("type name description format defer_loading allowed_callers"),
+    "local_shell": names("type"),
+    "shell": names("type allowed_callers"),
+    "apply_patch": names("type allowed_callers"),
+    "web_search": names("type filters search_context_size user_location search_content_types external_web_access"),
+    "web_search_preview": names("type search_context_size user_location search_content_types"),
+    "computer": names("type"),
+    "computer_use_preview": names("type display_width display_height environment"),
+}
+"""The tools that may be offered -> the names in there."""
+CHOICE: Final = names("type name mode tools")
+TEXT: Final = names("format verbosity")
+FORMAT: Final = names("type name description schema strict")
+REASONING: Final = names("effort summary generate_summary")
+METADATA: Final = "metadata"
+NEVER: Final = names("file_id file_ids file_url container_id container vector_store_ids server_url connector_id tunnel_id")
+"""Inside an item or a tool: they never reach an engine, whatever `unknown_fields` says."""

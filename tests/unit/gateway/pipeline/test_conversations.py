@@ -1,0 +1,166 @@
+"""Answers that are kept: a request goes on with what its tenant has kept, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
+from gateway.core.errors import Overloaded, StoreUnavailable
+from gateway.core.messages import Done
+from gateway.core.types import Principal
+from gateway.core.waiting import Signal
+from tests.unit.gateway.pipeline.test_guardrail_table import MAKES, guarded, leaks
+from tests.unit.gateway.pipeline.world import DONE, JSON_HEAD, SSE_HEAD, USAGE, Client, World, chunk
+from tests.unit.gateway.wire.responses.test_api import chat, response, said, stream
+
+PATH = b"/v1/responses"
+
+
+class Desk:
+    """Keeps in memory, each answer for its tenant."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], KeepAnswer] = {}
+        self.error: Exception | None = None
+
+    def keep(self, wanted: KeepAnswer) -> Awaitable[Done]:
+        if self.error is None:
+            self.kept[(wanted.tenant, wanted.id)] = wanted
+        return _done(Done(), self.error)
+
+    def find(self, wanted: FindAnswer) -> Awaitable[AnswerFound]:
+        found = self.kept.get((wanted.tenant, wanted.id))
+        return _done(AnswerFound() if found is None else AnswerFound(model=found.model, said=found.said), self.error)
+
+
+def _done(value: Any, error: Exception | None) -> Any:
+    signal: Signal[Any] = Signal()
+    if error is None:
+        signal.set(value)
+    else:
+        signal.fail(error)
+    return signal
+
+
+def made(native: bool, desk: Desk, tenant: str = "acme", **parts: Any) -> World:
+    world = World(**parts)
+    world.route.apis = ("responses",) if native else ()
+    world.plane.conversations = desk
+    world.identity.caller = Principal("k", tenant, "api_key", ("*",))
+    return world
+
+
+def ask(world: World, text: str, **more: Any) -> Client:
+    return world.start(json.dumps({"model": "m", "input": text, **more}).encode(), path=PATH)[1]
+
+
+def first(native: bool, desk: Desk, streamed: bool = False, **parts: Any) -> str:
+    """Asks for something, and returns the identifier of the answer."""
+    world = made(native, desk, **parts)
+    client = ask(world, "my name is bob", **({"stream": True} if streamed else {}))
+    if streamed:
+        engine = world.call.head(SSE_HEAD)
+        if native:
+            engine.body(stream("hello", " bob"))
+        else:
+            for data in (chunk("hello"), chunk(" bob"), chunk(finish="stop"), USAGE, DONE):
+                engine.body(data)
+        engine.end()
+        found = [json.loads(one.partition(b"data: ")[2]) for one in client.body.split(b"\n\n")[:-1]]
+        assert {one["response"]["id"] for one in found if "response" in one} == {found[0]["response"]["id"]}
+        assert found[-1]["type"] == "response.completed" and found[-1]["response"]["store"] is True and client.complete
+        assert [one["sequence_number"] for one in found] == list(range(len(found)))
+        return str(found[0]["response"]["id"])
+    world.call.answer(json.dumps(response(said("hello bob"))).encode() if native else chat("hello bob"), JSON_HEAD)
+    answer = json.loads(client.body)
+    assert answer["store"] is True
+    return str(answer["id"])
+
+
+FORMS = [(native, streamed) for native in (True, False) for streamed in (True, False)]
+
+
+@pytest.mark.parametrize(("native", "streamed"), FORMS)
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_request_goes_on_with_an_answer_that_was_kept(native: bool, streamed: bool, reads: bool) -> None:
+    desk = Desk()
+    identity = first(native, desk, streamed, response=[guarded("denylist")] if reads else [])
+    assert identity.startswith("resp_") and len(identity) > 40
+    kept = desk.kept[("acme", identity)]
+    assert json.loads(kept.said.answer)["id"] == identity
+    world = made(native, desk)
+    client = ask(world, "what is my name?", previous_response_id=identity, store=False)
+    sent = json.loads(world.call.request_body)
+    turns = sent["input"] if native else sent["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"] and "previous_response_id" not in sent
+    assert (
+        turns[0]["content"] == "my name is bob" and "hello bob" in json.dumps(turns[1]) and sent.get("store") is (False if native else None)
+    )
+    world.call.answer(json.dumps(response(said("bob"))).encode() if native else chat("bob"), JSON_HEAD)
+    answer = json.loads(client.body)
+    assert (answer["previous_response_id"], answer["store"]) == (identity, False) and len(desk.kept) == 1
+    assert world.audit.intents[0].detail == {"api": "responses", "previous_response": identity, "kept_as": ""}
+
+
+def test_another_tenants_answer_is_as_unknown_as_none() -> None:
+    desk = Desk()
+    identity = first(True, desk)
+    answers = []
+    for named in (identity, "resp_" + "0" * 48, "resp_../x", "x"):
+        world = made(True, desk, "other")
+        client = ask(world, "go on", previous_response_id=named)
+        error = json.loads(client.body)["error"]
+        assert client.status == 404 and error["code"] == "previous_response_not_found" and not world.engine.calls
+        assert len(world.limiter.reservations) == 1, "looking is not free"
+        answers.append(error["message"].replace(named, ""))
+    assert len(set(answers)) == 1
+
+
+def test_guardrails_read_the_whole_conversation() -> None:
+    desk = Desk()
+    value = MAKES["pii"][1]
+    world = made(True, desk)
+    client = ask(world, f"mail {value}")
+    world.call.answer(json.dumps(response(said(value))).encode(), JSON_HEAD)
+    identity = json.loads(client.body)["id"]
+    world = made(True, desk, request=[guarded("pii")])
+    ask(world, "go on", previous_response_id=identity)
+    assert not leaks(world.call.request_body.decode(), value) and world.call.request_body.count(b"[EMAIL]") == 2
+
+
+def test_labels_of_a_conversation_stay_with_it() -> None:
+    desk = Desk()
+    identity = first(True, desk)
+    kept = desk.kept[("acme", identity)]
+    desk.kept[("acme", identity)] = KeepAnswer(
+        id=identity, tenant="acme", model="m", said=type(kept.said)(items=kept.said.items, answer=kept.said.answer, labels=("secret",))
+    )
+    world = made(True, desk)
+    exchange, _ = world.start(json.dumps({"model": "m", "input": "x", "previous_response_id": identity}).encode(), path=PATH)
+    assert exchange.request is not None and exchange.request.labels == {"secret"}
+
+
+def test_an_answer_that_cannot_be_kept_is_not_given() -> None:
+    desk = Desk()
+    desk.error = StoreUnavailable("no store")
+    world = made(True, desk)
+    client = ask(world, "hi")
+    world.call.answer(json.dumps(response(said())).encode(), JSON_HEAD)
+    assert client.status == 503 and b"hello" not in client.body
+    world = made(True, desk)
+    client = ask(world, "hi", stream=True)
+    desk.error = Overloaded("full")
+    world.call.head(SSE_HEAD).body(stream("hello")).end()
+    assert b"response.failed" in client.body and b"response.completed" not in client.body
+
+
+def test_a_refused_answer_is_not_kept() -> None:
+    desk = Desk()
+    world = made(True, desk, response=[guarded("denylist")])
+    client = ask(world, "hi", stream=True)
+    world.call.head(SSE_HEAD).body(stream("fine", again="other")).end()
+    assert b"response.failed" in client.body and not desk.kept
