@@ -119,7 +119,7 @@ async def _recalled(x: Exchange, principal: Principal, request: InferenceRequest
     """Raises RequestError where there is no conversation to go on with, which costs a request."""
     unknown = await conversations.recall(x, principal, request)
     if unknown is not None:
-        await _charge_refusal(x, principal, request)
+        await _reserve_one(x, principal, request.operation, request.path)
         raise unknown
 
 

@@ -21,7 +21,7 @@ from gateway.wire.anthropic import answers, calls, chat, fields, replay, structu
 from gateway.wire.anthropic.chat_stream import ChatReader
 from gateway.wire.anthropic.passages import MessagesTexts
 from gateway.wire.anthropic.stream import MessagesReader
-from gateway.wire.anthropic.views import COUNT, METADATA, CountRequest, MessagesRequest
+from gateway.wire.anthropic.views import COUNT, METADATA, STEPS, CountRequest, MessagesRequest
 from gateway.wire.bodies import decode_error
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import calls as openai_calls
@@ -102,6 +102,9 @@ class MessagesApi(JsonApi):
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         turns: list[Any] = request.view.turns()
         return turns
+
+    def turns(self, request: InferenceRequest) -> Sequence[Any] | None:
+        return [message.step() for message in STEPS.decode(request.fields["messages"])]
 
     def tools(self, request: InferenceRequest) -> list[str]:
         return calls.offered(request.fields)

@@ -59,6 +59,42 @@ class MessagesRequest(CountRequest, gc=False, kw_only=True):
     stop_sequences: Stops | None = None
 
 
+class Function(Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class Call(Struct, gc=False):
+    function: Function
+
+
+class Step(Struct, gc=False):
+    """One turn as the limits on loops read it. What tools gave is no turn of the user."""
+
+    role: str
+    tool_calls: list[Call]
+
+
+class StepBlock(Struct, gc=False):
+    type: str
+    name: Any = ""
+    input: Raw = Raw(b"")
+
+
+class StepMessage(Struct, gc=False):
+    role: str
+    content: str | list[StepBlock]
+
+    def step(self) -> Step:
+        blocks = () if isinstance(self.content, str) else self.content
+        calls = [Call(Function(str(block.name), bytes(block.input).decode())) for block in blocks if block.type.endswith("tool_use")]
+        told = any(block.type.endswith("tool_result") for block in blocks)
+        return Step("tool" if told else self.role, calls)
+
+
+STEPS: Final = json.Decoder(list[StepMessage])
+
+
 class Named(Struct):
     """A tool that a request offers. type: of one that Anthropic defines; else `custom` or empty."""
 

@@ -10,6 +10,7 @@ import pytest
 from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.wire import table
+from policies.loops import measured
 
 SECRET = "vermilion"
 PNG = "iVBORw0KGgo="
@@ -103,3 +104,18 @@ def test_tools_and_results_for_policies() -> None:
         ("definition", "bash", "", "tools[1]"),
         ("result", "read_file", "r", "messages[2].content[0]"),
     ]
+
+
+def test_limits_on_loops_see_the_calls_of_every_turn() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    for _ in range(3):
+        turns += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result, {"type": "text", "text": "go on"}]}]
+    request = table.parse(b"/v1/messages", json.dumps({"model": "m", "max_tokens": 1, "messages": turns}).encode(), {})
+    assert measured(request.api.turns(request)) == (3, 3)
+    items = [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]
+    items += [{"type": "function_call_output", "call_id": "c", "output": ""}]
+    body = {"model": "m", "input": [{"role": "user", "content": "hi"}, *items * 3]}
+    request = table.parse(b"/v1/responses", json.dumps(body).encode(), {})
+    assert measured(request.api.turns(request)) == (3, 3)
