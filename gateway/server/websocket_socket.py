@@ -134,6 +134,7 @@ class Socket:
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.heard = self.plane.now  # it takes what is written; the answer to a ping was not read meanwhile
         self._taken_by = NEVER
         self._taken()
         for call in list(self.calls.values()):
