@@ -368,9 +368,9 @@ class ResponsesReader(EventReader):
                 holder[field] = self._repeated(key, name, text, texts, out)
             elif text:
                 holder[field] = self._feed(key, name, text, texts)
-        for _, holder, field in item_texts(item):
-            if (id(holder), field) not in known:
-                holder[field] = texts.whole(holder[field])
+        for _, place, where in item_texts(item):  # not the names from above: compiled code would take a list for a dict
+            if (id(place), where) not in known:
+                place[where] = texts.whole(place[where])
 
     def _inspect_part(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         where, part = self._where(document), document.get("part")
@@ -390,9 +390,9 @@ class ResponsesReader(EventReader):
                 place[field] = self._repeated(found, where["item_id"], place[field], texts, out)
             elif place[field]:
                 place[field] = self._feed(found, where["item_id"], place[field], texts)
-        for _, place, field in item_texts(kept):
-            if (id(place), field) not in known and place is not kept:
-                place[field] = texts.whole(place[field])
+        for _, holder_of, name_of in item_texts(kept):
+            if (id(holder_of), name_of) not in known and holder_of is not kept:
+                holder_of[name_of] = texts.whole(holder_of[name_of])
         self._emit({"type": kind, **where, name: index, "part": part}, out)
 
     def _annotation(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
