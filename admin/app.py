@@ -22,13 +22,18 @@ LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-def create_app(scrape: Callable[[], bytes | Awaitable[bytes]], ready: Ready, ports: Ports | None = None) -> ASGIApp:
-    """scrape: the Prometheus text, or an awaitable of it. ready: whether traffic is welcome, and the report. ports: without them there is
-    no admin API."""
+Exposed = tuple[bytes, str]
+"""A scrape and its media type."""
+
+
+def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Ready, ports: Ports | None = None) -> ASGIApp:
+    """scrape: the metrics in a format that the scraper accepts (the value of its `Accept`), or an awaitable of it. ready: whether traffic
+    is welcome, and the report. ports: without them there is no admin API."""
 
     async def metrics(request: Request) -> Response:
-        found = scrape()
-        return Response(found if isinstance(found, bytes) else await found, media_type="text/plain; version=0.0.4; charset=utf-8")
+        answer = scrape(request.headers.get("accept", ""))
+        found, media_type = answer if isinstance(answer, tuple) else await answer
+        return Response(found, headers={"content-type": media_type, "vary": "accept"})
 
     async def livez(request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -84,6 +84,8 @@ class SidecarProcess:
         self._failures = 0
         self._ready_at = math.inf
         """When it became ready in this life; infinity if it has not."""
+        self._moved = 0.0
+        """When this life began, or when its end began."""
         self._fallback_reason: str | None = None
         self._process: Child | None = None
         self._stopping = asyncio.Event()
@@ -353,10 +355,13 @@ class SidecarProcess:
     def _move(self, event: Event) -> None:
         before, self.state = self.state, next_state(self.state, event)
         if self.state != before:
+            took = time.monotonic() - self._moved
+            if self.state in ("starting", "draining"):
+                self._moved = time.monotonic()
             if before == "ready" and self.on_lost is not None:
                 self.on_lost()
             log.info("engine %s: %s", self.spec.name, self.state)
-            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **self._detail()})
+            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **self._detail(), **self._took(before, took)})
 
     def _detail(self) -> dict[str, Any]:
         """What the audit log notes with a new state: the version, the reason, and once loaded the file's checksum."""
@@ -366,6 +371,12 @@ class SidecarProcess:
         if self.state == "ready":
             detail["sha256"] = self.health.get("sha256")
         return detail
+
+    def _took(self, before: State, seconds: float) -> dict[str, Any]:
+        """How long loading or ending took, for the event that tells its end."""
+        if self.state == "ready" and before in ("starting", "loading"):
+            return {"load_seconds": round(seconds, 3)}
+        return {"unload_seconds": round(seconds, 3)} if (before, self.state) == ("draining", "stopped") else {}
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

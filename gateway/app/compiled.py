@@ -99,6 +99,7 @@ MODULES = (
     "gateway.server.refusals",
     "gateway.server.request",
     "gateway.server.states",
+    "gateway.telemetry.detail",
     "gateway.telemetry.metrics",
     "gateway.transport.assignment",
     "gateway.transport.http1",

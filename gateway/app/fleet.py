@@ -17,6 +17,7 @@ from engines.host.supervisor import Supervisor
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.app import model_files
 from gateway.app.connections import Connections
+from gateway.app.engine_gauges import EngineTimes
 from gateway.app.events import Events
 from gateway.app.snapshots import Built
 from gateway.config.merge import Merged
@@ -49,6 +50,7 @@ class Fleet:
         self._spec = spec
         """The settings in force."""
         self._places = model_files.places(spec, base)
+        self.times = EngineTimes()
         self.connections = Connections()
         self.on_change: Callable[[], None] = lambda: None
         """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
@@ -152,6 +154,7 @@ class Fleet:
         self._events.record(event, target, detail, outcome=outcome)
 
     def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:
+        self.times.heard(engine, detail)
         self._events.record(kind, engine, detail, outcome="failed" if kind in ("engine_failed", "engine_rolled_back") else "ok")
 
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:

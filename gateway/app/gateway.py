@@ -31,6 +31,7 @@ from gateway.app.countries import Countries
 from gateway.app.discovery import Discovery
 from gateway.app.durable_limits import DurableLimits
 from gateway.app.endpoint_loads import Loads
+from gateway.app.engine_gauges import EngineGauges
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
@@ -41,7 +42,7 @@ from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.policy_texts import PolicyTexts
-from gateway.app.process_gauges import ProcessGauges
+from gateway.app.process_gauges import MachineGauges, ProcessGauges
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
@@ -223,6 +224,8 @@ class Gateway:
             self.scaling,
             self.discovery,
             ProcessGauges(self.plane, "control"),
+            MachineGauges(Path(self.spec.state_dir)),
+            EngineGauges(self.fleet.supervisor, self.fleet.times),
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:

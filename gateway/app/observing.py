@@ -11,7 +11,9 @@ from gateway.core.errors import ConfigError
 from gateway.core.specs import TelemetrySpec
 from gateway.core.tasks import TaskOwner
 from gateway.pipeline.plane import DataPlane
+from gateway.telemetry import detail
 from gateway.telemetry import logging as gatehouse_logging
+from gateway.telemetry.exemplars import Exemplars
 from gateway.telemetry.observer import Observer, RequestLog, SpanSink, collector
 from gateway.telemetry.otlp import OtlpTraces
 from gateway.telemetry.tracing import Sampler
@@ -28,6 +30,7 @@ class Observing:
         self._plane, self._owner, self._worker = plane, owner, worker
         self._attributes = {"service.version": release(), "service.instance.id": f"{replica}/{worker}" if worker else replica}
         self._counts = {"sent": 0, "dropped": 0}
+        self._exemplars = plane.metrics.exemplars = Exemplars()
         self.collect = collector(self._counts)
         self._observer: Observer | None = None
         self._spec = spec
@@ -55,10 +58,12 @@ class Observing:
 
     def _put(self, spec: TelemetrySpec) -> None:
         traces = self._traces(spec)
+        metrics = self._plane.metrics
+        metrics.detail = detail.follow(metrics.detail, spec.semconv == "current", spec.tenant_metrics)
         if traces is None and spec.request_log == "none":
             self._observer = self._plane.observer = self._plane.sampler = None
             return
-        self._observer = observer = Observer(RequestLog(spec.request_log, spec.slow * 1000.0), traces, self._counts)
+        self._observer = observer = Observer(RequestLog(spec.request_log, spec.slow * 1000.0), traces, self._counts, self._exemplars.note)
         observer.start()
         self._plane.observer = observer
         self._plane.sampler = None if spec.traces is None else Sampler(spec.traces.ratio, spec.traces.parents)

@@ -41,6 +41,7 @@ from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.upgrade.handover import HandOver, become, handled, take
 from gateway.app.upgrade.upgrader import Upgrader
+from gateway.app.vitals import Vitals
 from gateway.app.workers.control import Workers
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded, load
@@ -287,8 +288,10 @@ class Process:
         data_side = DataSide(plane, health, listen, self.leaving, gateway.certificates.contexts("tls"), tokens)
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers, upgrader)
-        scrape = gateway.metrics.scrape if workers is None else workers.scrape
-        admin_side = admin_server(create_app(scrape, health.ready, ports), plane, gateway.certificates.contexts("admin_tls"))
+        scrape = gateway.metrics.exposed if workers is None else workers.exposed
+        vitals = Vitals(gateway.metrics, None if workers is None else workers.figures)
+        app = create_app(scrape, vitals.beside(health.ready), ports)
+        admin_side = admin_server(app, plane, gateway.certificates.contexts("admin_tls"))
         _warn_of_plain_http(listen, data, admin)
         if workers is None:
             await data_side.start(data)

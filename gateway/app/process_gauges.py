@@ -1,4 +1,5 @@
-"""What a process costs and how promptly its loop turns: CPU, memory, open files, loop lag. Linux's /proc; elsewhere only the loop's lag."""
+"""What a process costs and how promptly its loop turns: CPU, memory, disk, open files, loop lag; and the machine's disk and network. From
+Linux's /proc; elsewhere only the loop's lag and the disk's space."""
 
 from __future__ import annotations
 
@@ -17,6 +18,18 @@ LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 """Seconds by which a sweep came late."""
 FILES_SECONDS: Final = 15.0
 """Between two counts of the open files: with ten thousand of them a count takes milliseconds."""
+
+
+RECEIVED, SENT = 0, 8
+"""Fields of a line of /proc/net/dev, after the interface's name."""
+
+
+def resident_bytes(folder: Path) -> int | None:
+    """Memory of the process with this folder in /proc; None where that is not known."""
+    try:
+        return int((folder / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None
 
 
 class ProcessGauges:
@@ -41,17 +54,64 @@ class ProcessGauges:
         yield lag
         times = os.times()
         yield CounterMetricFamily("gatehouse_cpu_seconds", "CPU time of the gateway's processes", value=times.user + times.system)
-        try:
-            resident = int((self._proc / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            self._count_files()
-        except OSError:
+        yield from self._disk()
+        resident = resident_bytes(self._proc)
+        if resident is None:
             return
         memory = GaugeMetricFamily("gatehouse_resident_bytes", "Memory of the gateway's processes", labels=["process"])
         memory.add_metric([self._name], float(resident))
+        yield memory
+        try:
+            self._count_files()
+        except OSError:
+            return
         files = GaugeMetricFamily("gatehouse_open_files", "Open files and connections of the gateway's processes", labels=["process"])
         files.add_metric([self._name], float(self._files))
-        yield from (memory, files)
+        yield files
+
+    def _disk(self) -> Iterable[Metric]:
+        try:
+            lines = (self._proc / "io").read_text().splitlines()
+        except OSError:  # the kernel keeps no such account, or keeps it to itself
+            return
+        account = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+        yield CounterMetricFamily(
+            "gatehouse_disk_read_bytes", "Bytes that the gateway's processes had read from disks", value=account["read_bytes"]
+        )
+        yield CounterMetricFamily(
+            "gatehouse_disk_written_bytes", "Bytes that the gateway's processes had written to disks", value=account["write_bytes"]
+        )
 
     def _count_files(self) -> None:
         if (now := self._clock()) >= self._counted + FILES_SECONDS:
             self._files, self._counted = len(os.listdir(self._proc / "fd")), now
+
+
+class MachineGauges:
+    """`Metrics.gauges` calls `collect`. state_dir: whose disk is meant."""
+
+    def __init__(self, state_dir: Path, proc: Path = Path("/proc")) -> None:
+        self._state_dir, self._proc = state_dir, proc
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            disk = os.statvfs(self._state_dir)
+        except OSError:
+            pass
+        else:
+            free = GaugeMetricFamily("gatehouse_disk_free_bytes", "Room on the disk of the state directory")
+            size = GaugeMetricFamily("gatehouse_disk_size_bytes", "Size of the disk of the state directory")
+            free.add_metric([], disk.f_bavail * disk.f_frsize)
+            size.add_metric([], disk.f_blocks * disk.f_frsize)
+            yield from (free, size)
+        try:
+            lines = (self._proc / "self/net/dev").read_text().splitlines()[2:]
+        except OSError:
+            return
+        received = sent = 0
+        for line in lines:
+            name, _, rest = line.partition(":")
+            if name.strip() != "lo" and len(fields := rest.split()) > SENT:
+                received, sent = received + int(fields[RECEIVED]), sent + int(fields[SENT])
+        yield CounterMetricFamily("gatehouse_network_received_bytes", "Bytes received on the network interfaces", value=received)
+        yield CounterMetricFamily("gatehouse_network_sent_bytes", "Bytes sent on the network interfaces", value=sent)

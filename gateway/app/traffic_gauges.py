@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gateway.app.parts import PartsBuilder
 from gateway.audit.broker import AuditBroker
@@ -57,11 +57,13 @@ class TrafficGauges:
     def _endpoints(self) -> Iterable[Metric]:
         up = GaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", labels=["endpoint"])
         busy = GaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", labels=["endpoint"])
+        slots = GaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", labels=["endpoint"])
         breaker = GaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", labels=["endpoint"])
         state = GaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", labels=["endpoint", "state"])
         for view in self._registry.endpoints():
             up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
             busy.add_metric([view["name"]], view["in_flight"])
+            slots.add_metric([view["name"]], view["limit"])
             breaker.add_metric([view["name"]], 0.0 if view["breaker"]["state"] == "closed" else 1.0)
             for name in ("closed", "half_open", "open"):
                 state.add_metric([view["name"], name], 1.0 if view["breaker"]["state"] == name else 0.0)
@@ -69,7 +71,7 @@ class TrafficGauges:
         snapshot = self._plane.snapshot
         for entry in set(snapshot.models.values()) if snapshot is not None else ():  # aliases share an entry
             queued.add_metric([entry.name], entry.route.backlog)
-        yield from (up, busy, breaker, state, queued)
+        yield from (up, busy, slots, breaker, state, queued)
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self._registry.shedding)
 
     def _audit_log(self) -> Iterable[Metric]:
@@ -79,6 +81,13 @@ class TrafficGauges:
         yield CounterMetricFamily("gatehouse_audit_refused", "Intents refused because the audit log took no records", value=audit.refused)
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=audit.lost)
         yield CounterMetricFamily("gatehouse_audit_withheld", "Audit records without their people: no data key", value=audit.withheld)
+        writes = HistogramMetricFamily(
+            "gatehouse_audit_write_seconds", "Time from the hand-over of a batch of records until it was written"
+        )
+        writes.add_metric([], buckets=audit.writes.buckets(), sum_value=audit.writes.sum)
+        yield writes
+        yield GaugeMetricFamily("gatehouse_audit_waiting_records", "Records that are not written yet", value=audit.waiting)
+        yield GaugeMetricFamily("gatehouse_audit_lag_seconds", "How long the oldest unwritten record has been waiting", value=audit.lag)
         yield from self._sinks()
 
     def _sinks(self) -> Iterable[Metric]:

@@ -46,6 +46,7 @@ from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError, M
 from gateway.core.specs import AuditSpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
+from gateway.telemetry.metrics import Histogram
 
 log = logging.getLogger("gatehouse.audit")
 
@@ -54,6 +55,8 @@ FLUSH_DELAY: Final = 0.005
 TICK: Final = 1.0
 """Seconds between looks at a hanging write, tries while the log is broken, and checks whether a checkpoint is due."""
 _TRIAL_BATCH: Final = 4096
+WRITE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""Seconds that a batch took to write."""
 
 Job = tuple[list[Entry], Draft | None] | Callable[[], None]
 
@@ -103,6 +106,7 @@ class AuditBroker:
         if self._seals:
             self._writer.seal = seal_all
         self._idle: asyncio.Event | None = None
+        self.writes = Histogram(WRITE_BOUNDS)
 
     def obey(self, spools: Callable[[], str | None]) -> None:
         """No records are taken while `spools` gives a reason. It is called in the writer's thread, each tick. Before `start`."""
@@ -162,6 +166,19 @@ class AuditBroker:
     def batches(self) -> int:
         """How many writes they took."""
         return self._writer.batches
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not written yet."""
+        return len(self._gathering.entries) + len(self._writing.batch or ())
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the oldest record that is not written yet has been waiting, as far as that is known; 0 without any."""
+        if self._writing.batch:
+            return self._clock.monotonic() - self._writing.since
+        taken = (entry.time for entry in self._gathering.entries if not isinstance(entry, bytes))
+        return max(0.0, self._clock.wall() - next(taken, float("inf")))
 
     def intent(self, record: IntentRecord) -> Signal[None]:
         batch = self._gathering
@@ -300,6 +317,7 @@ class AuditBroker:
         """The writer's job succeeded; `batch` is empty when it was something else than a write."""
         if batch:
             self._path.settle()
+            self.writes.observe(self._clock.monotonic() - self._writing.since)
         gathering = self._gathering
         if self._fault.state == TRYING:
             self._recover()

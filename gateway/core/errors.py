@@ -158,7 +158,10 @@ class GuardrailViolation(GatehouseError):
 
 
 class LimitExceeded(GatehouseError):
+    """limit: the name of the one that refused, where it was a configured one."""
+
     status = 429
+    limit = ""
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
 

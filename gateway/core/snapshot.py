@@ -35,6 +35,8 @@ class Meter(Protocol):
 
     def first_chunk(self, seconds: float) -> None: ...
 
+    def waited(self, seconds: float) -> None: ...
+
 
 class Inspector(Protocol):
     """A guardrail as a model's entry has it: behind its failure boundary (gateway.pipeline.guarded.Guarded). Nothing here raises but

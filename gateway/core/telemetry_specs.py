@@ -32,7 +32,8 @@ class TracesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Logs, metrics, traces. request_log: which requests get a line in the log. slow: from how many seconds on a request counts as slow."""
+    """Logs, metrics, traces. request_log: which requests get a line in the log. slow: from how many seconds on a request counts as slow.
+    semconv: OpenTelemetry's metrics for generative AI beside ours. tenant_metrics: so many tenants have series of their own."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -40,3 +41,5 @@ class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     slow: Timeout = 30.0
     exporters: tuple[ExporterSpec, ...] = ()
     traces: TracesSpec | None = None
+    semconv: Literal["none", "current"] = "none"
+    tenant_metrics: Annotated[int, Meta(ge=0, le=10_000)] = 0

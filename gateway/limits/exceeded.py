@@ -67,6 +67,12 @@ def exceeded(buckets: Sequence[Bucket], costs: Sequence[list[int]], now: int) ->
         return LimitExceeded("Too many requests at this moment.", retry_after=0.001)
     if worst.away:
         return Overloaded("The limits of this key cannot be checked now.", code="limits_unavailable", retry_after=1.0)
+    error = _refusal(worst, buckets, now)
+    error.limit = worst.bucket.shape.name
+    return error
+
+
+def _refusal(worst: Short, buckets: Sequence[Bucket], now: int) -> LimitExceeded:
     name, meter, code = worst.bucket.shape.name, worst.meter, worst.code
     shown = headers.pairs(buckets, now)
     retry_after = max(0.001, -(-worst.wait_ps // MILLISECOND) / 1000)

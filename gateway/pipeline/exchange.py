@@ -335,6 +335,7 @@ class Exchange:
             self.settle("cancelled", ClientGone.status, error.code)
             return
         outcome = outcome_of(error)
+        self.plane.metrics.limit_refused(getattr(error, "limit", ""))
         self.refused = isinstance(error, GuardrailViolation | PermissionDenied | ApprovalPending | ModelNotFound)
         if isinstance(error, GuardrailViolation):
             self.guardrail = self.guardrail or error.code
@@ -364,9 +365,7 @@ class Exchange:
             return
         self.settled = True
         relay, request, entry = self.relay, self.request, self.entry
-        usage = self.usage
-        if usage is None and relay is not None:
-            usage = relay.usage()
+        usage = relay.usage() if self.usage is None and relay is not None else self.usage
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
             # The engine has received it: otherwise clients that hang up early would have no limit.
             usage = Usage(request.prompt_tokens, 0, 0, True)
@@ -406,6 +405,8 @@ class Exchange:
         if entry is not None and request is not None:
             overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
             entry.meter.record(request.operation, status, outcome, overhead, seconds, own)
+            if (detail := self.plane.metrics.detail) is not None:
+                detail.settled(self, entry.name, outcome, code, own, now_ns)
         else:
             self.plane.metrics.denied(status, code)
         self.clock.finish(self.plane.metrics.phases)

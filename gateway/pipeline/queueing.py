@@ -6,6 +6,7 @@ left the queue, whatever the reason: it was dispatched, refused or displaced, it
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import Any
 
 from gateway.core.errors import LimitExceeded
@@ -55,6 +56,7 @@ def note_route(x: Exchange, word: str) -> None:
 async def queued(x: Exchange, entry: ModelEntry, waiting: Any) -> Attempt:
     """The attempt of a request that is in the queue."""
     note_route(x, "queued")
+    began = perf_counter_ns()
     try:
         await Completion(waiting)  # a Signal's own wait, which ends with the value, costs 1,900 instructions
         check(waiting.error)
@@ -63,5 +65,6 @@ async def queued(x: Exchange, entry: ModelEntry, waiting: Any) -> Attempt:
         entry.route.abandon(waiting)
         raise
     finally:
+        entry.meter.waited((perf_counter_ns() - began) * 1e-9)
         waiting = None  # it holds the error whose traceback would hold it
     return attempt

@@ -7,11 +7,14 @@ running relay; an addition to a list costs 0.05. Names are listed in docs/metric
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
 
 from gateway.core.types import Usage
 
@@ -54,9 +57,13 @@ PHASES = (
 )
 PHASE_BOUNDS: Final[tuple[float, ...]] = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1000.0, 10000.0)
 """Microseconds in one phase, measured on a sample of the exchanges."""
+QUEUE_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds in the queue for a slot."""
+Shown = tuple[str, float] | tuple[str, float, Exemplar]
+"""A bucket as prometheus_client takes it."""
 
 
-def _slot(bounds: tuple[float, ...], value: float) -> int:
+def slot_of(bounds: tuple[float, ...], value: float) -> int:
     """The index of the first bound that the value does not exceed. Compiled, it costs a tenth of a call of bisect."""
     slot = 0
     for bound in bounds:
@@ -77,15 +84,15 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        self.counts[_slot(self.bounds, value)] += 1
+        self.counts[slot_of(self.bounds, value)] += 1
         self.sum += value
 
     def buckets(self, scale: float = 1.0) -> list[tuple[str, float]]:
-        """Cumulative buckets in Prometheus' form; `scale` turns the unit of the bounds into seconds."""
+        """Cumulative buckets, bounds written as OpenMetrics asks for; `scale` turns the unit of the bounds into seconds."""
         found, total = [], 0
         for bound, count in zip((*(b * scale for b in self.bounds), float("inf")), self.counts, strict=True):
             total += count
-            found.append(("+Inf" if bound == float("inf") else format(bound, "g"), float(total)))
+            found.append((floatToGoString(float(format(bound, "g"))), float(total)))
         return found
 
 
@@ -102,7 +109,18 @@ class Tally:
 class ModelMeter:
     """The sums of one public model, kept by name in Metrics, so that they survive reloads. `tallies`: by operation."""
 
-    __slots__ = ("cached_tokens", "completion_tokens", "duration", "model", "overhead", "prompt_tokens", "retries", "tallies", "ttft")
+    __slots__ = (
+        "cached_tokens",
+        "completion_tokens",
+        "duration",
+        "model",
+        "overhead",
+        "prompt_tokens",
+        "queue",
+        "retries",
+        "tallies",
+        "ttft",
+    )
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -110,6 +128,7 @@ class ModelMeter:
         self.overhead = Histogram(OVERHEAD_BOUNDS)
         self.duration = Histogram(DURATION_BOUNDS)
         self.ttft = Histogram(DURATION_BOUNDS)
+        self.queue = Histogram(QUEUE_BOUNDS)
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
@@ -119,9 +138,9 @@ class ModelMeter:
         """Counts one settled exchange."""
         self._tally(operation, status, outcome).count += 1
         overhead, duration = self.overhead, self.duration
-        overhead.counts[_slot(OVERHEAD_BOUNDS, overhead_us)] += 1
+        overhead.counts[slot_of(OVERHEAD_BOUNDS, overhead_us)] += 1
         overhead.sum += overhead_us
-        duration.counts[_slot(DURATION_BOUNDS, seconds)] += 1
+        duration.counts[slot_of(DURATION_BOUNDS, seconds)] += 1
         duration.sum += seconds
         if usage is not None:
             self.prompt_tokens += usage.prompt_tokens
@@ -143,22 +162,30 @@ class ModelMeter:
         """Counts a stream's first chunk. seconds: since the request's first byte."""
         self.ttft.observe(seconds)
 
+    def waited(self, seconds: float) -> None:
+        """Counts a request that was in the queue for a slot, and what it waited there, whether it got one or not."""
+        self.queue.observe(seconds)
+
 
 class Metrics(Collector):
     """Everything counted in this process, and its scrape.
 
-    `gauges`: callables that give families when scraped (endpoints, queues, audit), added by the composition root.
+    `gauges`: callables that give families when scraped (endpoints, queues, audit), added by the composition root. `detail`: what is counted
+    beyond that (gateway.telemetry.detail.Detail), None where nothing is. `exemplars`: of traced requests (gateway.telemetry.exemplars).
     """
 
     def __init__(self) -> None:
         self.models: dict[str, ModelMeter] = {}
         self.denials: dict[tuple[int, str], int] = {}
         self.would_refuse: dict[str, int] = {}
+        self.limited: dict[str, int] = {}
         self.refusals: dict[tuple[str, str], int] = {}
         self.phases = {phase: Histogram(PHASE_BOUNDS) for phase in PHASES}
         self.in_flight: Callable[[], int] = int
         self.connections: Callable[[], int] = int
         self.held_bytes: Callable[[], int] = int
+        self.detail: Any = None
+        self.exemplars: Any = None
         self.config_version = 0
         self.reloads = {"applied": 0, "refused": 0}
         self.gauges: list[Callable[[], Iterable[Metric]]] = []
@@ -181,6 +208,11 @@ class Metrics(Collector):
         """Counts a request that a limit would have refused if it were enforced."""
         self.would_refuse[limit] = self.would_refuse.get(limit, 0) + 1
 
+    def limit_refused(self, limit: str) -> None:
+        """Counts a request that a configured limit has refused; nothing for ""."""
+        if limit:
+            self.limited[limit] = self.limited.get(limit, 0) + 1
+
     def guardrail_refused(self, tenant: str, principal: str) -> None:
         """Counts a request that a guardrail refused. So many callers have a count of their own; all others have one together."""
         key = (tenant, principal)
@@ -191,6 +223,17 @@ class Metrics(Collector):
     def scrape(self) -> bytes:
         """The Prometheus text format, version 0.0.4."""
         return generate_latest(self.registry)
+
+    def exposed(self, accept: str) -> tuple[bytes, str]:
+        """What a scraper gets that accepts these formats (the header's value), and its media type: OpenMetrics where it asks for it."""
+        return exposed(self.registry, accept)
+
+    def totals(self) -> tuple[int, int, int]:
+        """Requests so far, with those refused before they had a model; tokens of their prompts; and how many of these were cached."""
+        meters = list(self.models.values())
+        requests = sum(tally.count for meter in meters for tallies in meter.tallies.values() for tally in tallies)
+        refused = sum(self.denials.values())
+        return requests + refused, sum(meter.prompt_tokens for meter in meters), sum(meter.cached_tokens for meter in meters)
 
     def collect(self) -> Iterable[Metric]:
         yield from self._requests()
@@ -204,6 +247,8 @@ class Metrics(Collector):
         for result, count in self.reloads.items():
             reloads.add_metric([result], count)
         yield reloads
+        if self.detail is not None:
+            yield from self.detail.collect()
         for gauge in self.gauges:
             yield from gauge()
 
@@ -227,12 +272,15 @@ class Metrics(Collector):
         )
         for name, count in list(self.would_refuse.items()):
             would.add_metric([name], count)
+        limited = CounterMetricFamily("gatehouse_limit_refusals", "Requests that a limit has refused", labels=["limit"])
+        for name, count in list(self.limited.items()):
+            limited.add_metric([name], count)
         refusals = CounterMetricFamily(
             "gatehouse_guardrail_refusals", "Requests that a guardrail refused, by caller", labels=["tenant", "principal"]
         )
         for (tenant, principal), count in list(self.refusals.items()):
             refusals.add_metric([tenant, principal], count)
-        yield from (requests, retries, denials, would, refusals)
+        yield from (requests, retries, denials, would, limited, refusals)
 
     def _tokens(self) -> Iterable[Metric]:
         tokens = CounterMetricFamily("gatehouse_tokens", "Tokens by model and kind", labels=["model", "kind"])
@@ -246,11 +294,41 @@ class Metrics(Collector):
         overhead = HistogramMetricFamily("gatehouse_overhead_seconds", "Time inside the gateway, engine time excluded", labels=["model"])
         duration = HistogramMetricFamily("gatehouse_request_seconds", "Time from the first byte to settlement", labels=["model"])
         ttft = HistogramMetricFamily("gatehouse_ttft_seconds", "Time to the first chunk of a stream", labels=["model"])
+        queue = HistogramMetricFamily("gatehouse_queue_seconds", "Time that requests waited for a slot", labels=["model"])
         for meter in self.models.values():
             overhead.add_metric([meter.model], buckets=meter.overhead.buckets(1e-6), sum_value=meter.overhead.sum * 1e-6)
-            duration.add_metric([meter.model], buckets=meter.duration.buckets(), sum_value=meter.duration.sum)
-            ttft.add_metric([meter.model], buckets=meter.ttft.buckets(), sum_value=meter.ttft.sum)
+            duration.add_metric([meter.model], buckets=self._shown("duration", meter.model, meter.duration), sum_value=meter.duration.sum)
+            ttft.add_metric([meter.model], buckets=self._shown("first", meter.model, meter.ttft), sum_value=meter.ttft.sum)
+            queue.add_metric([meter.model], buckets=meter.queue.buckets(), sum_value=meter.queue.sum)
         phases = HistogramMetricFamily("gatehouse_phase_seconds", "Time in one phase, on a sample of the exchanges", labels=["phase"])
         for phase, histogram in self.phases.items():
             phases.add_metric([phase], buckets=histogram.buckets(1e-6), sum_value=histogram.sum * 1e-6)
-        yield from (overhead, duration, ttft, phases)
+        yield from (overhead, duration, ttft, queue, phases)
+
+    def _shown(self, what: str, model: str, histogram: Histogram) -> Any:
+        """Buckets, with exemplars where there are any."""
+        buckets = histogram.buckets()
+        return buckets if self.exemplars is None else self.exemplars.shown(what, model, buckets)
+
+
+OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def exposed(collector: Collector, accept: str) -> tuple[bytes, str]:
+    """A scrape in the format that the `Accept` header asks for: OpenMetrics 1.0 or the Prometheus text format. prometheus_client's own
+    choice fails for a version that is no number."""
+    if any(_asks_for_open_metrics(part) for part in accept.lower().split(",")):
+        return generate_open_metrics(collector), OPEN_METRICS
+    return generate_latest(collector), PLAIN
+
+
+def _asks_for_open_metrics(wanted: str) -> bool:
+    """wanted: a media range (RFC 9110, 12.5.1), in lower case."""
+    kind, *rest = (field.strip() for field in wanted.split(";"))
+    fields = dict(field.split("=", 1) for field in rest if "=" in field)
+    try:
+        refused = float(fields.get("q", "1")) <= 0
+    except ValueError:
+        return False
+    return kind == "application/openmetrics-text" and not refused and fields.get("version", "1.0.0") in ("0.0.1", "1.0.0")

@@ -70,10 +70,17 @@ class RequestLog:
 
 
 class Observer:
-    """Life: `start`, `settled` for each request, `close`. traces: where they go, or None. Its counts outlive it: `counts` is given on."""
+    """Life: `start`, `settled` for each request, `close`. traces: where they go, or None. Its counts outlive it: `counts` is given on.
+    traced: is told of each request that has a trace, with its 32 digits; in the thread."""
 
-    def __init__(self, requests: RequestLog, traces: SpanSink | None, counts: dict[str, int]) -> None:
-        self._requests, self._traces, self.counts = requests, traces, counts
+    def __init__(
+        self,
+        requests: RequestLog,
+        traces: SpanSink | None,
+        counts: dict[str, int],
+        traced: Callable[[OutcomeRecord, str], None] = lambda record, trace: None,
+    ) -> None:
+        self._requests, self._traces, self.counts, self._traced = requests, traces, counts, traced
         self._queue: deque[tuple[OutcomeRecord, Any, bytes | None]] = deque()
         self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -121,6 +128,7 @@ class Observer:
             if self._requests.wants(record):
                 self._requests.write(record, "" if trace is None else trace.trace)
             if trace is not None and self._traces is not None:
+                self._traced(record, trace.trace)
                 traced.append(Seen(record, trace, clock.marks))
         if traced and self._traces is not None:
             lost = self._sent(traced, self._traces)

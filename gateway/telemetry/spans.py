@@ -14,17 +14,10 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from gateway.core.types import OutcomeRecord
+from gateway.telemetry.detail import OPERATIONS
 from gateway.telemetry.observer import Seen, failed
 from gateway.telemetry.tracing import span_id
 
-OPERATIONS: Final = {
-    "chat": "chat",
-    "completions": "text_completion",
-    "embeddings": "embeddings",
-    "responses": "chat",
-    "messages": "chat",
-}
-"""The conventions' names of our operations; others keep ours."""
 QUEUED_NS: Final = 1_000_000
 """From here on a wait for an engine is a span of its own."""
 Value = str | int | float | bool | tuple[str, ...]

@@ -99,7 +99,7 @@ class Workers:
         self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.people = PersonRecords(gateway.store_link.store.find_person)
         self.approvals = gateway.approvals
-        self.figures = Figures(gateway.metrics.collect)
+        self.figures = Figures(gateway.metrics.collect, lambda: gateway.plane.current().spec.telemetry.tenant_metrics)
         self.logins = LoginDesk(gateway.logins)
         self.hub.on_gone += [self.figures.gone, self.logins.gone]
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later, restock=gateway.limits.refills)
@@ -386,10 +386,10 @@ class Workers:
             if id in self.hub.workers:
                 self.figures.note(id, scraped.families)
 
-    async def scrape(self) -> bytes:
-        """The metrics of all processes, as of now."""
+    async def exposed(self, accept: str) -> tuple[bytes, str]:
+        """The metrics of all processes, as of now, in a format that the scraper accepts, and its media type."""
         await self.collect()
-        return await asyncio.to_thread(self.figures.scrape)
+        return await asyncio.to_thread(self.figures.exposed, accept)
 
     def _gauges(self) -> Iterable[Metric]:
         workers = GaugeMetricFamily("gatehouse_workers", "Workers by state", labels=["state"])

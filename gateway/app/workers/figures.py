@@ -11,8 +11,11 @@ from typing import Final, Literal
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from gateway.app.workers.messages import Family
+from gateway.telemetry.detail import OTHER
+from gateway.telemetry.metrics import exposed
 
 Way = Literal["sum", "max", "min", "control"]
 GAUGES: Final[dict[str, Way]] = {
@@ -25,19 +28,31 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_audit_data_keys": "control",
     "gatehouse_audit_holds": "control",
     "gatehouse_audit_holds_known": "control",
+    "gatehouse_audit_lag_seconds": "max",
     "gatehouse_audit_master_up": "control",
     "gatehouse_audit_sink_up": "min",
     "gatehouse_audit_sink_waiting_bytes": "sum",
     "gatehouse_audit_unsealed_segments": "control",
+    "gatehouse_audit_waiting_records": "sum",
     "gatehouse_breaker_open": "max",
     "gatehouse_breaker_state": "control",
     "gatehouse_clock_skew_seconds": "control",
     "gatehouse_config_version": "max",
-    "gatehouse_crl_expiry_seconds": "min",
     "gatehouse_connections": "sum",
+    "gatehouse_crl_expiry_seconds": "min",
+    "gatehouse_disk_free_bytes": "control",
+    "gatehouse_disk_size_bytes": "control",
     "gatehouse_endpoint_in_flight": "sum",
+    "gatehouse_endpoint_slots": "control",
     "gatehouse_endpoint_up": "control",
+    "gatehouse_engine_kv_used_ratio": "control",
     "gatehouse_engine_loaded": "control",
+    "gatehouse_engine_queue": "control",
+    "gatehouse_engine_resident_bytes": "control",
+    "gatehouse_engine_slots": "control",
+    "gatehouse_engine_slots_in_use": "control",
+    "gatehouse_engine_tokens_per_second": "control",
+    "gatehouse_engine_vram_bytes": "control",
     "gatehouse_halts": "control",
     "gatehouse_held_bytes": "sum",
     "gatehouse_hints_sure": "control",
@@ -62,13 +77,25 @@ GAUGES: Final[dict[str, Way]] = {
 }
 """Every gauge; `control`: the control process's own value counts."""
 SUMMED: Final = ("counter", "histogram")
+BY_TENANT: Final = frozenset({"gatehouse_tenant_requests", "gatehouse_tenant_tokens", "gatehouse_tenant_request_seconds"})
+"""Families whose tenants are bounded: each worker has its first ones, and together they must not be more."""
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def families(found: Iterable[Metric]) -> list[Family]:
     """Families as they travel over the feed."""
     return [
-        Family(metric.name, metric.documentation, metric.type, [(sample.name, sample.labels, sample.value) for sample in metric.samples])
+        Family(
+            metric.name,
+            metric.documentation,
+            metric.type,
+            [(sample.name, sample.labels, sample.value) for sample in metric.samples],
+            [
+                (number, sample.exemplar.labels["trace_id"], sample.exemplar.value, float(sample.exemplar.timestamp or 0.0))
+                for number, sample in enumerate(metric.samples)
+                if sample.exemplar is not None
+            ],
+        )
         for metric in found
     ]
 
@@ -79,6 +106,8 @@ class _Sum:
     def __init__(self, like: Family) -> None:
         self.name, self.documentation, self.type = like.name, like.documentation, like.type
         self.values: dict[Sample, float] = {}
+        self.exemplars: dict[Sample, Exemplar] = {}
+        """The newest of each sample."""
 
     def add(self, family: Family, way: Way = "sum") -> None:
         values = self.values
@@ -91,6 +120,12 @@ class _Sum:
                 values[key] = known + value
             elif way != "control":
                 values[key] = max(known, value) if way == "max" else min(known, value)
+        for number, trace, value, when in family.exemplars:
+            name, labels, _ = family.samples[number]
+            key = (name, tuple(labels.items()))
+            newest = self.exemplars.get(key)
+            if newest is None or float(newest.timestamp or 0.0) < when:
+                self.exemplars[key] = Exemplar({"trace_id": trace}, value, when)
 
     def family(self) -> Family:
         return Family(
@@ -99,10 +134,11 @@ class _Sum:
 
 
 class Figures(Collector):
-    """own: the control process's families, made anew for each scrape."""
+    """own: the control process's families, made anew for each scrape. tenants: how many may have series of their own."""
 
-    def __init__(self, own: Callable[[], Iterable[Metric]]) -> None:
-        self._own = own
+    def __init__(self, own: Callable[[], Iterable[Metric]], tenants: Callable[[], int] = int) -> None:
+        self._own, self._most = own, tenants
+        self._tenants: set[str] = set()
         self._latest: dict[str, list[Family]] = {}
         self._ended: dict[str, _Sum] = {}
         self._registry = CollectorRegistry(auto_describe=False)
@@ -122,6 +158,31 @@ class Figures(Collector):
         """The Prometheus text format, version 0.0.4."""
         return generate_latest(self._registry)
 
+    def exposed(self, accept: str) -> tuple[bytes, str]:
+        """As gateway.telemetry.metrics.Metrics.exposed."""
+        return exposed(self._registry, accept)
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of a counter's or gauge's samples over the workers, as they were heard last, and over those that have ended."""
+        wanted = labels.items()
+        known = [family for found in self._latest.values() for family in found] + [total.family() for total in self._ended.values()]
+        return sum(value for family in known for sample, with_, value in family.samples if sample == name and wanted <= with_.items())
+
+    def _bounded(self, family: Family) -> Family:
+        """Tenants beyond the bound become one. A tenant that was shown once is shown for as long as the process lives."""
+        if family.name not in BY_TENANT:
+            return family
+        found = []
+        for name, labels, value in family.samples:
+            tenant = labels["tenant"]
+            if tenant not in self._tenants and tenant != OTHER:
+                if len(self._tenants) < self._most():
+                    self._tenants.add(tenant)
+                else:
+                    tenant = OTHER
+            found.append((name, {**labels, "tenant": tenant}, value))
+        return Family(family.name, family.documentation, family.type, found)
+
     def collect(self) -> Iterable[Metric]:
         sums: dict[str, _Sum] = {}
         for family in families(self._own()):
@@ -131,9 +192,9 @@ class Figures(Collector):
             for family in found:
                 way = "sum" if family.type in SUMMED else GAUGES.get(family.name, "sum")
                 if way != "control" or family.name in sums:
-                    sums.setdefault(family.name, _Sum(family)).add(family, way)
+                    sums.setdefault(family.name, _Sum(family)).add(self._bounded(family), way)
         for total in sums.values():
             metric = Metric(total.name, total.documentation, total.type)
             for (name, labels), value in total.values.items():
-                metric.add_sample(name, dict(labels), value)
+                metric.add_sample(name, dict(labels), value, exemplar=total.exemplars.get((name, labels)))
             yield metric

@@ -217,12 +217,14 @@ class PersonFound(Message, frozen=True):
 
 
 class Family(Message, frozen=True):
-    """One family of metrics. samples: (name, labels, value), histograms and counters as in the exposition format."""
+    """One family of metrics. samples: (name, labels, value), histograms and counters as in the exposition format. exemplars: (which sample,
+    trace, value, when)."""
 
     name: str
     documentation: str
     type: str
     samples: list[tuple[str, dict[str, str], float]]
+    exemplars: list[tuple[int, str, float, float]] = msgspec.field(default_factory=list)
 
 
 class Scraped(Message, frozen=True):

@@ -35,7 +35,7 @@ def test_a_histogram_counts_what_is_at_most_its_bound(values: list[float]) -> No
     for value in values:
         histogram.observe(value)
     expected = [sum(value <= bound for value in values) for bound in (1, 5, 10, float("inf"))]
-    assert histogram.buckets() == list(zip(["1", "5", "10", "+Inf"], map(float, expected), strict=True))
+    assert histogram.buckets() == list(zip(["1.0", "5.0", "10.0", "+Inf"], map(float, expected), strict=True))
     assert histogram.sum == pytest.approx(sum(values))
 
 

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.app.engine_gauges import REPORTED
 from gateway.app.workers.figures import GAUGES, Figures, families
+from gateway.core.types import OutcomeRecord
+from gateway.telemetry.detail import Tenants
+from gateway.telemetry.exemplars import Exemplars
 from gateway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[5]
@@ -101,4 +105,29 @@ def test_gauges_are_put_together_as_the_table_says() -> None:
 def test_every_gauge_says_what_becomes_of_it() -> None:
     sources = [path for folder in ("app", "telemetry") for path in (ROOT / "gateway" / folder).rglob("*.py")]
     named = {name for path in sources for name in re.findall(r'GaugeMetricFamily\(\s*"([a-z_]+)"', path.read_text(encoding="utf-8"))}
-    assert named == set(GAUGES)
+    assert named | {name for _, name, _ in REPORTED} == set(GAUGES)
+
+
+def test_the_newest_exemplar_of_all_workers_is_shown() -> None:
+    figures = Figures(lambda: [])
+    for worker, trace, when in (("1", "a" * 32, 20.0), ("2", "b" * 32, 10.0)):
+        metrics = Metrics()
+        metrics.exemplars = Exemplars()
+        metrics.meter("m").record("chat", 200, "ok", 1.0, 0.3, None)
+        metrics.exemplars.note(OutcomeRecord(when, "req", "ok", 200, model="m", duration_ms=300.0), trace)
+        figures.note(worker, families(metrics.collect()))
+    text, _ = figures.exposed("application/openmetrics-text; version=1.0.0")
+    [line] = [line for line in text.decode().splitlines() if "trace_id" in line]
+    assert line == 'gatehouse_request_seconds_bucket{le="0.5",model="m"} 2.0 # {trace_id="%s"} 0.3 20.0' % ("a" * 32)
+
+
+def test_the_tenants_of_all_workers_together_are_bounded() -> None:
+    figures = Figures(lambda: [], lambda: 2)
+    for worker, names in (("1", ("a", "b")), ("2", ("b", "c"))):
+        tenants = Tenants(2)
+        for name in names:
+            tenants.settled(name, "ok", 1.0, None)
+        figures.note(worker, families(tenants.collect()))
+    found = {key[2]: value for key, value in shown(figures).items() if key[0] == "gatehouse_tenant_requests_total"}
+    assert found == {"a": 1, "b": 2, "other": 1}
+    assert figures.total("gatehouse_tenant_requests_total", outcome="ok") == 4
