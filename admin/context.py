@@ -13,6 +13,7 @@ from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
+from gateway.core.log_levels import LogLevels
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.prices import LineUp
@@ -335,6 +336,21 @@ async def alone() -> dict[str, Any]:
     return {"replicas": [], "jobs": []}
 
 
+class LogLevelControl(Protocol):
+    """Levels of the log while the gateway runs (gateway.app.log_levels)."""
+
+    @property
+    def levels(self) -> LogLevels: ...
+
+    def configured(self) -> str:
+        """The level of the configuration in force."""
+        ...
+
+    def change(self, level: str, loggers: dict[str, str], seconds: float, actor: str, *, dry_run: bool = False) -> LogLevels: ...
+
+    def restore(self) -> None: ...
+
+
 class WorkerControl(Protocol):
     """The processes that serve requests, where they are not the one that answers."""
 
@@ -380,7 +396,9 @@ class Ports:
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
-    audit_index: None where the log cannot be searched. replays: None where nothing is decided. guardrails: None where none is in force.
+    log_levels: None where there is no log.
+    audit_index: None where the audit log cannot be searched. replays: None where nothing is decided.
+    guardrails: None where none is in force.
     holders: None in a process without a store.
     prices: of the models in force that have some, by name.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
@@ -421,6 +439,7 @@ class Ports:
     prices: Callable[[], Mapping[str, LineUp]] = dict
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
+    log_levels: LogLevelControl | None = None
     texts: TextControl | None = None
     holds: HoldControl | None = None
     scaling: Callable[[], dict[str, Any]] = unscaled

@@ -22,6 +22,7 @@ VERBS: Final = MappingProxyType(
         "status": ("read",),
         "replicas": ("read",),
         "workers": ("read", "replace"),
+        "logs": ("read", "update"),
         "tenants": (*CRUD, "models", "suspend"),
         "users": (*CRUD, "roles", "suspend"),
         "groups": (*CRUD, "members"),
@@ -124,6 +125,7 @@ ROLES: Final = MappingProxyType(
                         "policies",
                         "resources",
                         "workers",
+                        "logs",
                         "halts",
                         "webhooks",
                     )

@@ -76,6 +76,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/holds.py": ("tests/e2e/test_retention.py", "/audit/holds"),
     "admin/resources/keys.py": ("tests/e2e/test_admin.py", "/keys"),
     "admin/resources/limits.py": ("tests/e2e/test_admin_policies.py", "/limits"),
+    "admin/resources/log_levels.py": ("tests/e2e/test_workers.py", "/log-levels"),
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
     "admin/resources/my_keys.py": ("tests/e2e/test_own_keys.py", "/my/keys"),
     "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),

@@ -13,6 +13,7 @@ from admin.cli import (
     guardrails,
     keys,
     limits,
+    log_levels,
     my_keys,
     people,
     policies,
@@ -70,5 +71,6 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -
     app.add_typer(webhooks.group, name="webhooks")
     app.add_typer(replicas.group, name="replicas")
     app.add_typer(workers.group, name="workers")
+    app.add_typer(log_levels.group, name="log-levels")
     app.add_typer(config.group, name="config")
     app.add_typer(audit.make(verify, search), name="audit")

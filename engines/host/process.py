@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from engines.runtimes import RuntimeRow
 from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
+from gateway.telemetry.logging import TRACE
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.engines")
 LOG_BYTES = 8 * 1024 * 1024
+"""Of a sidecar's log, before it is rotated."""
 SILENCE_SECONDS = 300.0
 """Silence after which a process that starts or loads counts as hung. A load may take hours, but keeps answering health checks."""
 
@@ -284,8 +287,9 @@ class SidecarProcess:
     def _open_log(self) -> Any:
         path = self._log_path()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = path.exists() and path.stat().st_size > LOG_BYTES
-        return path.open("wb" if fresh else "ab")
+        if large(path):
+            rotate(path)
+        return path.open("ab")
 
     async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
         """Polls the health until the process ends; often while it loads."""
@@ -302,6 +306,9 @@ class SidecarProcess:
             else:
                 misses, heard = 0, time.monotonic()
                 self._heard(report)
+                log.log(TRACE, "engine %s: %s", self.spec.name, report)
+                if large(self._log_path()):
+                    await asyncio.to_thread(rotate, self._log_path())
             await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
 
     def _hangs(self, misses: int, silent: float) -> bool:
@@ -391,3 +398,19 @@ async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def large(path: Path) -> bool:
+    """Whether a sidecar's log should be rotated."""
+    try:
+        return path.stat().st_size > LOG_BYTES
+    except OSError:
+        return False
+
+
+def rotate(path: Path) -> None:
+    """Keeps one older file beside a sidecar's log. The process goes on writing into the same one, which is emptied: what it writes between
+    the copy and that is lost. A log that cannot be rotated grows."""
+    with suppress(OSError):
+        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+        os.truncate(path, 0)

@@ -17,6 +17,7 @@ from gateway.app.config_history import ConfigHistory
 from gateway.app.discovery import Discovery
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
+from gateway.app.observing import check as check_telemetry
 from gateway.app.snapshots import Built, Plan, SnapshotBuilder
 from gateway.app.store_link import StoreLink, touches_configuration
 from gateway.config.convert import PluginSchemas
@@ -203,6 +204,8 @@ class Changes:
         for path in PROXY_PROTOCOL:
             if (_at(before, path) == "off") != (_at(after, path) == "off"):
                 raise ConfigError("the PROXY protocol can only be switched on or off by a restart", path=path)
+        if after.telemetry != before.telemetry:
+            check_telemetry(after.telemetry)
 
     async def _check_mtls(self, spec: MtlsSpec | None) -> None:
         """Refuses files that cannot be used where they are new; later they leave what was read before in force. Raises ConfigError."""

@@ -38,6 +38,7 @@ from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.keeping import Keeping
 from gateway.app.legal_holds import LegalHolds
+from gateway.app.log_levels import LogLevelBook
 from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
@@ -153,7 +154,13 @@ class Gateway:
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self.scaling = self._scaling()
         self.observing = Observing(self.plane, spec.telemetry, self.replica, self._owner)
+        self._observe(spec)
         self._measure(parts)
+
+    def _observe(self, spec: ConfigSpec) -> None:
+        """What is told of requests in the log and in traces."""
+        self.observing = Observing(self.plane, spec.telemetry, self.replica, self._owner)
+        self.log_levels = LogLevelBook(self.observing.configured, self.observing.put_levels, self.events.record, self._owner)
 
     def _keep(self, spec: ConfigSpec, base: Path, environ: Mapping[str, str]) -> None:
         """Where answers are kept that wait for a person, and texts that a policy has recorded."""
@@ -281,6 +288,7 @@ class Gateway:
         await self.holds.start()
         self.keeping.start()
         self.policy_texts.start()
+        self.log_levels.start()
         self.changes.begin(first)
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from gateway.app import model_files
 from gateway.app.certificates import check_files
 from gateway.app.keeping import archive_of
+from gateway.app.observing import check as check_telemetry
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
@@ -61,6 +62,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
     check_files(spec)
+    check_telemetry(spec.telemetry)
     if spec.network.countries is not None:
         read_countries(spec.network.countries)
     for number, engine in enumerate(spec.engines):

@@ -29,6 +29,7 @@ from gateway.app.guardrail_trial import GuardrailTrial
 from gateway.app.in_force import InForce
 from gateway.app.key_holders import KeyHolders
 from gateway.app.limit_states import LimitStates
+from gateway.app.observing import log_as_configured
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.policy_replay import PolicyReplay
 from gateway.app.quickstart import Credentials, environment, greeting
@@ -56,7 +57,6 @@ from gateway.limits.redis.book import BucketBook
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
-from gateway.telemetry import logging as gatehouse_logging
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
@@ -92,7 +92,11 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
         loaded = load(config, environ, plugins.schemas())
     except ConfigError as error:
         return fail(str(error))
-    gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
+    try:
+        log_as_configured(loaded.spec.telemetry)
+    except ConfigError as error:
+        loaded.place(error)
+        return fail(str(error))
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     process = Process(loaded, environ, credentials, plugins, workers, handed)
     try:
@@ -150,6 +154,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         holds=gateway.holds,
         approvals_webhook=gateway.webhook.decide,
         limits=_limit_states(gateway, workers),
+        log_levels=gateway.log_levels,
         logins=lambda: logins(plane.current().spec),
         prices=lambda: {entry.name: entry.prices for entry in plane.current().models.values() if entry.prices is not None},
         note_login=link.note_login,

@@ -8,6 +8,7 @@ connection counts at once. `Prober` owns one task per endpoint; what a probe doe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ from msgspec import Struct
 from gateway.core.clock import Entropy
 from gateway.core.specs import EngineSpec, HealthSpec
 from gateway.core.tasks import TaskOwner
+from gateway.telemetry.logging import TRACE
+
+log = logging.getLogger("gatehouse.probes")
 
 JITTER = 0.1
 """Each interval varies by up to this share, so that probes of many endpoints do not coincide."""
@@ -154,6 +158,7 @@ class Prober:
         result = None if address is None else await self._probe.probe(endpoint.spec, address, timeout)
         if result is None:
             return True
+        log.log(TRACE, "endpoint %s: %s %s", endpoint.name, "well" if result.ok else "not well", result.reason)
         if endpoint.address == address and endpoint in self._watched:  # otherwise the result is about an earlier process
             endpoint.probed(result, decisive=decisive)
             if self._heard is not None:

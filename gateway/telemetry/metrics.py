@@ -92,7 +92,7 @@ class Histogram:
         found, total = [], 0
         for bound, count in zip((*(b * scale for b in self.bounds), float("inf")), self.counts, strict=True):
             total += count
-            found.append((floatToGoString(float(format(bound, "g"))), float(total)))
+            found.append((floatToGoString(float(format(bound, "g"))), float(total)))  # type: ignore[no-untyped-call]
         return found
 
 
@@ -319,7 +319,7 @@ def exposed(collector: Collector, accept: str) -> tuple[bytes, str]:
     """A scrape in the format that the `Accept` header asks for: OpenMetrics 1.0 or the Prometheus text format. prometheus_client's own
     choice fails for a version that is no number."""
     if any(_asks_for_open_metrics(part) for part in accept.lower().split(",")):
-        return generate_open_metrics(collector), OPEN_METRICS
+        return generate_open_metrics(collector), OPEN_METRICS  # type: ignore[no-untyped-call]
     return generate_latest(collector), PLAIN
 
 

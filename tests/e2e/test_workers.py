@@ -289,3 +289,31 @@ def test_nothing_is_left_when_the_control_process_is_killed(tmp_path: Path, engi
     until(lambda: not any(alive(pid) for pid in workers), what="the end of the workers")
     with pytest.raises(httpx.TransportError):
         farm.each(1)
+
+
+def test_levels_of_the_log_change_in_every_worker_and_come_back(farm: Farm) -> None:
+    def lines() -> list[str]:
+        return [line for line in farm.lines if "gatehouse.requests" in line]
+
+    with farm.admin() as api:
+        assert api.put("/log-levels", json={"seconds": 60}).status_code == 400
+        assert "evil" in api.put("/log-levels", json={"loggers": {"evil": "debug"}}).json()["detail"]
+        farm.each()
+        assert not lines()
+        done = api.put("/log-levels", params={"wait": 10}, json={"loggers": {"gatehouse.requests": "trace"}, "seconds": 600})
+        assert (done.status_code, done.headers["x-gatehouse-in-force"]) == (200, "true")
+        assert done.json()["loggers"] == {"gatehouse.requests": "trace"} and done.json()["configured"] == "info"
+        assert farm.chat(model="m1").status_code == 200
+        [line] = until(lines, what="a line for the request")
+        assert "200 ok" in line
+        gone = farm.two_workers()[0]
+        assert api.post(f"/workers/{farm.workers()[gone]}/replace").status_code in (200, 202)
+        until(lambda: gone not in farm.workers() and len(farm.workers()) == 2, 30, "the other worker")
+        for _ in range(8):
+            assert farm.chat(model="m1").status_code == 200
+        until(lambda: len(lines()) == 9, what="lines of both workers, also of the new one")
+        assert api.delete("/log-levels", params={"wait": 10}).json()["until"] is None
+        assert farm.chat(model="m1").status_code == 200
+        found = api.get("/audit/search", params={"limit": 50}).json()["items"]
+    assert len(lines()) == 9
+    assert [one.get("event") for one in found].count("admin.logs.update") >= 3

@@ -32,6 +32,7 @@ from gateway.app.workers.codec import (
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Ask, Message
 from gateway.core.tasks import TaskOwner
+from gateway.telemetry.logging import TRACE
 
 log = logging.getLogger("gatehouse.feed")
 
@@ -291,6 +292,8 @@ class Channel(asyncio.Protocol):
         self.end("it closed the feed" if gone else f"the feed broke: {error}")
 
     def _received(self, frame: Frame) -> None:
+        if log.isEnabledFor(TRACE):
+            log.log(TRACE, "from %s: %s %d", self.peer, frame.kind or "acknowledgement", frame.id)
         if frame.what == ACK:
             self._on_ack(frame.id)
         elif frame.what in (ANSWER, REFUSAL):

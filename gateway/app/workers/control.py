@@ -51,6 +51,7 @@ from gateway.app.workers.settings import packed
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
 from gateway.core.errors import GatehouseError, MasterUnavailable
+from gateway.core.log_levels import LogLevels
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
@@ -128,6 +129,7 @@ class Workers:
         self._gateway.token_keys.changed.append(self._token_keys)
         self._gateway.revocations.changed.append(self._revoked)
         self._gateway.texts.captures.changed.append(self._captures)
+        self._gateway.log_levels.changed.append(self._log_levels)
         if self._gateway.texts.vault is not None:
             self._gateway.texts.vault.dropped.append(self._data_keys_dropped)
         self._tasks.every(COLLECT_SECONDS, self.collect, name="collect figures")
@@ -234,6 +236,7 @@ class Workers:
             token_keys=self._gateway.token_keys.rows,
             revocations=list(self._gateway.revocations.rows().values()),
             captures=self._gateway.texts.captures.until,
+            log_levels=self._gateway.log_levels.levels,
         )
 
     def _certificate_changed(self, name: str, material: Material) -> None:
@@ -248,6 +251,9 @@ class Workers:
 
     def _revoked(self, put: dict[str, Row], dropped: list[str]) -> None:
         self.hub.change(RevocationsChanged(put, dropped))
+
+    def _log_levels(self, levels: LogLevels) -> None:
+        self.hub.change(levels)
 
     def _captures(self, until: dict[str, float]) -> None:
         self.hub.change(CapturesChanged(until))

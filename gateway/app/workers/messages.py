@@ -22,6 +22,7 @@ import msgspec
 
 from gateway.app.workers.settings import Settings
 from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.log_levels import AS_CONFIGURED, LogLevels
 from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.people import PersonRecord, Seen
@@ -51,6 +52,7 @@ class State(Message, frozen=True, kw_only=True):
     version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
     of their own. logins: the key of gateway.core.logins, in hex. stops: who and what is stopped, by source. tls: the data listener's
     certificate. token_keys: the public keys of gateway tokens. revocations: of tokens. captures: API keys whose texts are kept.
+    log_levels: what the log tells for a while.
     """
 
     number: int
@@ -69,6 +71,7 @@ class State(Message, frozen=True, kw_only=True):
     token_keys: dict[str, str] = msgspec.field(default_factory=dict)
     revocations: list[RevocationRow] = msgspec.field(default_factory=list)
     captures: dict[str, float] = msgspec.field(default_factory=dict)
+    log_levels: LogLevels = AS_CONFIGURED
 
 
 class Stopped(Message, frozen=True):
@@ -281,5 +284,6 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     DataKeyOpened,
     DataKeysDropped,
     CapturesChanged,
+    LogLevels,
 )
 """Every kind."""

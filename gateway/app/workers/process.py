@@ -14,6 +14,7 @@ import socket
 import uvloop
 
 from gateway.app.data_side import DataSide
+from gateway.app.observing import log_as_configured
 from gateway.app.plugin_set import WORKER, with_installed
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.codec import Codec
@@ -87,9 +88,8 @@ class WorkerProcess:
 
     def _begin(self, state: State) -> None:
         """The parts are there before the next message is read."""
-        telemetry = state.spec.telemetry
-        gatehouse_logging.setup(telemetry.log_level, telemetry.log_format, worker=state.worker)
         try:
+            log_as_configured(state.spec.telemetry, state.worker)
             self._worker = Worker(state, self._channel, with_installed(WORKER))
         except GatehouseError as error:
             self._state.set_exception(error)

@@ -58,6 +58,7 @@ from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
+from gateway.core.log_levels import LogLevels
 from gateway.core.logins import RemoteLogins
 from gateway.core.network import Networks
 from gateway.core.people import PersonRecord
@@ -182,6 +183,7 @@ class Worker:
 
     async def start(self) -> None:
         """Puts the state into force. Raises ConfigError."""
+        self.observing.put_levels(self._first.log_levels)
         await self._take_certificate()
         if self.shared_limits is not None:
             await self.shared_limits.start()
@@ -375,6 +377,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(RevocationsChanged, lambda _, change: worker.revoked(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
     handlers.change(DataKeysDropped, lambda _, change: worker.data_keys_dropped(change))
+    handlers.change(LogLevels, lambda _, levels: worker.observing.put_levels(levels))
     handlers.change(CapturesChanged, lambda _, change: worker.captures_changed(change))
     handlers.on(CertificateChanged, lambda _, change: worker.certificate_changed(change))
     handlers.change(Barrier, lambda _, change: None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.logging import JsonFormatter, TextFormatter, clean, setup
+from gateway.telemetry.logging import JsonFormatter, TextFormatter, clean, masked, setup
 
 FORBIDDEN = {chr(c) for c in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
@@ -98,3 +100,43 @@ def test_setup_again_does_not_double_the_lines(kept_logging: None) -> None:
     setup("debug", "text", stream)
     logging.getLogger("gatehouse").debug("once")
     assert len(stream.getvalue().splitlines()) == 1
+
+
+JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("key gh_4f9a8b7c6d5e4f3a2b1c was used", "key gh_*** was used"),
+        ("Authorization: Bearer sk-abcdefghijklmnop, next", "Authorization: Bearer ***, next"),
+        ("authorization: basic YWxpY2U6c2VjcmV0MTIz", "authorization: basic ***"),
+        (f"the token {JWT} has expired", "the token *** has expired"),
+        (f"the token '{JWT}.x.y' is encrypted", "the token '***' is encrypted"),
+        ("cannot connect to postgresql://gatehouse:hunter2@db:5432/gatehouse", "cannot connect to postgresql://***@db:5432/gatehouse"),
+        ("rediss://:hunter2@cache", "rediss://***@cache"),
+        ("http://127.0.0.1:8080/v1/models?x=a@b", "http://127.0.0.1:8080/v1/models?x=a@b"),
+        ("the bearer of this has basic knowledge", "the bearer of this has basic knowledge"),
+        ("user alice@example.com logged in", "user alice@example.com logged in"),
+        ("gh_short", "gh_short"),
+    ],
+)
+def test_what_looks_like_a_credential_is_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_credentials_are_masked_in_messages_arguments_and_tracebacks(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError("refused: redis://default:hunter2@cache/0")
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, "", 0, "with %s", ("Bearer abcdefghijklmnop",), sys.exc_info())
+    line = formatter.format(record)
+    assert "hunter2" not in line and "abcdefghijklmnop" not in line and "***@cache" in line
+
+
+def test_masking_takes_linear_time() -> None:
+    began = time.process_time()
+    for text in ("a" * 200_000, "gh_" * 70_000, "eyJ" * 70_000, "x://" * 50_000, "bearer " * 30_000, "eyJ" + "a.b" * 60_000):
+        masked(text)
+    assert time.process_time() - began < 2.0
