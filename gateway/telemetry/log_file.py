@@ -13,10 +13,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from logging import Handler as LogHandler
 from pathlib import Path
 
 
-class LogFile(logging.Handler):
+class LogFile(LogHandler):
     """path: where lines go; rotated ones beside it are called PATH.1 (the newest) to PATH.keep. most: bytes of a file. Raises OSError where
     the file cannot be made. Lines that cannot be written go to standard error."""
 
