@@ -153,7 +153,6 @@ class Gateway:
         self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self.scaling = self._scaling()
-        self.observing = Observing(self.plane, spec.telemetry, self.replica, self._owner)
         self._observe(spec)
         self._measure(parts)
 

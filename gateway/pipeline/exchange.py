@@ -367,8 +367,7 @@ class Exchange:
         relay, request, entry = self.relay, self.request, self.entry
         usage = relay.usage() if self.usage is None and relay is not None else self.usage
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
-            # The engine has received it: otherwise clients that hang up early would have no limit.
-            usage = Usage(request.prompt_tokens, 0, 0, True)
+            usage = Usage(request.prompt_tokens, 0, 0, True)  # the engine has it: else clients that hang up early would have no limit
         if usage is not None and request is not None:
             self._timed(usage)
             if request.price is not None:
