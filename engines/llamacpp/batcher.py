@@ -23,7 +23,7 @@ from typing import Literal
 from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, TopLogprobs, logprobs_of
-from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, reading, share
+from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, Work, admit, share
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
@@ -285,7 +285,7 @@ class Batcher:
         self._bell.clear()
         self._read_inbox()
         self._admit()
-        plan = share(self._running, self._batch.capacity, self._budget())
+        plan = share(self._running, self._batch.capacity, self._allowance())
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
             self._step(plan)
@@ -294,13 +294,10 @@ class Batcher:
             self._flush()
             self._bell.wait(self._until_deadline())
 
-    def _budget(self) -> int:
-        """Prompt tokens that the next step may read beside its streams."""
-        prompts = reading(self._running)
-        if not prompts:
-            return 0
+    def _allowance(self) -> Allowance:
+        """What prompts may take of the next step."""
         streams = sum(job.decoding and not job.paused for job in self._running)
-        return self.costs.budget(self._batch.capacity, streams, len(prompts), prompts[0].done)
+        return self.costs.allowance(self._batch.capacity, streams, sum(not job.decoding for job in self._running))
 
     def _until_deadline(self) -> float | None:
         soonest = min((job.deadline for job in self._waiting), default=math.inf)

@@ -1,8 +1,9 @@
 """Who shares the next step: pure decisions on a plain view, no model, no clock, no thread.
 
 A step is one `llama_decode` over a batch. Every sequence that is generating puts one token in it; prompts that are still
-being read ("prefill") fill the rest, in chunks so small that the step does not stall the streams under way: the chunk's
-size follows from what steps and prompt tokens have cost so far (:class:`StepCosts`).
+being read ("prefill") share what is left, so little that the step does not stall the streams under way: how many tokens that is
+follows from what steps and prompt tokens have cost so far (:class:`StepCosts`). Short prompts go first, because their clients expect
+an answer soonest and they delay the others least; the one that has waited longest always gets its part, so that none starves.
 
 Admission to a free slot is by priority, then arrival. Fairness between tenants is the gateway's work, not this file's.
 """
@@ -10,7 +11,7 @@ Admission to a free slot is by priority, then arrival. Fairness between tenants 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -18,10 +19,14 @@ MIN_CHUNK = 2
 """Smallest prefill chunk beside running streams, in tokens, unless configured: every prompt must make progress."""
 EVEN = 2
 """Tokens that llama.cpp's CPU kernels multiply at once: a single one left over costs as much as three or four others."""
-CROWD = 2.0
+CROWD = 1.0
 """Weight of each of several waiting prompts against a running stream."""
-STALL = 2.0
+STALL = 2.5
 """How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
+OLDEST = 0.2
+"""Share of what prompts may take of a step that goes to the one that has waited longest."""
+PATIENCE = 0.5
+"""Seconds that a step may take when nothing but prompts is read: a prompt that arrives meanwhile waits for the end of the step."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
 FIRST_CHUNK = 16
@@ -83,31 +88,106 @@ def admit(waiting: Iterable[W], free: int, now: float) -> tuple[list[W], list[W]
     return admitted, expired
 
 
-def reading(running: Sequence[W]) -> list[W]:
-    """Those whose prompts are not read yet, in the order of reading: priority, then arrival."""
-    return sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival))
+def reading(running: Iterable[W]) -> list[W]:
+    """Those whose prompts are not read yet, in the order of reading: priority, then what is left to read, then arrival."""
+    return sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.prompt - item.done, item.arrival))
 
 
-def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
-    """The next batch of at most `capacity` tokens, at most `budget` of them prompt tokens if streams are running.
+@dataclass(slots=True, frozen=True)
+class Allowance:
+    """What prompts may take of the next step: `tokens` at most and `seconds` at most, by what a token costs `at` its depth, but at least
+    `least` tokens whatever they cost."""
 
-    Prompts are read one after another (priority, then arrival): the first finishes soonest, and none is later for it.
+    tokens: int
+    seconds: float = math.inf
+    at: Callable[[float], float] = lambda _depth: 0.0
+    least: int = 1
+
+    def fit(self, seconds: float, depth: int, most: int) -> int:
+        """How many tokens, the first of them with `depth` before it and at most `most`, can be read in this time."""
+        if seconds == math.inf:
+            return most
+        seconds, first = max(0.0, seconds), self.at(depth)
+        reach = most if first <= 0 else min(most, seconds / first)
+        middle = self.at(depth + reach / 2)
+        return most if middle <= 0 else min(most, int(seconds / middle))
+
+    def spent(self, depth: int, count: int) -> float:
+        """Seconds that so many tokens take from this depth on."""
+        return count * self.at(depth + count / 2)
+
+
+class _Grants(Generic[W]):
+    """What each prompt has been given of an allowance."""
+
+    def __init__(self, allowance: Allowance, room: int) -> None:
+        self._allowance = allowance
+        self._tokens = min(room, allowance.tokens)
+        self._seconds = allowance.seconds
+        self.counts: dict[int, int] = {}
+        self.total = 0
+
+    def give(self, work: W, share: float = 1.0) -> None:
+        """Give this prompt what it can use of a share of what is left. A smaller share is never rounded down to nothing."""
+        had = self.counts.get(id(work), 0)
+        wanted = min(work.prompt - work.done, work.largest_chunk) - had
+        most = min(wanted, self._tokens if share == 1 else math.ceil(self._tokens * share))
+        count = self._allowance.fit(self._seconds * share, work.done + had, most)
+        if share < 1:
+            count = max(count, min(most, 1))
+        self._take(work, had, count)
+
+    def force(self, work: W, count: int) -> None:
+        """Give this prompt up to so many tokens, whatever they cost."""
+        had = self.counts.get(id(work), 0)
+        self._take(work, had, min(count, self._tokens, min(work.prompt - work.done, work.largest_chunk) - had))
+
+    def _take(self, work: W, had: int, count: int) -> None:
+        if count > 0:
+            self.counts[id(work)] = had + count
+            self.total += count
+            self._tokens -= count
+            self._seconds -= self._allowance.spent(work.done + had, count)
+
+
+def share(running: Sequence[W], capacity: int, allowance: Allowance) -> Plan[W]:
+    """The next batch of at most `capacity` tokens: one of each stream, and of prompts what is allowed.
+
+    The prompt that has waited longest gets its part (`OLDEST`); all else goes to the prompts in the order of `reading`, the shortest first.
     """
     plan: Plan[W] = Plan()
     for work in running:
         if work.decoding and not work.paused and len(plan.decode) < capacity:
             plan.decode.append(work)
-    left = capacity - len(plan.decode)
-    if plan.decode:
-        left = min(left, budget)
-    for work in reading(running):
-        if left <= 0:
-            break
-        count = min(work.prompt - work.done, left, work.largest_chunk)
-        if count > 0:
-            plan.prefill.append((work, count))
-            left -= count
+    prompts = reading(running)
+    if not prompts:
+        return plan
+    grants: _Grants[W] = _Grants(allowance, capacity - len(plan.decode))
+    if len(prompts) > 1:
+        grants.give(min(prompts, key=lambda item: item.arrival), OLDEST)
+    for work in prompts:
+        grants.give(work)
+    for work in prompts:
+        if grants.total < allowance.least:
+            grants.force(work, allowance.least - grants.total)
+    plan.prefill = [(work, grants.counts[id(work)]) for work in prompts if id(work) in grants.counts]
+    _make_even(plan, allowance.least, capacity - len(plan.decode))
     return plan
+
+
+def _make_even(plan: Plan[W], least: int, room: int) -> None:
+    """Where the number of tokens is odd: one less of the last prompt that this step does not finish, or one more if few are left."""
+    total = sum(count for _work, count in plan.prefill)
+    if (len(plan.decode) + total) % EVEN == 0:
+        return
+    change = -1 if total > least else 1
+    if change > room - total:
+        return
+    for place in range(len(plan.prefill) - 1, -1, -1):
+        work, count = plan.prefill[place]
+        if 0 < count + change <= min(work.prompt - work.done, work.largest_chunk) and count < work.prompt - work.done:
+            plan.prefill[place] = (work, count + change)
+            return
 
 
 class TokenCost:
@@ -167,6 +247,7 @@ class StepCosts:
         self.token = TokenCost()
         self._steps: dict[int, float] = {}
         self._measured = 0.0
+        self._alone = 0.0
 
     def step(self, streams: int) -> float | None:
         """Seconds of a step with this many streams and nothing else; None if unknown. Never overestimates."""
@@ -186,25 +267,28 @@ class StepCosts:
                 seconds = known + (seconds - known) * (0.3 if seconds < known else 0.05)
             self._steps[decode] = seconds
         elif decode == 0:
+            if prefill >= FIRST_CHUNK:
+                self._alone += (seconds / prefill - self._alone) * (0.5 if self._alone else 1.0)
             if self.token.at(0) is None and prefill >= FIRST_CHUNK:  # a token in a large chunk is cheaper than beside streams
                 self.token.learn(depth, seconds / prefill, prefill)
         elif prefill >= self.least and (usual := self.step(decode)) is not None:
             self._measured = max(prefill, self._measured * 0.9)
             self.token.learn(depth, max(seconds - usual, seconds * 0.05) / prefill, prefill)
 
-    def budget(self, capacity: int, streams: int = 1, prompts: int = 1, depth: float = 0.0) -> int:
-        """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait, the next read up to `depth`.
+    def allowance(self, capacity: int, streams: int, prompts: int = 1) -> Allowance:
+        """What prompts may take of a step beside so many running streams, while so many prompts wait.
 
-        A step may take `stall` times the usual; where several prompts wait, more than half as many as streams run, longer in that
+        A step may take `stall` times the usual; where more prompts wait than streams run, longer in that
         proportion, because each millisecond of it delays few and serves many, and short steps with few streams are the dearest.
+        Where nothing streams, it may take `PATIENCE`.
         """
-        crowd = max(1.0, CROWD * prompts / max(1, streams)) if prompts > 1 else 1.0
-        step, token = self.step(max(1, streams)), self.token.at(depth)
-        if step is None or token is None:
-            return min(int(FIRST_CHUNK * crowd), capacity)
+        if streams == 0:
+            known = self._alone or self.token.at(0)
+            return Allowance(capacity if not known else max(FIRST_CHUNK, min(capacity, int(PATIENCE / known))))
+        crowd = max(1.0, CROWD * prompts / streams) if prompts > 1 else 1.0
+        step = self.step(streams)
+        if step is None or self.token.at(0) is None:
+            return Allowance(min(int(FIRST_CHUNK * crowd), capacity), least=self.least)
         extra = max(step * (self.stall - 1) * crowd, FREE_STEP - step)
-        middle = self.token.at(depth + min(capacity, extra / token) / 2) or token
-        chunk = min(capacity, int(extra / middle), int(max(FIRST_CHUNK * crowd, GROWTH * self._measured)))
-        chunk = max(self.least, chunk)
-        odd = (streams + chunk) % EVEN
-        return chunk - odd if chunk > self.least else chunk + odd
+        most = min(capacity, int(max(FIRST_CHUNK * crowd, GROWTH * self._measured)))
+        return Allowance(max(self.least, most), extra, lambda depth: self.token.at(depth) or 0.0, self.least)

@@ -1,7 +1,8 @@
-"""The llama.cpp sidecar against its peers: tokens a second, the gap that a long prompt makes, what conversations reuse.
+"""The llama.cpp sidecar against its peers: tokens a second, the gap that a long prompt makes, what conversations reuse, how soon a short
+prompt beside a long one is answered, and how many requests of a mix are served within an objective.
 
-    python -m loadtests.llamacpp.bench [--xllamacpp PYTHON] [--llama-cpp-server PYTHON] [--only throughput,gap,conversations]
-                                       [--rounds 3] [--tokens 64] [--counts 1,4,8]
+    python -m loadtests.llamacpp.bench [--xllamacpp PYTHON] [--llama-cpp-server PYTHON] [--only throughput,gap,conversations,beside,goodput]
+                                       [--rounds 3] [--tokens 64] [--counts 1,4,8] [--rate 0.25] [--requests 60]
 
 Builds a 207M-parameter Q8_0 model with random weights once (in the system's temporary directory). All servers are started at the
 beginning and stay; each measurement is made of one after the other, each round in another order, so that what else the machine does falls
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loadtests.llamacpp import measures
+from loadtests.llamacpp import goodput, measures
 from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMACPP, Loop, Server, Setting, cpu_of, gatehouse, loop, peer
 from loadtests.llamacpp.random_gguf import Shape, write
 
@@ -101,6 +102,11 @@ def phases(options: argparse.Namespace) -> list[tuple[frozenset[str], Measure]]:
         found.append((frozenset((DIRECT, GATEWAY, XLLAMACPP)), measures.gap))
     if "conversations" in options.only:
         found.append((frozenset((DIRECT, XLLAMACPP)), measures.conversations))
+    if "beside" in options.only:
+        found += [(frozenset((DIRECT, GATEWAY, XLLAMACPP)), measure) for measure in (goodput.alone, goodput.beside, goodput.crowded)]
+    if "goodput" in options.only:
+        mixed = functools.partial(goodput.mixed, rate=options.rate, count=options.requests)
+        found.append((frozenset((DIRECT, GATEWAY, XLLAMACPP)), mixed))
     return found
 
 
@@ -142,6 +148,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1, help="number of the first round: prompts that a former run has not used")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="throughput,gap,conversations")
+    parser.add_argument("--rate", type=float, default=0.25, help="requests a second of the mix, for goodput")
+    parser.add_argument("--requests", type=int, default=60, help="of the mix, for goodput")
     parser.add_argument("--without", default="", help="gateway: leave it out")
     parser.add_argument("--others", type=float, default=0.1, help="share of a core that other processes may take during a measurement")
     parser.add_argument("--steal", type=float, default=2.0, help="cores that other machines may take during a measurement")

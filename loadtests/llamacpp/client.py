@@ -93,14 +93,16 @@ class Client:
     def read(self, until: Callable[[], bool]) -> None:
         """Read from all streams until the condition holds, asked whenever something was read."""
         while not until():
-            ready = self._selector.select(SECONDS)
-            if not ready:
+            if not self._take(SECONDS):
                 raise RuntimeError(f"{self._server.name} has sent nothing for {SECONDS:.0f} s")
-            for key, _events in ready:
-                reply: Reply = key.data
-                reply.take()
-                if reply.ended:
-                    self._close(reply)
+
+    def wait(self, moment: float) -> None:
+        """Read from all streams until this moment of the monotonic clock."""
+        while (left := moment - time.monotonic()) > 0:
+            if not self._selector.get_map():
+                time.sleep(left)
+                return
+            self._take(left)
 
     def drop(self, replies: Sequence[Reply]) -> None:
         """Leave these streams."""
@@ -108,6 +110,16 @@ class Client:
             if not reply.ended:
                 reply.ended = True
                 self._close(reply)
+
+    def _take(self, seconds: float) -> bool:
+        """Read what comes first; False if nothing came in this time."""
+        ready = self._selector.select(seconds)
+        for key, _events in ready:
+            reply: Reply = key.data
+            reply.take()
+            if reply.ended:
+                self._close(reply)
+        return bool(ready)
 
     def _close(self, reply: Reply) -> None:
         self._selector.unregister(reply.sock)

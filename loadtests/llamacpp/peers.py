@@ -117,7 +117,7 @@ def gatehouse(setting: Setting, work: Path, options: dict[str, object] | None = 
         assert running.process is not None
         (child,) = running.engines()
         port = int(running.url.rpartition(":")[2])
-        path = str(next((work / "state").rglob("bench*.sock")))
+        path = str(next((work / "state").rglob("bench*/s.sock")))
         yield (
             Server(GATEWAY, (running.process.pid, child), port=port, headers=f"Authorization: Bearer {KEY}\r\n"),
             Server(DIRECT, (child,), path=path),

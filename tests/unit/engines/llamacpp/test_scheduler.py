@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.scheduler import CROWD, EVEN, FIRST_CHUNK, FREE_STEP, MIN_CHUNK, StepCosts, TokenCost, Work, admit, share
+from engines.llamacpp.scheduler import (
+    CROWD,
+    EVEN,
+    FIRST_CHUNK,
+    FREE_STEP,
+    MIN_CHUNK,
+    OLDEST,
+    PATIENCE,
+    Allowance,
+    StepCosts,
+    TokenCost,
+    Work,
+    admit,
+    share,
+)  # fmt: skip
 
 
 def work(priority: int = 1, arrival: int = 0, prompt: int = 10, **more: object) -> Work:
@@ -34,24 +48,67 @@ def test_choices_wait_until_the_first_has_read_the_prompt_and_block_nobody_else(
     assert admit([second], 1, now=0.0)[0] == [second]
 
 
-def test_a_prompt_alone_fills_the_step_and_beside_streams_only_its_budget() -> None:
+def test_a_prompt_alone_fills_the_step_and_beside_streams_only_what_is_allowed() -> None:
     reading = work(prompt=1000, done=100)
-    assert share([reading], 512, 32).prefill == [(reading, 512)]
+    assert share([reading], 512, Allowance(512)).prefill == [(reading, 512)]
     stream = work(decoding=True)
-    plan = share([stream, reading], 512, 32)
-    assert plan.decode == [stream] and plan.prefill == [(reading, 32)]
+    plan = share([stream, reading], 512, Allowance(33))
+    assert plan.decode == [stream] and plan.prefill == [(reading, 33)]
 
 
-def test_prompts_are_read_one_after_the_other_and_the_rest_goes_to_the_next() -> None:
-    first, second, urgent = work(arrival=1, prompt=20), work(arrival=2, prompt=50), work(0, 3, prompt=5)
-    assert share([second, first, urgent], 40, 40).prefill == [(urgent, 5), (first, 20), (second, 15)]
+def test_the_shortest_prompt_is_read_first_and_the_rest_goes_to_the_next() -> None:
+    first, second, short = work(arrival=1, prompt=20), work(arrival=2, prompt=50), work(arrival=3, prompt=5)
+    assert share([second, first, short], 40, Allowance(40)).prefill == [(short, 5), (first, 20), (second, 15)]
+
+
+def test_a_short_prompt_is_read_in_the_step_after_it_came_however_much_of_a_long_one_is_left() -> None:
+    long, short = work(arrival=1, prompt=2500, done=300), work(arrival=2, prompt=8)
+    assert share([long, short], 512, Allowance(10)).prefill == [(short, 8), (long, 2)]
+
+
+def test_what_is_left_of_a_prompt_counts_and_not_how_long_it_was() -> None:
+    nearly, fresh = work(arrival=2, prompt=900, done=890), work(arrival=1, prompt=40)
+    assert share([nearly, fresh], 64, Allowance(20)).prefill == [(nearly, 10), (fresh, 10)]
+
+
+def test_the_oldest_prompt_gets_its_part_beside_any_number_of_shorter_and_more_urgent_ones() -> None:
+    long = work(2, arrival=0, prompt=2000)
+    for step in range(40):
+        running = [long, *(work(0, arrival=1 + step * 8 + n, prompt=30) for n in range(7))]
+        read = dict((item.arrival, count) for item, count in share(running, 512, Allowance(20)).prefill)
+        assert read[0] == 20 * OLDEST
+        long.done += read[0]
+    assert share([long, work(0, 1, 30)], 512, Allowance(2)).prefill[1] == (long, 1)  # never rounded down to nothing
+
+
+def test_time_is_shared_out_by_what_a_token_costs_where_it_stands() -> None:
+    """0.1 s; a token costs 1 ms at the beginning of a prompt and 11 ms after a thousand."""
+    allowance = Allowance(512, 0.100, lambda depth: 0.001 + depth / 100_000, least=2)
+    deep, fresh = work(arrival=1, prompt=1400, done=1000), work(arrival=2, prompt=40)
+    plan = share([deep, fresh, work(decoding=True)], 512, allowance)
+    assert plan.prefill == [(fresh, 40), (deep, 3)]  # 48 ms for the short one; of the rest four tokens, and one less to be even
+    assert share([work(decoding=True), deep], 512, Allowance(512, 0.001, allowance.at, least=2)).prefill == [(deep, 3)]
+
+
+def test_a_step_has_an_even_number_of_tokens_wherever_that_delays_no_prompt() -> None:
+    for streams in range(1, 9):
+        for budget in range(MIN_CHUNK, 40):
+            plan = share([*(work(decoding=True) for _ in range(streams)), work(prompt=500)], 512, Allowance(budget, least=MIN_CHUNK))
+            count = plan.prefill[0][1]
+            assert (streams + count) % EVEN == 0 and count >= MIN_CHUNK and abs(budget - count) <= 1
+    assert share([work(decoding=True), last := work(prompt=8)], 512, Allowance(20)).prefill == [(last, 8)]
+
+
+def test_a_bounded_chunk_leaves_the_rest_to_others() -> None:
+    scored, other = work(arrival=1, prompt=100, largest_chunk=4), work(arrival=2, prompt=200)
+    assert share([scored, other], 64, Allowance(64)).prefill == [(scored, 4), (other, 60)]
 
 
 def test_a_paused_stream_keeps_its_place_and_generates_nothing() -> None:
     paused = work(decoding=True, paused=True)
-    assert not share([paused], 64, 32)
+    assert not share([paused], 64, Allowance(32))
     reading = work(prompt=100)
-    assert share([paused, reading], 64, 32).prefill == [(reading, 64)]  # nobody is waiting for the step
+    assert share([paused, reading], 64, Allowance(64)).prefill == [(reading, 64)]
 
 
 works = st.builds(
@@ -59,16 +116,38 @@ works = st.builds(
 )
 
 
-@given(st.lists(works, max_size=40), st.integers(1, 512), st.integers(MIN_CHUNK, 512))
-def test_a_step_never_exceeds_its_bounds_and_always_moves(running: list[Work], capacity: int, budget: int) -> None:
-    plan = share(running, capacity, budget)
+@given(
+    st.lists(works, max_size=40), st.integers(1, 512), st.integers(MIN_CHUNK, 512), st.floats(0, 1), st.floats(0, 0.01), st.floats(0, 1e-4)
+)
+def test_a_step_never_exceeds_its_bounds_and_always_moves(
+    running: list[Work], capacity: int, tokens: int, seconds: float, token: float, slope: float
+) -> None:
+    allowance = Allowance(tokens, seconds, lambda depth: token + slope * depth, MIN_CHUNK)
+    plan = share(running, capacity, allowance)
     prompt_tokens = sum(count for _, count in plan.prefill)
     assert len(plan.decode) + prompt_tokens <= capacity
     assert all(0 < count <= item.prompt - item.done for item, count in plan.prefill)
-    if plan.decode:
-        assert prompt_tokens <= budget
+    assert len({id(item) for item, _count in plan.prefill}) == len(plan.prefill)
+    assert prompt_tokens <= tokens + 1
+    if prompt_tokens > MIN_CHUNK + 2:  # the least chunk, the oldest one's token, one to make it even
+        assert sum(allowance.spent(item.done, count) for item, count in plan.prefill) <= seconds * 1.3 + 2 * (token + slope * 2000)
     if any(not item.decoding for item in running) or any(item.decoding and not item.paused for item in running):
         assert plan
+
+
+@given(st.lists(st.integers(1, 3000), min_size=2, max_size=8), st.integers(2, 64), st.integers(0, 7), st.randoms(use_true_random=False))
+def test_no_prompt_starves_while_short_ones_keep_coming(sizes: list[int], budget: int, streams: int, chance: random.Random) -> None:
+    """Every prompt that is there at the beginning is read in the steps that all of them take together, and five times as many."""
+    first = [work(chance.randrange(3), number, size) for number, size in enumerate(sizes)]
+    running = [*(work(decoding=True) for _ in range(streams)), *first]
+    for step in range(5 * (sum(sizes) + len(sizes)) + 50):
+        if not any(item.prompt > item.done for item in first):
+            break
+        running.append(work(0, 100 + step, chance.randint(1, 8)))
+        for item, count in share(running, 512, Allowance(budget, least=MIN_CHUNK)).prefill:
+            item.done += count
+        running = [item for item in running if item.decoding or item.done < item.prompt]
+    assert all(item.done == item.prompt for item in first)
 
 
 def measured(step: float, token: float, streams: int = 8, chunk: int = 200) -> StepCosts:
@@ -84,35 +163,47 @@ def settled(cost: TokenCost, depth: float) -> float:
     return value
 
 
+def budget(costs: StepCosts, capacity: int, streams: int = 1, prompts: int = 1, done: int = 0) -> int:
+    """Prompt tokens of the next step where one long prompt is read beside streams."""
+    allowance = costs.allowance(capacity, streams, prompts)
+    running = [*(work(decoding=True) for _ in range(streams)), work(prompt=10**6, done=done)]
+    return sum(count for _item, count in share(running, capacity + streams, allowance).prefill)
+
+
 def test_the_budget_follows_from_what_steps_cost() -> None:
-    assert StepCosts().budget(512) == FIRST_CHUNK
+    assert StepCosts().allowance(512, 1).tokens == FIRST_CHUNK
     costs = measured(0.050, 0.002)
-    assert costs.budget(512, streams=8) == 36  # (2.5 - 1) * 50 ms at 2 ms a token are 37, made even with the streams
-    assert costs.budget(20, streams=8) == 20
+    assert budget(costs, 512, streams=8) == 36  # (2.5 - 1) * 50 ms at 2 ms a token are 37, made even with the streams
+    assert budget(costs, 20, streams=8) == 20
     costs.observe(decode=8, prefill=1, seconds=9.0)  # too short to learn a token's cost from
-    assert costs.budget(512, streams=8) == 36
+    assert budget(costs, 512, streams=8) == 36
 
 
-def test_a_step_has_an_even_number_of_tokens_wherever_that_can_be() -> None:
-    for streams in range(1, 9):
-        for cost in (0.0001, 0.001, 0.01, 1.0):
-            budget = measured(0.050, cost, streams).budget(512, streams)
-            assert (streams + budget) % EVEN == 0 and budget >= MIN_CHUNK
+def test_a_step_without_streams_is_bounded_too_because_a_short_prompt_may_come_meanwhile() -> None:
+    costs = StepCosts()
+    assert costs.allowance(512, 0).tokens == 512
+    costs.observe(decode=0, prefill=512, seconds=4.0)
+    assert costs.allowance(512, 0).tokens == int(PATIENCE / (4 / 512))
+    costs.observe(decode=0, prefill=64, seconds=640.0)  # however slow, some progress in every step
+    assert costs.allowance(512, 0).tokens == FIRST_CHUNK
+    fast = StepCosts()
+    fast.observe(decode=0, prefill=512, seconds=0.050)
+    assert fast.allowance(512, 0).tokens == 512
 
 
 def test_the_least_chunk_is_a_setting() -> None:
-    for least, budget in ((1, 1), (2, 3), (16, 17)):
+    for least, read in ((1, 1), (2, 3), (16, 17)):
         costs = StepCosts(least=least)
         costs.observe(decode=7, prefill=0, seconds=0.050)
         costs.observe(decode=7, prefill=200, seconds=200.0)
-        assert costs.budget(512, streams=7) == budget
+        assert budget(costs, 512, streams=7) == read
 
 
 def test_a_chunk_is_not_much_larger_than_any_that_was_measured() -> None:
     costs = measured(0.050, 0.0001, chunk=40)
-    assert costs.budget(512, streams=8) == 60
+    assert budget(costs, 512, streams=8) == 60
     costs.observe(decode=8, prefill=60, seconds=0.056)
-    assert costs.budget(512, streams=8) == 90
+    assert budget(costs, 512, streams=8) == 90
 
 
 def test_a_prompt_read_alone_is_a_first_guess_only() -> None:
@@ -151,13 +242,13 @@ def test_each_number_of_streams_has_its_usual_step_and_an_unknown_one_is_not_ove
 
 
 def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
-    assert StepCosts().budget(512, streams=1, prompts=7) == 7 * CROWD * FIRST_CHUNK
+    assert StepCosts().allowance(512, streams=1, prompts=7).tokens == 7 * CROWD * FIRST_CHUNK
     costs = measured(0.050, 0.002, streams=1)
-    assert costs.budget(512, streams=1, prompts=4) == 299 and costs.budget(512, streams=7, prompts=1) == 37
+    assert budget(costs, 512, streams=1, prompts=4) == 149 and budget(costs, 512, streams=7, prompts=1) == 37
 
 
 def test_steps_so_short_that_nobody_notices_may_grow() -> None:
-    assert measured(0.002, 0.0001).budget(512, streams=8) in (229, 230)  # 23 ms at 0.1 ms a token
+    assert budget(measured(0.002, 0.0001), 512, streams=8) in (228, 229, 230)  # 23 ms at 0.1 ms a token
 
 
 def test_a_rise_is_believed_sooner_than_a_fall_and_one_outlier_only_so_far() -> None:
@@ -206,7 +297,7 @@ def test_a_long_prompt_never_makes_steps_much_longer_than_it_may(
     done = 0
     longest = max(2.2 * usual, FREE_STEP)
     while done < 1500:
-        chunk = min(costs.budget(512, streams, 1, done), 1500 - done)
+        chunk = min(budget(costs, 512, streams, 1, done), 1500 - done)
         seconds = (usual + sum(token + slope * (done + n) for n in range(chunk))) * noise.uniform(0.95, 1.05)
         least = usual + (MIN_CHUNK + 1) * (token + slope * (done + MIN_CHUNK))
         assert seconds <= max(longest * 1.5, least * 1.1)

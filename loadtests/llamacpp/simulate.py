@@ -1,0 +1,155 @@
+"""The sidecar's scheduler on a virtual clock: which `stall` serves most requests within an objective, free of what else a machine does.
+
+    python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--rates 0.2,0.3] [--seeds 5]
+
+The scheduler and its learning are the real ones; a step takes what a linear model says (measured with the benchmark's 207M model on two
+cores: see the constants), with a jitter of a tenth. `server` is the plan of llama.cpp's own server: every step reads all of the prompts
+that fit into 2,048 tokens, in the order in which they came. The traffic and the objective are those of `loadtests.llamacpp.goodput`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, share
+from loadtests.llamacpp.traffic import OBJECTIVES, Request, Served, mix
+
+STEP, ROW = 0.030, 0.0051
+"""Seconds of any step, and of each token in it."""
+DEPTH = 0.0000031
+"""Seconds that each token before it adds to a token."""
+SLOTS, BATCH, SERVER_BATCH = 8, 512, 2048
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Stream(Work):
+    """A request under way."""
+
+    request: Request
+    made: int = 0
+    times: list[float] = field(default_factory=list)
+
+
+Planner = Callable[[list[Stream]], Plan[Stream]]
+
+
+def seconds(plan: Plan[Stream], noise: random.Random) -> float:
+    """What the model says that a step takes."""
+    rows = len(plan.decode) + sum(count for _work, count in plan.prefill)
+    depths = sum(work.done + work.made for work in plan.decode) + sum(count * (work.done + count / 2) for work, count in plan.prefill)
+    return (STEP + ROW * (rows + rows % 2) + DEPTH * depths) * noise.uniform(0.95, 1.05)
+
+
+def sidecar(stall: float) -> tuple[Planner, StepCosts]:
+    """The plan of the sidecar, and what learns from its steps."""
+    costs = StepCosts(stall)
+    costs.observe(1, 0, STEP + 2 * ROW)
+    costs.observe(1, 15, STEP + ROW * 16)
+
+    def planned(running: list[Stream]) -> Plan[Stream]:
+        streams = sum(item.decoding for item in running)
+        return share(running, BATCH, costs.allowance(BATCH, streams, len(running) - streams))
+
+    return planned, costs
+
+
+def server() -> tuple[Planner, StepCosts]:
+    """The plan of llama.cpp's server."""
+
+    def planned(running: list[Stream]) -> Plan[Stream]:
+        plan: Plan[Stream] = Plan([item for item in running if item.decoding])
+        left = SERVER_BATCH - len(plan.decode)
+        for item in (item for item in running if not item.decoding):
+            count = min(left, item.prompt - item.done)
+            left -= count
+            if count:
+                plan.prefill.append((item, count))
+        return plan
+
+    return planned, StepCosts()
+
+
+def run(requests: list[Request], planner: Planner, costs: StepCosts, seed: int = 0) -> list[Served]:
+    """All requests served; when their tokens came."""
+    noise, now, served = random.Random(seed), 0.0, list[Served]()
+    coming = sorted(requests, key=lambda item: item.at, reverse=True)
+    waiting: list[Stream] = []
+    running: list[Stream] = []
+    while coming or waiting or running:
+        while coming and coming[-1].at <= now:
+            request = coming.pop()
+            waiting.append(Stream(1, len(requests) - len(coming), request.prompt, request=request))
+        for item in admit(waiting, SLOTS - len(running), now)[0]:
+            waiting.remove(item)
+            running.append(item)
+        plan = planner(running)
+        if not plan:
+            now = coming[-1].at
+            continue
+        took = seconds(plan, noise)
+        now += took
+        prefilled = sum(count for _work, count in plan.prefill)
+        depth = sum(count * (work.done + count / 2) for work, count in plan.prefill) / max(1, prefilled)
+        costs.observe(len(plan.decode), prefilled, took, depth)
+        for item, count in plan.prefill:
+            item.done += count
+            item.decoding = item.done == item.prompt
+        for item in [*plan.decode, *(item for item, _count in plan.prefill if item.decoding)]:
+            item.made += 1
+            item.times.append(now)
+            if item.made == item.request.tokens:
+                running.remove(item)
+                served.append(Served(item.request, item.times))
+    return served
+
+
+def beside(planner: Planner, costs: StepCosts, streams: int) -> dict[str, float]:
+    """A prompt of 8 tokens and one of 2,000 arrive beside streams: first tokens, and the streams' longest gap against their usual one."""
+    running = [Request(0.0, 16, 2000) for _ in range(streams)]
+    long, short = Request(20.0, 2000, 4), Request(20.5, 8, 4)
+    served = run([*running, long, short], planner, costs)
+    firsts = {item.request: item for item in served}
+    end = firsts[long].times[0]
+    gaps = [
+        b - a for item in served if item.request.tokens == 2000 for a, b in zip(item.times, item.times[1:], strict=False) if 20 < b < end
+    ]
+    usual = [
+        b - a for item in served if item.request.tokens == 2000 for a, b in zip(item.times, item.times[1:], strict=False) if 5 < b < 20
+    ]
+    found = {"short first token s": firsts[short].first, "long first token s": firsts[long].first}
+    if gaps:
+        found |= {
+            "longest gap ratio": max(gaps) / statistics.median(usual),
+            "median gap ratio": statistics.median(gaps) / statistics.median(usual),
+        }
+    return found
+
+
+def main() -> None:
+    """Print lines of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stalls", default="1.5,2,2.5,2.8,3,4,6")
+    parser.add_argument("--rates", default="0.2,0.3,0.4")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=200)
+    options = parser.parse_args()
+    plans: list[tuple[str, Callable[[], tuple[Planner, StepCosts]]]] = [("server", server)]
+    plans += [(f"stall {stall}", lambda stall=stall: sidecar(float(stall))) for stall in options.stalls.split(",")]
+    for name, make in plans:
+        for streams in (0, 1, 4, 6):
+            print(
+                json.dumps({"plan": name, "streams": streams} | {key: round(value, 2) for key, value in beside(*make(), streams).items()})
+            )
+        for rate in options.rates.split(","):
+            every = [run(mix(seed, options.requests, float(rate)), *make(), seed) for seed in range(options.seeds)]
+            line = {objective.name: [round(statistics.mean(map(objective.share, every)), 3)] for objective in OBJECTIVES}
+            print(json.dumps({"plan": name, "rate": rate, **line}))
+
+
+if __name__ == "__main__":
+    main()
