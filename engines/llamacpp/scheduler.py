@@ -21,7 +21,7 @@ EVEN = 2
 """Tokens that llama.cpp's CPU kernels multiply at once: a single one left over costs as much as three or four others."""
 CROWD = 1.0
 """Weight of each of several waiting prompts against a running stream."""
-STALL = 2.5
+STALL = 2.4
 """How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
 OLDEST = 0.2
 """Share of what prompts may take of a step that goes to the one that has waited longest."""
@@ -35,6 +35,9 @@ GROWTH = 1.5
 """A chunk is at most this many times as large as those measured: costs of small chunks do not predict those of large ones."""
 SUDDEN = 2.0
 """The most that one step may raise the estimated cost of a token: most outliers are caused by other processes and pass."""
+_NEWS, _NEWS_OF_STEPS = 0.25, 0.15
+"""How much of a difference is believed at once. Rises as much as falls: where other processes slow the machine at random, an estimate that
+believed rises sooner would shrink every chunk to the least, and a long prompt would take three times as long (see the simulation)."""
 _FORGET = 0.98
 _SPREAD = 64.0
 _ENOUGH = 8
@@ -194,8 +197,8 @@ class TokenCost:
     """Seconds that a prompt token adds to a step, by how deep in its prompt it stands: attention looks at all that came before.
 
     A straight line through what steps have cost, older ones counting less and less, times a factor that follows the
-    last few steps. The line keeps its slope while all that comes is equally deep; the factor believes a rise sooner than a fall, and a few
-    tokens, whose share of a step is mostly noise, less than many.
+    last few steps. The line keeps its slope while all that comes is equally deep; the factor believes a few tokens,
+    whose share of a step is mostly noise, less than many.
     """
 
     def __init__(self) -> None:
@@ -219,7 +222,7 @@ class TokenCost:
         believed = self.at(depth)
         if believed is not None:
             seconds = min(seconds, believed * SUDDEN)
-            believed += (seconds - believed) * (0.4 if seconds > believed else 0.2) * min(1.0, count / _ENOUGH)
+            believed += (seconds - believed) * _NEWS * min(1.0, count / _ENOUGH)
         self._weight = self._weight * _FORGET + count
         self._x = self._x * _FORGET + count * depth
         self._y = self._y * _FORGET + count * seconds
@@ -236,9 +239,8 @@ class TokenCost:
 class StepCosts:
     """What steps cost: seconds of a step that only decodes, by the number of streams, and what a prompt token adds to one.
 
-    The cautious news are believed sooner, a cheaper step and a dearer token: too large a chunk stalls every stream, too small a one only
-    the prompt, and a step that other processes delayed is not usual. `stall` is how much longer than a usual step one may become by
-    prompt tokens in it, `least` how many of them every step takes whatever that costs.
+    News count for what they are, good or bad, but no single step raises an estimate much. `stall` is how much longer than a usual step one
+    may become by prompt tokens in it, `least` how many of them every step takes whatever that costs.
     """
 
     def __init__(self, stall: float = STALL, least: int = MIN_CHUNK) -> None:
@@ -264,7 +266,7 @@ class StepCosts:
         if prefill == 0:
             known = self._steps.get(decode)
             if known is not None:
-                seconds = known + (seconds - known) * (0.3 if seconds < known else 0.05)
+                seconds = known + (min(seconds, known * SUDDEN) - known) * _NEWS_OF_STEPS
             self._steps[decode] = seconds
         elif decode == 0:
             if prefill >= FIRST_CHUNK:

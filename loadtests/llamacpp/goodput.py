@@ -19,6 +19,7 @@ BEFORE = 25
 def beside(server: Server, seed: int, streams: int = 4) -> dict[str, float]:
     """Streams run; a prompt of 1,900 tokens arrives, and half a second later one of 8: their first tokens, and what the streams notice."""
     client = Client(server)
+    seed = 1_000_000 + seed * 10 + streams  # prompts of its own: one that was read before would be remembered
     body = {**sampling(server), "logit_bias": VISIBLE}
     running = [client.send("/v1/completions", {**body, "max_tokens": 1500, "prompt": prompt(seed * 100 + n, 16)}) for n in range(streams)]
     client.read(lambda: all(len(stream.reads) > BEFORE or stream.ended for stream in running))

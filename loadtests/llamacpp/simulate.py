@@ -3,8 +3,9 @@
     python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--rates 0.2,0.3] [--seeds 5]
 
 The scheduler and its learning are the real ones; a step takes what a linear model says (measured with the benchmark's 207M model on two
-cores: see the constants), with a jitter of a tenth. `server` is the plan of llama.cpp's own server: every step reads all of the prompts
-that fit into 2,048 tokens, in the order in which they came. The traffic and the objective are those of `loadtests.llamacpp.goodput`.
+cores: see the constants), times a random factor (`--noise`). `server` is the plan of llama.cpp's own server: every step reads all of the
+prompts that fit into 2,048 tokens, in the order in which they came. The traffic and the objectives are those of
+`loadtests.llamacpp.goodput`.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Stream(Work):
 Planner = Callable[[list[Stream]], Plan[Stream]]
 
 
-def seconds(plan: Plan[Stream], noise: random.Random) -> float:
+def seconds(plan: Plan[Stream], noise: random.Random, spread: float) -> float:
     """What the model says that a step takes."""
     rows = len(plan.decode) + sum(count for _work, count in plan.prefill)
     depths = sum(work.done + work.made for work in plan.decode) + sum(count * (work.done + count / 2) for work, count in plan.prefill)
-    return (STEP + ROW * (rows + rows % 2) + DEPTH * depths) * noise.uniform(0.95, 1.05)
+    return (STEP + ROW * (rows + rows % 2) + DEPTH * depths) * noise.lognormvariate(0, spread)
 
 
 def sidecar(stall: float) -> tuple[Planner, StepCosts]:
@@ -74,7 +75,7 @@ def server() -> tuple[Planner, StepCosts]:
     return planned, StepCosts()
 
 
-def run(requests: list[Request], planner: Planner, costs: StepCosts, seed: int = 0) -> list[Served]:
+def run(requests: list[Request], planner: Planner, costs: StepCosts, spread: float, seed: int = 0) -> list[Served]:
     """All requests served; when their tokens came."""
     noise, now, served = random.Random(seed), 0.0, list[Served]()
     coming = sorted(requests, key=lambda item: item.at, reverse=True)
@@ -91,7 +92,7 @@ def run(requests: list[Request], planner: Planner, costs: StepCosts, seed: int =
         if not plan:
             now = coming[-1].at
             continue
-        took = seconds(plan, noise)
+        took = seconds(plan, noise, spread)
         now += took
         prefilled = sum(count for _work, count in plan.prefill)
         depth = sum(count * (work.done + count / 2) for work, count in plan.prefill) / max(1, prefilled)
@@ -108,11 +109,11 @@ def run(requests: list[Request], planner: Planner, costs: StepCosts, seed: int =
     return served
 
 
-def beside(planner: Planner, costs: StepCosts, streams: int) -> dict[str, float]:
+def beside(planner: Planner, costs: StepCosts, spread: float, streams: int) -> dict[str, float]:
     """A prompt of 8 tokens and one of 2,000 arrive beside streams: first tokens, and the streams' longest gap against their usual one."""
     running = [Request(0.0, 16, 2000) for _ in range(streams)]
     long, short = Request(20.0, 2000, 4), Request(20.5, 8, 4)
-    served = run([*running, long, short], planner, costs)
+    served = run([*running, long, short], planner, costs, spread)
     firsts = {item.request: item for item in served}
     end = firsts[long].times[0]
     gaps = [
@@ -137,16 +138,22 @@ def main() -> None:
     parser.add_argument("--rates", default="0.2,0.3,0.4")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument(
+        "--noise", type=float, default=0.05, help="spread of a step's time (of its logarithm): 0.5 is a machine shared with others"
+    )
     options = parser.parse_args()
     plans: list[tuple[str, Callable[[], tuple[Planner, StepCosts]]]] = [("server", server)]
     plans += [(f"stall {stall}", lambda stall=stall: sidecar(float(stall))) for stall in options.stalls.split(",")]
     for name, make in plans:
         for streams in (0, 1, 4, 6):
             print(
-                json.dumps({"plan": name, "streams": streams} | {key: round(value, 2) for key, value in beside(*make(), streams).items()})
+                json.dumps(
+                    {"plan": name, "streams": streams}
+                    | {key: round(value, 2) for key, value in beside(*make(), options.noise, streams).items()}
+                )
             )
         for rate in options.rates.split(","):
-            every = [run(mix(seed, options.requests, float(rate)), *make(), seed) for seed in range(options.seeds)]
+            every = [run(mix(seed, options.requests, float(rate)), *make(), options.noise, seed) for seed in range(options.seeds)]
             line = {objective.name: [round(statistics.mean(map(objective.share, every)), 3)] for objective in OBJECTIVES}
             print(json.dumps({"plan": name, "rate": rate, **line}))
 

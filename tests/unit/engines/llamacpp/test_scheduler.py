@@ -251,17 +251,16 @@ def test_steps_so_short_that_nobody_notices_may_grow() -> None:
     assert budget(measured(0.002, 0.0001), 512, streams=8) in (228, 229, 230)  # 23 ms at 0.1 ms a token
 
 
-def test_a_rise_is_believed_sooner_than_a_fall_and_one_outlier_only_so_far() -> None:
+def test_an_outlier_is_believed_only_so_far() -> None:
     cost = TokenCost()
     cost.learn(0, 0.001, 20)
     cost.learn(0, 0.002, 20)
     risen = settled(cost, 0)
-    assert 0.0013 <= risen <= 0.0025
+    assert 0.0012 <= risen <= 0.0015
     cost.learn(0, 0.001, 20)
-    assert settled(cost, 0) > (risen + 0.001) / 2
     calm = settled(cost, 0)
     cost.learn(0, 1.0, 20)  # another process had the machine for a second
-    assert settled(cost, 0) < 3 * calm
+    assert settled(cost, 0) < 1.5 * calm
     for _ in range(60):
         cost.learn(0, 0.001, 20)
     assert settled(cost, 0) == pytest.approx(0.001, rel=0.2)
