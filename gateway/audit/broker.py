@@ -55,7 +55,7 @@ FLUSH_DELAY: Final = 0.005
 TICK: Final = 1.0
 """Seconds between looks at a hanging write, tries while the log is broken, and checks whether a checkpoint is due."""
 _TRIAL_BATCH: Final = 4096
-WRITE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+WRITE_BOUNDS: Final[tuple[float, ...]] = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """Seconds that a batch took to write."""
 
 Job = tuple[list[Entry], Draft | None] | Callable[[], None]

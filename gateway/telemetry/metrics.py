@@ -57,7 +57,7 @@ PHASES = (
 )
 PHASE_BOUNDS: Final[tuple[float, ...]] = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1000.0, 10000.0)
 """Microseconds in one phase, measured on a sample of the exchanges."""
-QUEUE_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+QUEUE_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds in the queue for a slot."""
 Shown = tuple[str, float] | tuple[str, float, Exemplar]
 """A bucket as prometheus_client takes it."""

@@ -79,6 +79,16 @@ def test_no_bytes_break_the_reader(data: bytes, cuts: list[int]) -> None:
         (b"\x89\xfe" + b"\x00" * 10, 1002),  # a ping of more than 125 bytes
         (b"\x83\x80" + b"\x00" * 4, 1002),  # an opcode that is reserved
     ],
+    ids=[
+        "unmasked",
+        "long",
+        "long in parts",
+        "continued",
+        "begun twice",
+        "compressed",
+        "long ping",
+        "reserved",
+    ],  # masks are drawn at random
 )
 def test_what_breaks_the_protocol_is_answered_with_its_code(data: bytes, code: int) -> None:
     frames = Frames(1000)
