@@ -15,22 +15,26 @@ FOR_GOOD: Final = 1 << 62
 
 
 class Short:
-    """One amount of which there is too little. wait_ps: until there is enough. away: nobody knows, because the store does not answer."""
+    """One amount of which there is too little. wait_ps: until there is enough. away: nobody knows, because the store does not answer. here:
+    only of what is in hand; the store may have enough, and was not asked."""
 
-    __slots__ = ("away", "bucket", "code", "cost", "meter", "wait_ps")
+    __slots__ = ("away", "bucket", "code", "cost", "here", "meter", "wait_ps")
 
-    def __init__(self, bucket: Bucket, meter: Meter | None, code: str, wait_ps: int, cost: int = 0, away: bool = False) -> None:
+    def __init__(
+        self, bucket: Bucket, meter: Meter | None, code: str, wait_ps: int, cost: int = 0, away: bool = False, here: bool = False
+    ) -> None:
         self.bucket, self.meter, self.code, self.wait_ps, self.cost, self.away = bucket, meter, code, wait_ps, cost, away
+        self.here = here
 
 
 def longest_wait(buckets: Sequence[Bucket], costs: Sequence[list[int]], now: int) -> Short | None:
     """Of the amounts of which there is too little, the one that makes the caller wait longest; None if there is enough of all. Limits that
-    are not enforced do not count."""
+    are not enforced do not count. One of which the store may have more counts only where there is no other."""
     worst: Short | None = None
     for bucket, cost in zip(buckets, costs, strict=True):
         if bucket.shape.enforce:
             for short in shortages(bucket, cost, now):
-                if worst is None or short.wait_ps > worst.wait_ps:
+                if worst is None or (worst.here, short.wait_ps) > (short.here, worst.wait_ps):
                     worst = short
     return worst
 
@@ -46,7 +50,8 @@ def shortages(bucket: Bucket, costs: list[int], now: int) -> list[Short]:
         if stock is not None:
             if not stock.covers(now, cost):
                 away = now < stock.down_until and shape.on_failure == "closed"
-                found.append(Short(bucket, meter, meter.code, max(MILLISECOND, stock.wait_until - now), cost, away))
+                wait = max(MILLISECOND, stock.wait_until - now)
+                found.append(Short(bucket, meter, meter.code, wait, cost, away, stock.may_have(now, cost)))
             continue
         over = cell.full + cost * meter.unit - meter.burst_ps
         if not meter.frozen:

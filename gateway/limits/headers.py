@@ -1,4 +1,4 @@
-"""The x-ratelimit-* response headers: of all buckets that apply, the one with the least left, for requests and for tokens."""
+"""The x-ratelimit-* response headers: of all enforced buckets that apply, the one with the least left, for requests and for tokens."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Gauges:
     __slots__ = ("requests", "tokens")
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
-        self.requests = [bucket for bucket in buckets if bucket.shape.requests_at >= 0]
-        self.tokens = [bucket for bucket in buckets if bucket.shape.tokens_at >= 0]
+        self.requests = [bucket for bucket in buckets if bucket.shape.requests_at >= 0 and bucket.shape.enforce]
+        self.tokens = [bucket for bucket in buckets if bucket.shape.tokens_at >= 0 and bucket.shape.enforce]
 
     def lines(self, now: int) -> bytes:
         """The header lines of all of them: the tightest for requests, the tightest for tokens."""
@@ -68,7 +68,7 @@ def _tightest(buckets: list[Bucket], requests: bool, now: int) -> bytes:
     for bucket in buckets:
         shape = bucket.shape
         index = shape.requests_at if requests else shape.tokens_at
-        if index < 0:
+        if index < 0 or not shape.enforce:
             continue
         meter = shape.meters[index]
         debt = bucket.debt(index, now)

@@ -463,3 +463,10 @@ def test_an_earlier_configuration_does_not_take_a_change_back() -> None:
     earlier.reserve(BOB, request())
     assert names(world.ask().headers)["x-ratelimit-limit-requests"] == "5"
     assert names(earlier.reserve(BOB, request()).headers)["x-ratelimit-limit-requests"] == "5"
+
+
+def test_a_limit_that_is_not_enforced_is_not_shown_to_callers() -> None:
+    hard = LimitSpec(name="hard", requests=RateSpec(rate=100, per=1))
+    world = World(hard, LimitSpec(name="soft", requests=RateSpec(rate=2, per=3600), enforce=False))
+    assert [b"limit-requests: 100\r\n" in world.ask().headers for _ in range(3)] == [True] * 3
+    assert world.noted == ["soft"]

@@ -244,3 +244,23 @@ async def test_what_the_store_does_too_late_is_in_hand(monkeypatch: pytest.Monke
     clock.advance(10)
     (await one.ask(100)).settle(None)
     assert not one.refills.empty, "nobody knows whether it was done: the next start settles this run"
+
+
+async def test_a_refusal_names_the_limit_that_refuses_and_not_a_budget_that_only_has_too_little_in_hand() -> None:
+    limits = [LimitSpec(name="fast", requests=RateSpec(rate=2, per=10)), daily(1000)]
+    replica = Replica(Shelf(FakeClock()), limits)
+    for _ in range(2):
+        await replica.ask(10)
+    with pytest.raises(LimitExceeded, match="the limit 'fast' is reached") as caught:
+        await replica.ask(900)  # the store has as much, but so much is in hand nowhere
+    assert caught.value.code == "rate_limit_exceeded"
+    assert caught.value.retry_after is not None and caught.value.retry_after <= 10
+    assert ("x-should-retry", "false") not in caught.value.headers
+
+
+async def test_of_two_limits_that_refuse_the_one_with_the_longer_wait_is_named() -> None:
+    replica = Replica(Shelf(FakeClock()), [LimitSpec(name="fast", requests=RateSpec(rate=2, per=10)), daily(30)])
+    for _ in range(2):
+        await replica.ask(10)
+    with pytest.raises(QuotaExceeded, match="needs about 20 tokens, and 10 tokens are left"):
+        await replica.ask(20)  # by the store's last word, which is fresh
