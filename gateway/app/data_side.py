@@ -97,4 +97,4 @@ def grpc_listener() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "grpc":
             raise
-        raise ConfigError("needs the extra grpc: pip install 'gatehouse[grpc]'", path="listen.grpc") from None
+        raise ConfigError("needs the extra grpc, which this installation lacks", path="listen.grpc") from None

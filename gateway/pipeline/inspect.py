@@ -206,6 +206,7 @@ class InspectedRelay(StreamRelay):
 
     def _forward(self, data: bytes) -> None:
         if self._backlog is not None:
+            self.exchange.pause()  # a client that reads again has let the engine go on
             self._backlog.append(data)
             if sum(map(len, self._backlog)) > MAX_BACKLOG:
                 raise EngineError("The engine sends faster than its answer can be inspected.")

@@ -131,10 +131,16 @@ SLICES = {
     "gateway/wire/anthropic/chat_stream.py": {
         "data[start:end]": "start is before end",
     },
-    "gateway/wire/anthropic/passages.py": {
+    "gateway/wire/passages.py": {
         "self.texts[number:number + count]": "a list",
         "texts[number:number + count]": "a list",
     },
+    "gateway/wire/responses/chat_stream.py": {
+        "_ENCODER.encode(given)[1:-1]": "a JSON text or object has two characters at least",
+        "_ENCODER.encode(text)[1:-1]": "a JSON text has two characters at least",
+        "data[start:end]": "start is before end",
+    },
+    "gateway/wire/responses/stream.py": {"text[at:at + most]": "a str"},
     "gateway/wire/anthropic/stream.py": {
         "data[start:end]": "returned before",
         "text[at:at + most]": "a str",
