@@ -188,8 +188,8 @@ build_llama() {
     trap "rm -rf -- '$work'" EXIT
     say "building llama-cpp-python, once (3 to 4 minutes on 2 cores): $(llama_cmake_args)"
     "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
-    "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: \
-        -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
+    "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
+        --only-binary :all: -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
     PATH="$work/tools/bin:$PATH" "$work/tools/bin/python" -m pip download -qq --disable-pip-version-check --no-build-isolation --no-deps \
         --no-binary llama-cpp-python --require-hashes -r "$ROOT/requirements/llama.txt" -d "$work" ||
         die "the source of llama-cpp-python could not be downloaded"
@@ -308,7 +308,9 @@ beside() {
 
 # --- the environment ---------------------------------------------------------------------------------------------
 
-install_pinned() { pip install -qq --require-hashes --only-binary :all: -r "$1"; }
+# install_pinned FILE: the files under requirements/ are complete, so pip resolves nothing. Pip 23, which Debian 12 has, would: it looks for the
+# newest release of what is asked for with an extra, and fails on the day that one newer than the pin comes out.
+install_pinned() { pip install -qq --no-deps --require-hashes --only-binary :all: -r "$1"; }
 
 install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 

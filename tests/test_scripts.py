@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,46 @@ def test_the_pins_are_those_of_pyproject(name: str, extras: tuple[str, ...]) -> 
     pinned = pins(ROOT / f"requirements/{name}.txt") | pins(ROOT / "requirements/llama.txt")
     unfit = [str(r) for r in wanted if not r.specifier.contains(pinned.get(canonicalize_name(r.name), "0"), prereleases=True)]
     assert unfit == [], "run ./scripts/lock"
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("base", ()),
+        ("gateway", ("postgres", "s3", "grpc")),
+        ("quickstart", ("gguf", "onnx", "nvml", "grpc")),
+        ("server", ("gguf", "onnx", "nvml", "postgres", "s3", "kafka", "grpc", "language")),
+        ("dev", ("gguf", "onnx", "nvml", "postgres", "s3", "kafka", "grpc", "language", "dev")),
+    ],
+)
+def test_the_pins_are_complete(name: str, extras: tuple[str, ...]) -> None:
+    """They are installed with --no-deps, so one that is missing would be missed at run time only."""
+    pinned = {*pins(ROOT / f"requirements/{name}.txt"), *pins(ROOT / "requirements/llama.txt")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    waiting = [Requirement(text) for text in wanted]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement = waiting.pop()
+        package = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras}:
+            if (package, extra) in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+                continue
+            seen.add((package, extra))
+            assert package in pinned, f"{name}.txt lacks {package}"
+            for text in requires(package) or ():
+                one = Requirement(text)
+                if one.marker is None or one.marker.evaluate({"extra": extra}):
+                    one.marker = None
+                    waiting.append(one)
+
+
+def test_what_is_pinned_is_installed_without_resolving() -> None:
+    """An older pip would look up the newest release of what is asked for with an extra, and refuse it for want of a hash."""
+    places = [*SHELL, ROOT / "scripts/lib.sh", *(ROOT / "deploy/containers").iterdir(), *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for place in places:
+        for install in re.findall(r"pip install [^&\n]*?-r \S+", place.read_text(encoding="utf-8").replace("\\\n", " ")):
+            assert "--no-deps" in install and "--require-hashes" in install, f"{place.name}: {install}"
 
 
 def test_the_node_packages_are_pinned_by_hash_and_carry_no_address() -> None:
