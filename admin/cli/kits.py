@@ -19,6 +19,7 @@ claude
 # ~/.codex/config.toml; the key is read from the variable GATEHOUSE_KEY
 model = "{model}"
 model_provider = "gatehouse"
+web_search = "disabled"
 
 [model_providers.gatehouse]
 name = "Gatehouse"

@@ -64,7 +64,8 @@ class ResponsesApi(JsonApi):
         for name, why in fields.REFUSED.items():
             if name in found and bytes(found.pop(name)) != b"null":
                 raise RequestError(f"{name}: {why}.", param=name, code="unsupported_parameter")
-        found.pop("previous_response_id", None)
+        for name in fields.LEFT_OUT:
+            found.pop(name, None)
         found["store"] = _NOT_KEPT
         request.prompt_tokens = length >> 2
         request.max_tokens = view.max_output_tokens or 0

@@ -19,6 +19,7 @@ from gateway.wire.bodies import plain
 from gateway.wire.openai.calls import MAX_CALLS, MAX_CHARACTERS, document_of, in_answer
 from gateway.wire.responses.answers import decoded
 from gateway.wire.responses.structure import kind_of
+from gateway.wire.responses.tool_names import NAMESPACE
 from gateway.wire.responses.views import NAMED
 from gateway.wire.sse import data_of
 
@@ -48,8 +49,8 @@ def use_of(item: dict[str, Any], place: str, fault: str = "") -> ToolUse:
     space = item.get("namespace")
     own = [str(name)] if isinstance(name, str) and name else []
     names = [*own, *inner]
-    if isinstance(space, str) and space and own:
-        names.append(f"{space}.{own[0]}")
+    if isinstance(space, str) and own:
+        names += _names_of(space, own[0])[1:]
     if not names:
         names = [kind.removesuffix(CALL), kind]
     given = [item[key] for key in _WRITTEN if item.get(key) is not None]
@@ -66,33 +67,50 @@ def use_of(item: dict[str, Any], place: str, fault: str = "") -> ToolUse:
 
 
 def offered(fields: dict[str, Raw]) -> list[str]:
-    """The names of the tools that a request offers; of one without a name its type. Raises RequestError."""
+    """The names of the tools that a request offers, those of a namespace also with it in front (`files.read`); of one without a name its
+    type. Raises RequestError."""
+    return [name for names in _offered(fields) for name in names]
+
+
+def _offered(fields: dict[str, Raw]) -> list[tuple[str, ...]]:
     given = fields.get("tools")
     if given is None:
         return []
     try:
-        return [tool.name or tool.type for tool in NAMED.decode(given) or ()]
+        tools = NAMED.decode(given) or ()
     except msgspec.DecodeError as error:
         raise RequestError(f"tools: {error}.", param="tools", code="invalid_value") from None
+    found: list[tuple[str, ...]] = []
+    for tool in tools:
+        if tool.type == NAMESPACE:
+            found += [_names_of(tool.name, inner.name) for inner in tool.tools]
+        else:
+            found.append((tool.name or tool.type,))
+    return found
+
+
+def _names_of(namespace: str, name: str) -> tuple[str, ...]:
+    return (name, f"{namespace}.{name}") if namespace and name else (name,)
 
 
 def in_request(fields: dict[str, Raw]) -> list[ToolUse]:
     """The tools that a request offers, and the results that it brings, each by the name of the call that it answers. Raises
     RequestError."""
-    uses = [ToolUse("definition", (name,), "", f"tools[{number}]") for number, name in enumerate(offered(fields))]
+    uses = [ToolUse("definition", names, "", f"tools[{number}]") for number, names in enumerate(_offered(fields))]
     items = plain(fields["input"], "input")
-    called: dict[str, str] = {}
+    called: dict[str, tuple[str, ...]] = {}
     for number, item in enumerate(items if isinstance(items, list) else ()):
         kind = str(kind_of(item))
         identity = item.get("call_id") or item.get("id")
         if kind.endswith(OUTPUT):
             own = item.get("name")
-            known = called.get(str(identity), "")
-            named = [name for name in (known, own if isinstance(own, str) else "") if name]
-            names = tuple(dict.fromkeys(named)) or (kind.removesuffix(OUTPUT).removesuffix(CALL),)
+            space = item.get("namespace")
+            itself = _names_of(space if isinstance(space, str) else "", own) if isinstance(own, str) and own else ()
+            names = tuple(dict.fromkeys((*called.get(str(identity), ()), *itself)))
+            names = names or (kind.removesuffix(OUTPUT).removesuffix(CALL),)
             uses.append(ToolUse("result", names, _text_of(item.get("output")), f"input[{number}]"))
         elif is_call(kind) and isinstance(identity, str):
-            called[identity] = use_of(item, "").name
+            called[identity] = use_of(item, "").names
     if len(uses) > MAX_CALLS:
         raise RequestError(f"input, tools: the request has more than {MAX_CALLS} tools and results together.", param="input")
     return uses

@@ -1,7 +1,8 @@
 """Translation between the Responses API and chat completions, for engines that speak only these: a request there, a whole answer back.
 
 Kept: every text, its order, functions with their schemas, calls with their arguments byte for byte, results, images and files. A custom
-tool becomes a function with one text, `input`, and its calls custom ones again. What chat completions have no place for is left out where
+tool becomes a function with one text, `input`, and its calls custom ones again; the tools of a namespace become functions with its name in
+front (gateway.wire.responses.tool_names). What chat completions have no place for is left out where
 it changes no answer (`include`, `prompt_cache_key`, `truncation`, encrypted reasoning), and otherwise refused.
 """
 
@@ -19,7 +20,8 @@ from gateway.wire.bodies import decode_error
 from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatMessage
 from gateway.wire.openai.views import UsageView
 from gateway.wire.responses.answers import branded
-from gateway.wire.responses.views import CHOICE, REASONING, SAID, TEXT, TOOLS, Choice, Format, Said, SaidPart
+from gateway.wire.responses.tool_names import NAMESPACE, OfferedTool, ToolNames, tool_names
+from gateway.wire.responses.views import CHOICE, REASONING, SAID, TEXT, TOOLS, Choice, Format, Named, Said, SaidPart, Tool
 
 PATH: Final = b"/v1/chat/completions"
 _ENCODER: Final = msgspec.json.Encoder()
@@ -60,14 +62,15 @@ _ECHOED: Final[tuple[tuple[str, Raw], ...]] = (
 def request_fields(fields: dict[str, Raw], stream: bool) -> dict[str, Any]:
     """The fields of a chat completion that asks the same, without its model. Raises RequestError for what cannot be said in one."""
     try:
-        found: dict[str, Any] = {"messages": _messages(fields)}
+        names = tool_names(fields)
+        found: dict[str, Any] = {"messages": _messages(fields, names)}
         for name in (*_SAME, *_ALSO):
             if name in fields and bytes(fields[name]) != _NULL:
                 found[name] = fields[name]
         if "max_output_tokens" in fields:
             found["max_tokens"] = fields["max_output_tokens"]
         if "tools" in fields:
-            _add_tools(fields, found)
+            _add_tools(fields, found, names)
         if (asked := answer_format(fields)) is not None and asked.type != "text":
             found["response_format"] = _response_format(asked)
         if "reasoning" in fields and (reasoning := REASONING.decode(fields["reasoning"])) is not None and reasoning.effort:
@@ -104,7 +107,7 @@ def _response_format(asked: Format) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": described}
 
 
-def _messages(fields: dict[str, Raw]) -> list[dict[str, Any]]:
+def _messages(fields: dict[str, Raw], names: ToolNames) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if "instructions" in fields and (text := msgspec.json.decode(fields["instructions"])):
         found.append({"role": "system", "content": text})
@@ -112,7 +115,7 @@ def _messages(fields: dict[str, Raw]) -> list[dict[str, Any]]:
     if isinstance(said, str):
         found.append({"role": "user", "content": said})
         return found
-    turns = _Turns(found)
+    turns = _Turns(found, names)
     for number, item in enumerate(said):
         turns.add(item, f"input[{number}]")
     turns.end()
@@ -122,8 +125,8 @@ def _messages(fields: dict[str, Raw]) -> list[dict[str, Any]]:
 class _Turns:
     """Puts what the model said in one go (thoughts, a text, calls) into one message of a chat."""
 
-    def __init__(self, found: list[dict[str, Any]]) -> None:
-        self._found = found
+    def __init__(self, found: list[dict[str, Any]], names: ToolNames) -> None:
+        self._found, self._names = found, names
         self._thoughts: list[str] = []
         self._open: dict[str, Any] | None = None
 
@@ -136,7 +139,8 @@ class _Turns:
             self._thoughts += [part.text for part in parts if part.text]
         elif kind in ("function_call", "custom_tool_call"):
             given = item.arguments if kind == "function_call" else _ENCODER.encode({"input": item.input}).decode()
-            call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": given}}
+            name = self._names.in_chat(item.namespace or "", item.name)
+            call = {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": given}}
             self._spoken().setdefault("tool_calls", []).append(call)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._heard()
@@ -214,37 +218,27 @@ def _parts(part: SaidPart, place: str) -> list[dict[str, Any]]:
     raise _unsupported(place, f"this model's engine takes no part of type {kind[:64]!r} without its content")
 
 
-def custom_tools(fields: dict[str, Raw]) -> frozenset[str]:
-    """The names of the tools whose input is a text."""
-    if "tools" not in fields:
-        return frozenset()
-    return frozenset([tool.name for tool in TOOLS.decode(fields["tools"]) or () if tool.type == "custom"])
-
-
-def _add_tools(fields: dict[str, Raw], found: dict[str, Any]) -> None:
+def _add_tools(fields: dict[str, Raw], found: dict[str, Any], names: ToolNames) -> None:
+    choice = CHOICE.decode(fields["tool_choice"]) if "tool_choice" in fields else None
+    allowed = choice.tools if isinstance(choice, Choice) and choice.type == "allowed_tools" else None
     shown: list[dict[str, Any]] = []
     for number, tool in enumerate(TOOLS.decode(fields["tools"]) or ()):
-        if tool.type not in ("function", "custom"):
+        if tool.type == NAMESPACE:
+            about = tool.description or ""
+            for inner in tool.tools:
+                if allowed is None or _is_allowed(allowed, tool.name, inner.name):
+                    shown.append(_function(inner, names.in_chat(tool.name, inner.name), about))
+                    about = ""
+        elif tool.type not in ("function", "custom"):
             raise _unsupported(f"tools[{number}]", f"this model's engine has no tool of type {tool.type[:64]!r}")
-        function: dict[str, Any] = {"name": tool.name}
-        if tool.description is not None:
-            function["description"] = tool.description
-        if tool.type == "custom":
-            function["parameters"] = _FREE
-        elif tool.parameters is not UNSET:
-            function["parameters"] = tool.parameters
-        if tool.strict is not None:
-            function["strict"] = tool.strict
-        shown.append({"type": "function", "function": function})
+        elif allowed is None or _is_allowed(allowed, "", tool.name):
+            shown.append(_function(tool, tool.name, ""))
     if not shown:
         found.pop("parallel_tool_calls", None)
         return
-    choice = CHOICE.decode(fields["tool_choice"]) if "tool_choice" in fields else None
-    if isinstance(choice, Choice) and choice.type == "allowed_tools":
-        allowed = {tool.name for tool in choice.tools}
-        shown = [tool for tool in shown if tool["function"]["name"] in allowed]
-        choice = choice.mode
     found["tools"] = shown
+    if allowed is not None:
+        choice = choice.mode  # type: ignore[union-attr]
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
             raise RequestError("tool_choice: known are auto, none, required, or an object with a type.", param="tool_choice")
@@ -252,7 +246,34 @@ def _add_tools(fields: dict[str, Raw], found: dict[str, Any]) -> None:
     elif choice is not None:
         if choice.type not in ("function", "custom") or not choice.name:
             raise _unsupported("tool_choice", f"this model's engine has no tool of type {choice.type[:64]!r}")
-        found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        name = names.in_chat(choice.namespace or "", choice.name)
+        found["tool_choice"] = {"type": "function", "function": {"name": name}}
+
+
+def _is_allowed(allowed: list[Named], namespace: str, name: str) -> bool:
+    """Whether `allowed_tools` names a tool, or the whole namespace that it is in."""
+    for one in allowed:
+        if one.type == NAMESPACE:
+            if namespace and one.name == namespace:
+                return True
+        elif one.name == name and (one.namespace or "") == namespace:
+            return True
+    return False
+
+
+def _function(tool: Tool, name: str, about: str) -> dict[str, Any]:
+    """A tool as a chat has it. about: what its namespace says of itself; the first function that is shown says it."""
+    function: dict[str, Any] = {"name": name}
+    described = [text for text in (about, tool.description) if text]
+    if described or tool.description is not None:
+        function["description"] = "\n\n".join(described)
+    if tool.type == "custom":
+        function["parameters"] = _FREE
+    elif tool.parameters is not UNSET:
+        function["parameters"] = tool.parameters
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
 
 
 def _unsupported(place: str, why: str) -> RequestError:
@@ -335,26 +356,33 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
         output.append(message_item(f"msg_{base}", status, [text_part(text)]))
     if message.refusal:
         output.append(message_item(f"msg_{base}", status, [{"type": "refusal", "refusal": message.refusal}]))
-    custom = custom_tools(request.fields)
+    names = tool_names(request.fields)
     for number, call in enumerate(message.tool_calls or ()):
-        output.append(_called(call, number, base, custom, status))
+        output.append(_called(call, number, base, names, status))
     document["usage"] = counts(chat.usage)
     return _ENCODER.encode(document)
 
 
-def _called(call: ChatCall, number: int, base: str, custom: frozenset[str], status: str) -> dict[str, Any]:
+def _called(call: ChatCall, number: int, base: str, names: ToolNames, status: str) -> dict[str, Any]:
     name = call.function.name if call.function is not None else None
     if not name:
         raise EngineError("The engine's answer calls a tool in a way that cannot be read.")
     given = (call.function.arguments if call.function is not None else None) or ""
-    return call_item(f"fc_{base}_{number}", call.id or f"call_{base}_{number}", name, given, name in custom, status)
+    return call_item(f"fc_{base}_{number}", call.id or f"call_{base}_{number}", names.of(name), given, status)
 
 
-def call_item(identity: str, call_id: str, name: str, given: str, custom: bool, status: str) -> dict[str, Any]:
+def call_item(identity: str, call_id: str, tool: OfferedTool, given: str, status: str) -> dict[str, Any]:
     """A call. Raises EngineError for one of a custom tool whose input cannot be read."""
-    if custom:
-        return {"id": identity, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name, "input": free_input(given)}
-    return {"id": identity, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": given}
+    kind = "custom_tool_call" if tool.custom else "function_call"
+    item: dict[str, Any] = {"id": identity, "type": kind, "status": status, "call_id": call_id}
+    if tool.namespace:
+        item["namespace"] = tool.namespace
+    item["name"] = tool.name
+    if tool.custom:
+        item["input"] = free_input(given)
+    else:
+        item["arguments"] = given
+    return item
 
 
 def free_input(given: str) -> str:

@@ -16,8 +16,9 @@ from gateway.core.types import InferenceRequest
 from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
-from gateway.wire.responses.chat import call_item, counts, custom_tools, ended, frame, free_input
+from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
 from gateway.wire.responses.stream import ResponsesReader, line
+from gateway.wire.responses.tool_names import OfferedTool, tool_names
 from gateway.wire.sse import data_of
 
 _TEXT: Final = "text"
@@ -48,7 +49,6 @@ class ChatReader(ResponsesReader):
         "_back",
         "_call",
         "_call_id",
-        "_custom",
         "_document",
         "_front",
         "_index",
@@ -56,7 +56,7 @@ class ChatReader(ResponsesReader):
         "_kind",
         "_learned",
         "_made",
-        "_name",
+        "_names",
         "_only_text",
         "_open_text",
         "_output",
@@ -64,17 +64,19 @@ class ChatReader(ResponsesReader):
         "_reason",
         "_sent",
         "_size_said",
+        "_tool",
         "_view",
     )
 
     def __init__(self, request: InferenceRequest) -> None:
         super().__init__(request)
-        self._custom = custom_tools(request.fields)
+        self._names = tool_names(request.fields)
         self._document: dict[str, Any] = {}
         """The response; empty until it has begun."""
         self._output: list[Any] = []
         self._kind = ""
-        self._item = self._name = self._call_id = ""
+        self._item = self._call_id = ""
+        self._tool = OfferedTool("", "", False)
         self._index = self._call = -1
         self._pieces: list[bytes] = []
         """The text of the item that is open, as JSON writes it, without quotes."""
@@ -220,10 +222,10 @@ class ChatReader(ResponsesReader):
                 self.error = EngineError("The engine called tools in an order that cannot be told as events.")
                 return
             self._end(found)
-            self._call, self._name = call.index, name
+            self._call, self._tool = call.index, self._names.of(name)
             self._call_id = call.id or f"call_{self._base()}_{call.index}"
             self._begin(_CALL, found)
-        if given and self._name in self._custom:
+        if given and self._tool.custom:
             self._take(_ENCODER.encode(given)[1:-1])  # its input is known when it is whole
         elif given:
             self._piece("response.function_call_arguments.delta", given, False, found)
@@ -264,10 +266,9 @@ class ChatReader(ResponsesReader):
         if self._kind == _THINKING:
             return {"id": self._item, "type": "reasoning", "status": status, "summary": [], "content": [self._part(text)]}
         if self._kind == _CALL:
-            custom = self._name in self._custom
-            if custom and status == "in_progress":
+            if self._tool.custom and status == "in_progress":
                 given = b'{"input":""}'
-            return call_item(self._item, self._call_id, self._name, given.decode(), custom, status)
+            return call_item(self._item, self._call_id, self._tool, given.decode(), status)
         return {"id": self._item, "type": "message", "status": status, "role": "assistant", "content": [self._part(text)]}
 
     def _end(self, found: list[bytes]) -> None:
@@ -282,7 +283,7 @@ class ChatReader(ResponsesReader):
         status = "incomplete" if cut else "completed"
         if kind == _CALL:
             given: str = msgspec.json.decode(text)
-            if self._name in self._custom:
+            if self._tool.custom:
                 if cut:
                     self._kind = ""
                     return  # what was cut off cannot be read
@@ -290,7 +291,7 @@ class ChatReader(ResponsesReader):
                 self._event({"type": "response.custom_tool_call_input.delta", **where, "delta": free}, found)
                 self._event({"type": "response.custom_tool_call_input.done", **where, "input": free}, found)
             else:
-                told = {"type": "response.function_call_arguments.done", **where, "name": self._name, "arguments": text}
+                told = {"type": "response.function_call_arguments.done", **where, "name": self._tool.name, "arguments": text}
                 self._event(told, found)
             item = self._written(text, status, given.encode())
         else:

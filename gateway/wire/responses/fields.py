@@ -18,7 +18,7 @@ from gateway.wire.openai.fields import names
 TOP: Final = names(
     "model input instructions max_output_tokens max_tool_calls metadata parallel_tool_calls reasoning safety_identifier prompt_cache_key",
     "prompt_cache_retention prompt_cache_options service_tier stream stream_options temperature text tool_choice tools top_logprobs top_p",
-    "truncation user include store previous_response_id background context_management conversation prompt",
+    "truncation user include store previous_response_id background context_management conversation prompt client_metadata",
     "top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop logit_bias",
 )
 REFUSED: Final[dict[str, str]] = {
@@ -26,6 +26,8 @@ REFUSED: Final[dict[str, str]] = {
     "prompt": "no prompt templates are kept here; send instructions and input",
 }
 """Known fields that may only be null -> why."""
+LEFT_OUT: Final = ("previous_response_id", "client_metadata")
+"""No engine gets them: the gateway's own, and what a client says of itself (Codex: its installation, session and sandbox)."""
 _CALLED: Final = "type id call_id status caller"
 ITEM: Final[dict[str, frozenset[str]]] = {
     "message": names("type id role content status phase"),
@@ -66,9 +68,12 @@ TOOL: Final[dict[str, frozenset[str]]] = {
     "web_search_preview": names("type search_context_size user_location search_content_types"),
     "computer": names("type"),
     "computer_use_preview": names("type display_width display_height environment"),
+    "namespace": names("type name description tools"),
 }
 """The tools that may be offered -> the names in there."""
-CHOICE: Final = names("type name mode tools")
+IN_NAMESPACE: Final = {kind: TOOL[kind] for kind in ("function", "custom")}
+"""The tools that a namespace may have -> the names in there."""
+CHOICE: Final = names("type name namespace mode tools")
 TEXT: Final = names("format verbosity")
 FORMAT: Final = names("type name description schema strict")
 REASONING: Final = names("effort summary generate_summary")

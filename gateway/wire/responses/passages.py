@@ -25,7 +25,7 @@ _WORDS: Final = names(
     "apply_patch_call apply_patch_call_output operation create_file update_file delete_file path diff computer_call computer_call_output",
     "actions pending_safety_checks acknowledged_safety_checks computer_screenshot web_search_call query search url caller direct",
     "function custom local_shell shell apply_patch web_search web_search_preview computer computer_use_preview description parameters",
-    "strict format grammar syntax definition lark regex namespace async",
+    "strict format grammar syntax definition lark regex namespace async tools",
     "properties required items enum const anyOf oneOf allOf $ref $defs $schema definitions default pattern minimum maximum",
     "exclusiveMinimum exclusiveMaximum minItems maxItems minLength maxLength additionalProperties propertyNames schema json_schema",
     "object string number integer boolean array null none required allowed_tools mode tools effort minimal medium xhigh concise detailed",

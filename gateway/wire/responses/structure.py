@@ -6,7 +6,7 @@ A request whose items are all messages with plain texts is checked by counting i
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,8 @@ from gateway.wire.openai import fields as openai
 from gateway.wire.openai import media
 from gateway.wire.openai.structure import PAUSE, Structure
 from gateway.wire.responses import fields as lists
-from gateway.wire.responses.fields import ITEM, NEVER, PART, TOOL
+from gateway.wire.responses.fields import IN_NAMESPACE, ITEM, NEVER, PART, TOOL
+from gateway.wire.responses.tool_names import NAMESPACE
 from gateway.wire.responses.views import Item
 
 _TEXTS: Final = frozenset({"input_text", "output_text", "text"})
@@ -63,7 +64,7 @@ class ResponsesStructure(Structure):
                     yield
         elif name == "tools" and found.__class__ is list:
             for number, tool in enumerate(found):
-                self._tool(tool, f"tools[{number}].")
+                self._tool(tool, f"tools[{number}].", TOOL)
         elif name == "tool_choice" and found.__class__ is dict:
             self._names(found, lists.CHOICE, "tool_choice.")
         elif name == "reasoning" and found.__class__ is dict:
@@ -110,15 +111,27 @@ class ResponsesStructure(Structure):
             elif kind == "input_file":
                 media.check_data(part.get("file_data"), f"{where}file_data")
 
-    def _tool(self, tool: Any, place: str) -> None:
+    def _tool(self, tool: Any, place: str, kinds: Mapping[str, frozenset[str]]) -> None:
         kind = tool.get("type") if tool.__class__ is dict else None
-        known = TOOL.get(kind) if kind.__class__ is str else None
+        known = kinds.get(kind) if kind.__class__ is str else None
         if known is None:
-            raise _unknown_kind(kind, f"{place}type", "tool", TOOL)
+            raise _unknown_kind(kind, f"{place}type", "tool", kinds)
         self._names(tool, known, place)
+        if kind == NAMESPACE:
+            self._namespace(tool, place)
+            return
         for name, value in tool.items():
             if name not in _FREE:
                 _refuse(name, value, place)
+
+    def _namespace(self, tool: dict[str, Any], place: str) -> None:
+        named, tools = tool.get("name"), tool.get("tools")
+        if named.__class__ is not str or not named:
+            raise RequestError(f"{place}name: a namespace has a name.", param=f"{place}name")
+        if tools.__class__ is not list:
+            raise RequestError(f"{place}tools: a namespace has a list of functions.", param=f"{place}tools")
+        for number, inner in enumerate(tools):
+            self._tool(inner, f"{place}tools[{number}].", IN_NAMESPACE)
 
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -158,7 +171,7 @@ def _kept_elsewhere(place: str) -> RequestError:
     )
 
 
-def _unknown_kind(kind: Any, place: str, what: str, known: dict[str, frozenset[str]]) -> RequestError:
+def _unknown_kind(kind: Any, place: str, what: str, known: Mapping[str, frozenset[str]]) -> RequestError:
     shown = kind[:64] if isinstance(kind, str) else kind
     return RequestError(
         f"{place}: {shown!r} is no kind of {what} that is known here; known are {', '.join(sorted(known))}.",
@@ -202,6 +215,8 @@ def _drop(fields: dict[str, Raw]) -> None:
         tools = plain(fields["tools"], "tools")
         for tool in tools or ():
             _keep(tool, TOOL[tool["type"]])
+            for inner in tool["tools"] if tool["type"] == NAMESPACE else ():
+                _keep(inner, IN_NAMESPACE[inner["type"]])
         fields["tools"] = Raw(msgspec.json.encode(tools))
     for name, known in (("tool_choice", lists.CHOICE), ("reasoning", lists.REASONING), ("text", lists.TEXT)):
         if name in fields and (value := plain(fields[name], name)).__class__ is dict:

@@ -111,6 +111,8 @@ class Named(Struct):
 
     type: str = ""
     name: str = ""
+    namespace: str | None = None
+    tools: list[Named] = []
 
 
 NAMED: Final = json.Decoder(list[Named] | None)
@@ -138,6 +140,7 @@ class Said(Struct):
     summary: list[SaidPart] = []
     call_id: str = ""
     name: str = ""
+    namespace: str | None = None
     arguments: str = ""
     input: str = ""
     output: Any = None
@@ -154,6 +157,7 @@ class Tool(Struct):
     description: str | None = None
     parameters: Raw | UnsetType = UNSET
     strict: bool | None = None
+    tools: list[Tool] = []
 
 
 class Choice(Struct):
@@ -161,6 +165,7 @@ class Choice(Struct):
 
     type: str
     name: str = ""
+    namespace: str | None = None
     mode: str = "auto"
     tools: list[Named] = []
 
