@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app.budget_log import Key, Processes, Tally, read, spent_in
+from gateway.app.limit_times import LimitTimes
 from gateway.app.redis_ledger import InRedis, Still
 from gateway.audit.opening import CLOSED, Opener
 from gateway.core.specs import ConfigSpec, LimitSpec
@@ -37,6 +38,7 @@ CLOCKS: Final = 2.0
 """Seconds by which the clock of Redis and those of the log may differ, with what is rounded: a rate refills meanwhile."""
 Amounts = dict[Key, int]
 
+CHANGED: Final = "what it counts was changed, and the log tells only what it counts now"
 UNSURE: Final = "records of an earlier version, or of a tenant that was shredded, do not say to whom it applied"
 
 
@@ -52,12 +54,13 @@ class BudgetLedger:
         directory: Path,
         spec: Callable[[], ConfigSpec],
         registry: Callable[[], BucketRegistry],
+        times: LimitTimes,
         redis: BucketBook | None = None,
         opener: Opener = CLOSED,
     ) -> None:
         self._redis, self._opener = redis, opener
         self._store, self._replica, self._live, self._directory = store, replica, live, directory
-        self._spec, self._registry = spec, registry
+        self._spec, self._registry, self._times = spec, registry, times
         self._ticker = Ticker()
         self._still: dict[tuple[str, str], Still] = {}
         self._comparing = asyncio.Lock()
@@ -111,12 +114,22 @@ class BudgetLedger:
             there = await InRedis.of(self._redis, limit, meter, self._replica, still)
             if there.many:
                 return "it has too many buckets"
-            counted.append((there.tally(now), {}, there))
-            return ""
+            return self._noted(there.tally(now, self._times.of(limit, meter)), {}, there, counted)
         rows = await self._store.counters_of(limit.name, COUNTERS)
         states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
         since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
-        counted.append((Tally(limit, meter, now, since), states, None))
+        return self._noted(Tally(limit, meter, now, since, times=self._times.of(limit, meter)), states, None, counted)
+
+    def _noted(
+        self,
+        tally: Tally,
+        states: dict[Key, dict[str, Any]],
+        there: InRedis | None,
+        counted: list[tuple[Tally, dict[Key, dict[str, Any]], InRedis | None]],
+    ) -> str:
+        if tally.times.changed_since(tally.begin):
+            return CHANGED
+        counted.append((tally, states, there))
         return ""
 
     def _part(self, meter: Meter) -> bool:
@@ -163,6 +176,9 @@ class BudgetLedger:
             busy = tally.under_way.get(key, 0)
             lost = 0 if key not in buckets else _lost(*buckets[key], store - here - busy - logged, busy)
             difference = store - here - busy - lost - logged
+            if difference < 0 and not rate:
+                logged -= min(tally.spare.get(key, 0), -difference)
+                difference = store - here - busy - lost - logged
             if part:
                 difference = min(0, store - here - lost - logged + late if rate else difference)
             if logged or store or back.get(key):

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.app.limit_times import Times
 from gateway.audit.chain import read_lines
 from gateway.audit.neighbours import holder
 from gateway.audit.opening import CLOSED, SEALED, Opener
@@ -25,7 +26,7 @@ from gateway.audit.unfinished import Intent, decode_intent
 from gateway.core.specs import LimitSpec
 from gateway.core.types import Principal, Usage
 from gateway.limits.bucket import Weights
-from gateway.limits.counter import LIFE, SLICES
+from gateway.limits.counter import LIFE, SLICES, TWICE
 from gateway.limits.meter import MONEY, REQUESTS, SECOND, TOKENS, Meter
 from gateway.limits.redis.meters import Ticks
 from gateway.limits.windows import span
@@ -43,6 +44,7 @@ _CLOSED: Final = b'"event":"audit.closed"'
 _SEGMENT: Final = b'"kind":"segment"'
 EDGE: Final = 2.0
 """Seconds by which the clocks of Redis and of the log may differ."""
+ALWAYS: Final = Times()
 Key = tuple[str, ...]
 Marks = Mapping[str, tuple[int, int]]
 """How far the log of each writer went at some moment: segment and offset."""
@@ -111,7 +113,8 @@ class Tally:
     """One amount of one limit. spent: by run and bucket. under_way: by bucket. unsure: the log does not say of every request whether the
     limit applied to it. since: for each bucket, when it was made full last. now: seconds since the epoch. life: seconds for which a slice
     of a rolling window counts beyond it. created: for each bucket in Redis, when it was unused at last; then `portions` are kept, by
-    process and bucket: "" are those of earlier versions, which have no names."""
+    process and bucket: "" are those of earlier versions, which have no names. times: when it was in force. spare: by bucket, what of
+    `spent` came while that changed, so that it may not count."""
 
     def __init__(
         self,
@@ -121,11 +124,13 @@ class Tally:
         since: Mapping[Key, float],
         life: float = LIFE,
         created: Mapping[Key, float] | None = None,
+        times: Times = ALWAYS,
     ) -> None:
-        self.limit, self.meter, self.now, self.since = limit, meter, now, since
+        self.limit, self.meter, self.now, self.since, self.times = limit, meter, now, since, times
         self.begin, self.end = _window(meter, now, life)
         self.spent: dict[int, dict[Key, int]] = {}
         self.under_way: dict[Key, int] = {}
+        self.spare: dict[Key, int] = {}
         self.unsure = False
         self._rules, self._weights = LimitRules((limit,)), Weights(limit)
         self._needs = limit.match.group != "*" or limit.match.role != "*" or limit.per == "group" or limit.match.key != "*"
@@ -142,13 +147,18 @@ class Tally:
         if not self.begin - self._edge <= began < self.end or (line.detail and self.limit.name in line.detail.limits_not_enforced):
             return
         units = self._units(line)
-        if not units:
+        maybe, certain = self.times.at(began)
+        if not units or not maybe:
             return
         model = line.model if intent is None else intent.model  # of a fallback's answer, the limits of the model asked for
         for key in self._keys(line, line.caller if intent is None else intent.caller, kind, model):
             counts = began >= max(self.begin, self.since.get(key, 0.0))
             if self._created is not None:
-                self._portion(process, key, began, units, counts, self._created)
+                self._portion(process, key, began, units, counts, certain and began >= self._created.get(key, 0.0))
+            if counts and not certain:
+                self.spare[key] = self.spare.get(key, 0) + units
+                if self.meter.budget is None:
+                    continue
             if counts:
                 spent = self.spent.setdefault(run, {})
                 spent[key] = spent.get(key, 0) + units
@@ -156,18 +166,18 @@ class Tally:
                     paced = self._paced.setdefault(key, {})
                     paced[int(began)] = paced.get(int(began), 0) + units
 
-    def _portion(self, process: str, key: Key, began: float, units: int, counts: bool, created: Mapping[Key, float]) -> None:
+    def _portion(self, process: str, key: Key, began: float, units: int, counts: bool, certain: bool) -> None:
         portion = self.portions.setdefault(process, {}).setdefault(key, Portion())
         if counts:
             slice = int(began / self._width) if self._width else 0
             portion.used[slice] = portion.used.get(slice, 0) + units
-            if began < created.get(key, 0.0):
+            if not certain:
                 portion.unsure += units
         elif began >= max(self.begin, self.since.get(key, 0.0)) - EDGE:
             portion.before += units
 
     def reserved(self, intent: Intent) -> None:
-        if self.begin <= intent.time < self.end:
+        if self.begin <= intent.time < self.end and self.times.at(intent.time)[0]:
             meter, units = self.meter, 1
             if meter.what == TOKENS:
                 units = self._weights.bound(intent.reserved_prompt, intent.reserved_completion)
@@ -224,7 +234,7 @@ class Tally:
 def _window(meter: Meter, now: float, life: float) -> tuple[float, float]:
     """Requests that began in it count now."""
     if meter.budget is None:
-        return now - 2 * meter.burst_ps / SECOND, now + meter.per
+        return now - TWICE * meter.burst_ps / SECOND, now + meter.per
     window = meter.budget.window
     if isinstance(window, str):
         return span(window, meter.budget.timezone, now)

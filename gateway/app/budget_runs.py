@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.app.budget_log import Key, Tally, read
+from gateway.app.limit_times import LimitTimes
 from gateway.audit.ledger import end_of
 from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.segments import segment_size
@@ -65,12 +66,13 @@ class BudgetRuns:
         state_dir: Path,
         logs: Path,
         spec: Callable[[], ConfigSpec],
+        times: LimitTimes,
         tasks: TaskOwner,
         done: Callable[[], None],
         opener: Opener = CLOSED,
     ) -> None:
         self._store, self._holder, self._file, self._logs = store, holder, state_dir / FILE, logs
-        self._spec, self._tasks, self._done, self._opener = spec, tasks, done, opener
+        self._spec, self._times, self._tasks, self._done, self._opener = spec, times, tasks, done, opener
         self._runs: list[Run] = []
         self._looking = self._gone = False
         self.in_redis: Callable[[], Awaitable[bool]] | None = None
@@ -187,7 +189,9 @@ class BudgetRuns:
                 if meter.budget is not None:
                     rows = [row for row in await self._store.counters_of(limit.name, MOST) if row.name[1] == meter.name]
                     states = {row.name[2]: json.loads(row.body) for row in rows}
-                    tally = Tally(limit, meter, now, {key: float(state.get("since", 0.0)) for key, state in states.items()})
+                    since = {key: float(state.get("since", 0.0)) for key, state in states.items()}
+                    tally = Tally(limit, meter, now, since, times=self._times.of(limit, meter))
+                    tally.unsure = tally.times.changed_since(tally.begin)
                     if not isinstance(meter.budget.window, str):
                         tally.begin = 0.0  # what a run took of a rolling window is known since it began
                     found.append((tally, set(states)))

@@ -38,6 +38,7 @@ from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.keeping import Keeping
 from gateway.app.legal_holds import LegalHolds
+from gateway.app.limit_times import LimitTimes
 from gateway.app.log_levels import LogLevelBook
 from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
@@ -131,7 +132,8 @@ class Gateway:
         members = self.replicas.members
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
-        told = (lambda: self.plane.current().spec, self._owner, self.limits.settled, self.opener)
+        self.limit_times = LimitTimes(Path(spec.state_dir))
+        told = (lambda: self.plane.current().spec, self.limit_times, self._owner, self.limits.settled, self.opener)
         self.budget_runs = BudgetRuns(self.store_link.store, holder, Path(spec.state_dir), logs, *told)
         self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
         self._watch_refusals()
@@ -177,7 +179,13 @@ class Gateway:
         """The configuration in force, and who is told when it changes."""
         link, record, owner = self.store_link, self.events.record, self._owner
         self.policy_texts = PolicyTexts(Path(self.spec.state_dir), schemas, self.events, owner)
-        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
+        on_swap: list[Callable[[Built], None]] = [
+            lambda built: self.limit_times.applied(built.snapshot.spec.limits),
+            self.fleet.put_into_force,
+            self._serve,
+            self._log_as_configured,
+            self.policy_texts.heard,
+        ]
         self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), record)
         key = partial(link.store.derived, "configuration history")
         history = ConfigHistory(link.store, key, schemas, self.replica, _differences, owner)

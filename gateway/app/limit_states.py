@@ -77,11 +77,11 @@ class LimitStates:
         return len(chosen)
 
     async def _forgive(self, spec: LimitSpec, keys: Sequence[Key]) -> None:
-        """Notes when budgets were made full, so that the audit log can be held against them."""
-        budgets = [meter for meter in meters_of(spec) if meter.budget is not None]
-        names = [(spec.name, meter.name, key) for meter in budgets for key in keys]
+        """Notes when amounts that last were made full, so that the audit log can be held against them."""
+        lasting = [meter for meter in meters_of(spec) if meter.durable]
+        names = [(spec.name, meter.name, key) for meter in lasting for key in keys]
         for first in range(0, len(names), BATCH):
-            part = [(meter, key) for meter in budgets for key in keys][first : first + BATCH]
+            part = [(meter, key) for meter in lasting for key in keys][first : first + BATCH]
 
             def change(now: float, bodies: Sequence[str | None], part: list[tuple[Meter, Key]] = part) -> list[tuple[str, float]]:
                 state = forgiven(now)

@@ -176,6 +176,7 @@ def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaita
         logs,
         lambda: spec if plane.snapshot is None else plane.current().spec,
         lambda: registry,
+        gateway.limit_times,
         None if spec.redis is None else BucketBook(spec.redis),
         gateway.opener,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from gateway.app.budget_log import Key, Portion, Processes, Tally
+from gateway.app.limit_times import Times
 from gateway.core.specs import LimitSpec
 from gateway.limits.bucket import Shape
 from gateway.limits.meter import Meter
@@ -69,10 +70,10 @@ class InRedis:
         made.apart = apart
         return made
 
-    def tally(self, now: float) -> Tally:
+    def tally(self, now: float, times: Times) -> Tally:
         """What the log is to be read into."""
         since, created = _Since(self._counts_since), _Since(self._created)
-        return Tally(self._limit, self._meter, now, since, 0.0, created if self._meter.budget is not None else None)
+        return Tally(self._limit, self._meter, now, since, 0.0, created if self._meter.budget is not None else None, times)
 
     def _before(self, key: Key) -> BucketSeen | None:
         return self._seen.get(self._book.scope_of(self._shape, key))

@@ -33,6 +33,8 @@ ALMOST: Final = 80
 """Percent of a budget from which on a refusal means that it is spent."""
 AHEAD: Final = 8
 """Of what is left, at most this part is handed out in advance, divided by the number of replicas."""
+TWICE: Final = 2
+"""Times that a rate takes to fill from empty: after so long nothing of before counts, not even what was owed."""
 KEPT: Final = 86_400.0 * 7
 """Seconds for which the row of a window is kept after it has ended."""
 
@@ -157,7 +159,8 @@ def _taken_by(by: Mapping[str, int], ask: Ask, more: int, *, lasting: bool) -> d
 def expires(state: State, meter: Meter, now: float) -> float:
     """When the row says nothing any more."""
     if meter.budget is None:
-        return max(now, int(state.get("full", 0)) / SECOND) + LIFE
+        forgiven = float(state.get("since", 0.0)) + TWICE * meter.burst_ps / SECOND
+        return max(now, int(state.get("full", 0)) / SECOND, forgiven) + LIFE
     if isinstance(meter.budget.window, str):
         return span(meter.budget.window, meter.budget.timezone, now)[1] + KEPT
     return now + meter.budget.window.rolling * (1 + 2 / SLICES) + LIFE
@@ -251,4 +254,5 @@ def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Give
     wait = max(0, full + max(1, ask.need) * unit - meter.burst_ps - now) / SECOND
     if holds := min(mine, ask.held) + granted:
         held[ask.holder] = [holds, now + int(LIFE * SECOND)]
-    return {"full": full, "unit": unit, "held": held}, Given(granted, left - granted, 0, LIFE, wait)
+    kept = _kept(state, ask, seconds - TWICE * meter.burst_ps / SECOND)
+    return {"full": full, "unit": unit, "held": held, **kept}, Given(granted, left - granted, 0, LIFE, wait)

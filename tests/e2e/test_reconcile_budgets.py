@@ -72,10 +72,18 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
             tokens = sum(one["prompt_tokens"] + one["completion_tokens"] for one in records)
             assert 0 < found["rate", "acme/api_key/test"]["from_audit"] <= tokens
             assert reconciled(gatehouse, tmp_path)["not_compared"] == []
+            late = [{"name": "late", "budget": {"amount": 9000, **day}}, {"name": "slow", "requests": {"rate": 60, "per": "1h"}}]
+            with adminapi.admin(gatehouse) as admin:
+                assert [admin.post("/limits", json=one).status_code for one in late] == [201] * 2
+                assert admin.post("/limits/rate/reset", json={"scope": "acme/api_key/test"}).status_code == 200
+            assert gatehouse.chat(max_tokens=5).status_code == 200
+            found = settled(gatehouse, tmp_path)
+            assert 0 < found["late", "acme/api_key/test"]["from_audit"] < tokens, "what came before it was added is not its own"
+            assert found["rate", "acme/api_key/test"]["from_audit"] < tokens
         finally:
             gatehouse.stop(signal.SIGKILL)
         with gatehouse:
             assert gatehouse.chat(max_tokens=5).status_code == 200
             after = settled(gatehouse, tmp_path)
-            assert after["month", ""]["from_audit"] == 7, "what was in hand of the process that was killed came back"
+            assert after["month", ""]["from_audit"] == 8, "what was in hand of the process that was killed came back"
             assert reconciled(gatehouse, tmp_path)["difference"] == 0

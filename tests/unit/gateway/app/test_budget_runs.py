@@ -12,6 +12,7 @@ import pytest
 
 from gateway.app.budget_log import Processes, Tally, read, spent_in
 from gateway.app.budget_runs import FILE, BudgetRuns
+from gateway.app.limit_times import LimitTimes
 from gateway.audit.crypto import load_signer
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
@@ -79,7 +80,9 @@ async def state_of(store: Store, limit: LimitSpec) -> dict[str, Any]:
 
 def runs(store: Store, tmp_path: Path, holder: str, tasks: TaskOwner, *limits: LimitSpec) -> BudgetRuns:
     spec = ConfigSpec(version=1, limits=limits)
-    return BudgetRuns(store, holder, tmp_path, tmp_path / "audit", lambda: spec, tasks, lambda: None)
+    times = LimitTimes(tmp_path)
+    times.applied(limits)
+    return BudgetRuns(store, holder, tmp_path, tmp_path / "audit", lambda: spec, times, tasks, lambda: None)
 
 
 @pytest.mark.parametrize("limit", [DAY, WEEK])
@@ -114,6 +117,22 @@ async def test_what_a_killed_process_had_in_hand_comes_back(store: Store, tmp_pa
     assert used(await state_of(store, limit), meters_of(limit)[0], SystemClock().wall()) == 7 + 20 + 50 + 30 + 5
     await second.aclose(handed=False, given_back=True)
     assert json.loads((tmp_path / FILE).read_bytes()) == []
+
+
+async def test_a_budget_is_not_charged_for_what_came_before_it_was_added(store: Store, tmp_path: Path) -> None:
+    tasks = TaskOwner("test")
+    first = runs(store, tmp_path, "a:1", tasks)
+    await first.begin()
+    log = Log(tmp_path, store)
+    log.intent("early", time=SystemClock().wall() - 60)
+    log.outcome("early", 900)
+    await ask(store, DAY, "a:1", need=100, want=100)
+    log.spend(20)
+    log.writer.close()
+    second = runs(store, tmp_path, "a:2", tasks, DAY)
+    await second.begin()
+    assert await second.settle()
+    assert used(await state_of(store, DAY), meters_of(DAY)[0], SystemClock().wall()) == 20
 
 
 async def test_what_another_program_goes_on_with_is_not_given_back(store: Store, tmp_path: Path) -> None:
