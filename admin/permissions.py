@@ -32,7 +32,7 @@ VERBS: Final = MappingProxyType(
         "bindings": CRUD,
         "models": (*CRUD, "load", "unload", "reload", "abort"),
         "files": ("read", "write"),
-        "engines": (*CRUD, "drain", "resume", "breaker", "upstream"),
+        "engines": (*CRUD, "drain", "resume", "breaker", "upstream", "log"),
         "endpoints": ("read", "address"),
         "limits": CRUD,
         "guardrails": (*CRUD, "evaluate"),

@@ -22,7 +22,7 @@ import resource
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,9 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 """Numbers of the system calls, the same on every architecture."""
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
+_NET_PORT: Final = 2
+_TCP: Final = 0b11
+"""Listening on a TCP port, and connecting to one."""
 _EXECUTE, _WRITE, _READ, LISTING = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FOLDER, _MAKE_FILE, _MAKE_SOCKET = 1 << 4, 1 << 5, 1 << 7, 1 << 8, 1 << 9
 _TRUNCATE, _DEVICE = 1 << 14, 1 << 15
@@ -54,6 +57,8 @@ _SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/OpenCL", "/etc/vulkan", "/etc/glvnd", "/run/nvidia-persistenced"),
 )
 """What libraries read of a system."""
+_PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store")
+"""Where a system has its programs."""
 _GPU_FILES: Final = ("nvidia*", "nvhost*", "nvmap", "dxg", "dri", "kfd")
 
 
@@ -68,21 +73,31 @@ class Confinement:
     landlock: int = 0
     threads: int = 1
     reason: str | None = None
+    network: str = "none"
 
     def report(self) -> dict[str, Any]:
         """As health shows it."""
         return {
             "no_new_privs": self.no_new_privs, "capabilities": list(self.capabilities), "core_dumps": False,
             "descriptors": self.descriptors, "landlock": self.landlock,
-            "network": "none" if self.landlock >= 4 else "unrestricted", "reason": self.reason,
+            "network": self.network if self.landlock >= 4 else "unrestricted", "reason": self.reason,
         }  # fmt: skip
 
 
-def confine(*, reads: Iterable[Path] = (), writes: Iterable[Path] = (), devices: bool = False, files: bool = True) -> Confinement:
+def confine(
+    *,
+    reads: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+    devices: bool = False,
+    files: bool = True,
+    executes: Iterable[Path] = (),
+    ports: Sequence[int] | None = (),
+) -> Confinement:
     """Confines this process for good.
 
     reads, writes: files and folders beside those that its libraries need; what does not exist is passed over. devices: it drives GPUs.
-    files: whether to restrict access to files where the kernel can.
+    files: whether to restrict access to files where the kernel can. executes: programs, or folders of them, that it may start beside those
+    of the system; none at all if empty. ports: the TCP ports that it may use; None: all.
     """
     library = ctypes.CDLL(None, use_errno=True)
     privileges = sys.platform == "linux" and library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -101,10 +116,13 @@ def confine(*, reads: Iterable[Path] = (), writes: Iterable[Path] = (), devices:
     places = [*((path, READING) for path in (*_libraries(), *reads)), *((path, WRITING) for path in writes), *device_files()]
     if devices:
         places += [*gpu_files(), *((path, WRITING) for path in _compiled_kernels())]
-    failed = _restrict(library, version, places)
+    if programs := [*executes]:
+        places += [(path, READING | _EXECUTE) for path in (*programs, *map(Path, _PROGRAMS), *_environments())]
+    failed = _restrict(library, version, places, ports)
     if failed:
         hide()
-    return Confinement(privileges, descriptors, kept, 0 if failed else version, threads, failed)
+    network = "none" if ports == () else "unrestricted" if ports is None else f"port {', '.join(map(str, ports))}"
+    return Confinement(privileges, descriptors, kept, 0 if failed else version, threads, failed, network)
 
 
 def hide() -> bool:
@@ -141,10 +159,10 @@ def _drop(library: Any) -> tuple[str, ...]:
     return tuple(name for number, name in KEPT.items() if kept >> number & 1)
 
 
-def _restrict(library: Any, version: int, places: Iterable[tuple[Path, int]]) -> str | None:
+def _restrict(library: Any, version: int, places: Iterable[tuple[Path, int]], ports: Sequence[int] | None) -> str | None:
     """Why it did not work; None when it did."""
     handled = (1 << _HANDLED.get(version, 16)) - 1
-    attributes = struct.pack("=QQQ", handled, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
+    attributes = struct.pack("=QQQ", handled, _TCP if version >= 4 and ports is not None else 0, 0b11 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = library.syscall(_CREATE, attributes, size, 0)
     if ruleset < 0:
@@ -152,6 +170,8 @@ def _restrict(library: Any, version: int, places: Iterable[tuple[Path, int]]) ->
     try:
         for path, rights in places:
             _allow(library, ruleset, path, rights & handled)
+        for port in (ports or ()) if version >= 4 else ():
+            library.syscall(_ADD, ruleset, _NET_PORT, struct.pack("=QQ", _TCP, port), 0)
         if library.syscall(_RESTRICT, ruleset, 0) != 0:
             return f"landlock_restrict_self: {os.strerror(ctypes.get_errno())}"
     finally:
@@ -183,6 +203,11 @@ def _libraries() -> Iterator[Path]:
             yield from map(Path, getattr(module, "__path__", ()))
     yield from (Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry)
     yield from _mapped()
+
+
+def _environments() -> Iterator[Path]:
+    """The folders of this Python and of the one that its environment is made from: a command may be a script for it."""
+    yield from (Path(prefix) for prefix in {sys.prefix, sys.base_prefix} if prefix != "/")
 
 
 def _mapped() -> set[Path]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from engines.command.options import CommandOptions
 from engines.llamacpp.options import LlamaOptions
 from engines.onnx.options import OnnxOptions
 from gateway.core.plugins import Row, Table
@@ -42,9 +43,21 @@ class FileSizes:
     overhead: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Memory that the operator has declared in an option, in bytes on each device; without it, what main memory it took the last time."""
+
+    option: str
+
+
 def ask_readiness(spec: EngineSpec) -> Ask:
     """Asks a sidecar of the Open Inference Protocol whether it is ready."""
     return "GET", "/v2/health/ready", None
+
+
+def ask_health(spec: EngineSpec) -> Ask:
+    """Asks a server that a command has started for its health."""
+    return "GET", str(spec.options.get("health", "/health")), None
 
 
 def ask_completion(spec: EngineSpec) -> Ask:
@@ -59,21 +72,23 @@ class RuntimeRow(Row):
 
     module: `python -m MODULE` is the sidecar. It follows the contract of engines/sidecar/shell.py: a `SidecarSpec` on standard input, HTTP
     on the Unix socket that it names.
-    inspect: `MODULE:FUNCTION` takes the Path of a model and returns its `engines.facts.Facts`; raises OSError.
+    inspect: `MODULE:FUNCTION` takes the Path of a model and returns its `engines.facts.Facts`; raises OSError. Needed where `suffixes` are.
     suffixes: of a model that is one file. folder_files: where a model's folder may have its main file; else a folder is a model if it
     holds exactly one file with such a suffix.
     memory: how placement learns what a model needs. warmup: the first request to a new process whose task is neither embeddings nor
-    classification. devices: the variable that hides other devices from the process, by kind.
+    classification. devices: the variable that hides other devices from the process, by kind. leads: the process starts others: it leads a
+    group that ends with it, and may say in its health at which `address` requests are served.
     """
 
     kind: ClassVar[str] = "runtime"
     module: str
-    inspect: str
+    inspect: str = ""
     suffixes: tuple[str, ...] = ()
     folder_files: tuple[str, ...] = ()
-    memory: Layers | FileSizes = field(default_factory=FileSizes)
+    memory: Layers | FileSizes | Declared = field(default_factory=FileSizes)
     warmup: Callable[[EngineSpec], Ask] = ask_readiness
     devices: Mapping[str, str] = field(default_factory=lambda: DEVICE_VARIABLES)
+    leads: bool = False
 
 
 RUNTIMES: Final = Table(
@@ -96,6 +111,14 @@ RUNTIMES: Final = Table(
             suffixes=(".onnx",),
             folder_files=("model.onnx", "onnx/model.onnx", "1/model.onnx"),
             memory=FileSizes(1.5, 64 * MIB),  # ONNX Runtime reads the weights and keeps a packed copy of most; its arena
+        ),
+        RuntimeRow(
+            name="command",
+            settings=CommandOptions,
+            module="engines.command",
+            memory=Declared("memory_bytes"),
+            warmup=ask_health,
+            leads=True,
         ),
     ),
 )

@@ -17,7 +17,7 @@ TOP = ("gateway", "engines", "policies", "admin")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
-SIDECARS = ("llamacpp", "onnx")  # the folders of the engine runtimes, each a process of its own
+SIDECARS = ("llamacpp", "onnx", "command")  # the folders of the engine runtimes, each a process of its own
 BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
 EVERYTHING = "*"
 

@@ -96,6 +96,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/users.py": ("tests/e2e/test_people.py", "/users"),
     "admin/resources/webhooks.py": ("tests/e2e/test_alerts.py", '"webhooks"'),
     "admin/resources/workers.py": ("tests/e2e/test_workers.py", "/workers"),
+    "engines/command/app.py": ("tests/e2e/test_command.py", "test_a_server_that_hangs_is_restarted"),
     "engines/demo/embed.py": ("tests/integration/test_onnx_demo.py", "engines.demo"),
     "engines/demo/evaluate.py": ("tests/integration/test_demo_model.py", "evaluate"),
     "engines/demo/guard.py": ("tests/integration/test_demo_guards.py", "engines.demo"),

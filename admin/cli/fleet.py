@@ -140,6 +140,20 @@ def list_engines(session: Session) -> None:
     session.out.rows(found, columns)
 
 
+@engines.command("log")
+@connected
+def log_of_engine(
+    session: Session, engine: EngineName, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.", min=1, max=10_000)] = 200
+) -> None:
+    """Shows the last lines that an engine's process has written."""
+    with session.client() as client:
+        answer = client.get(f"/engines/{name(engine)}/log", lines=lines)
+    if not session.out.for_people:
+        return session.out.one(answer)
+    for line in answer["lines"]:
+        typer.echo(clean(line))
+
+
 @engines.command("drain")
 @connected
 def drain(

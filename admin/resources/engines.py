@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import asyncio
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -146,12 +147,35 @@ async def _change(call: Call, act: Any, **expected: Any) -> Answer:
     return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint")))
 
 
+class LogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """lines: the last so many."""
+
+    lines: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 200
+
+
+class EngineLog(msgspec.Struct, kw_only=True):
+    """The last lines that the processes of an engine have written, the newest last."""
+
+    engine: str
+    lines: list[str]
+
+
+async def log(call: Call) -> Answer:
+    """What the engine itself says may hold prompts: its permission is not the one to see the fleet."""
+    name, query = call.path["name"], call.query
+    found = find(call.ports.fleet.engines(), name, "engine")
+    if found["runtime"] == "external":
+        raise NotFound(f"{name!r} is an external engine: Gatehouse did not start it and has no log of it.")
+    return Answer({"engine": name, "lines": await asyncio.to_thread(call.ports.fleet.engine_log, name, query.lines)})
+
+
 def operations() -> list[Operation]:
     either = (EndpointView, EndpointDryRun)
     return [
         Operation("POST", "engines/{name}/drain", "engines:drain", "Send an engine no new requests", drain, either, Written),
         Operation("POST", "engines/{name}/resume", "engines:resume", "Send an engine requests again", resume, either, Written),
         Operation("POST", "engines/{name}/breaker", "engines:breaker", "Hold a breaker, or let it go", breaker, either, Written, Breaker),
+        Operation("GET", "engines/{name}/log", "engines:log", "Show what an engine's process wrote", log, EngineLog, LogQuery),
         Operation("GET", "endpoints", "endpoints:read", "List endpoints", endpoints, EndpointList),
         Operation("GET", "endpoints/{name}", "endpoints:read", "Show an endpoint", endpoint, EndpointView),
     ]

@@ -16,28 +16,38 @@ import subprocess
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 
 class Child:
     """A process. line: written to its standard input, which then stays open while it runs; None: no standard input. log: receives both
-    outputs; None: they are in `output` and `errors` once it has ended. Raises OSError if it cannot be started."""
+    outputs; None: they are in `output` and `errors` once it has ended. leads: it begins a session and a group of processes of its own, and
+    when it has ended, however that came, whatever is left of the group is killed. Raises OSError if it cannot be started."""
 
     def __init__(
-        self, command: Sequence[str], *, line: bytes | None, log: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        line: bytes | None,
+        log: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+        leads: bool = False,
     ) -> None:
         out = subprocess.PIPE if log is None else log
         stdin = subprocess.DEVNULL if line is None else subprocess.PIPE
-        self._begin(subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, env=environment), line, log is None)
+        process = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, env=environment, start_new_session=leads)
+        self._begin(process, line, log is None, leads)
 
     @classmethod
-    def adopt(cls, pid: int, lifeline: int) -> Child:
+    def adopt(cls, pid: int, lifeline: int, *, leads: bool = False) -> Child:
         """A child that the program before this one has started; no other child inherits its `lifeline`. Raises OSError if not ours."""
         child = cls.__new__(cls)
-        child._begin(Inherited(pid, lifeline), None, False)
+        child._begin(Inherited(pid, lifeline), None, False, leads)
         return child
 
-    def _begin(self, process: subprocess.Popen[bytes] | Inherited, line: bytes | None, collect: bool) -> None:
+    def _begin(self, process: subprocess.Popen[bytes] | Inherited, line: bytes | None, collect: bool, leads: bool) -> None:
+        self._leads = leads
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.returncode: int | None = None
@@ -62,6 +72,10 @@ class Child:
                 pass  # it has ended already; its exit code says why
         if collect and line is None:
             self.output, self.errors = process.communicate()
+        if self._leads:
+            with suppress(ChildProcessError):  # somebody has waited for it: a signal looks first whether it has ended
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # while it has not been waited for, its number is nobody else's
+            self._kill_group()
         process.wait()
         try:
             self._loop.call_soon_threadsafe(self._note)
@@ -90,6 +104,12 @@ class Child:
     def kill(self) -> None:
         if self.returncode is None:
             self._process.kill()
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nothing is left, or only what has ended (macOS says so)
 
 
 class Inherited:

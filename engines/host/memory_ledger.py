@@ -14,7 +14,7 @@ from typing import Any
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, host_free
 from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
-from engines.runtimes import RUNTIMES, FileSizes, RuntimeRow
+from engines.runtimes import RUNTIMES, Declared, FileSizes, RuntimeRow
 from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
 
@@ -35,6 +35,8 @@ class MemoryLedger:
         self._runtimes = runtimes
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
+        self._seen: dict[str, tuple[tuple[Any, ...], int]] = {}
+        """Settings of an engine's process, and the most main memory that it was seen to hold with them."""
 
     async def reserve(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
         """Plans an engine on a device of this machine (`cpu`, `cuda:0,1`) and promises the memory to `key` until it is released.
@@ -44,12 +46,16 @@ class MemoryLedger:
         Returns None for models without layers to place (ONNX: it fits or not) and for files that the sidecar will refuse with a reason.
         Raises placement.InsufficientMemory, or OSError if no process can be started.
         """
-        if spec.model is None:
-            return None
         row = self._runtimes[spec.runtime]
         memory = row.memory
+        if isinstance(memory, Declared):
+            await self._fits(key, spec.options.get(memory.option) or self._was(spec, device), device, each=True)
+            return None
+        if spec.model is None:
+            return None
         if isinstance(memory, FileSizes):
-            await self._fits(key, Path(spec.model), row, memory, device)
+            size = await asyncio.to_thread(_size, Path(spec.model), row)
+            await self._fits(key, int(size * memory.factor) + memory.overhead, device)
             return None
         try:
             metadata = await self._look(memory.reader, spec.model)
@@ -66,9 +72,8 @@ class MemoryLedger:
         self._promised[key] = _promise(made)
         return made
 
-    async def _fits(self, key: str, model: Path, row: RuntimeRow, sizes: FileSizes, device: str) -> None:
-        """Reserves what the size of the model's files suggests. Raises InsufficientMemory."""
-        needed = int(await asyncio.to_thread(_size, model, row) * sizes.factor) + sizes.overhead
+    async def _fits(self, key: str, needed: int, device: str, *, each: bool = False) -> None:
+        """Reserves so many bytes, of all devices together or of each. Raises InsufficientMemory."""
         before = dict(self._promised)
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
@@ -76,9 +81,20 @@ class MemoryLedger:
         if device == "cpu":
             main = _less(main, HOST, promised)
             left, units = None if main is None else [main], [HOST]
-        if left is not None and needed > sum(left) * (1 - MARGIN):
-            raise InsufficientMemory(device, needed, sum(left))
-        self._promised[key] = {unit: needed // len(units) for unit in units}
+        free_now = None if left is None else min(left) if each else sum(left)
+        if needed and free_now is not None and needed > free_now * (1 - MARGIN):
+            raise InsufficientMemory(device, needed, free_now)
+        self._promised[key] = {unit: needed if each else needed // len(units) for unit in units}
+
+    def seen(self, spec: EngineSpec, held: int) -> None:
+        """Notes what main memory an engine's process holds, for its next start where nothing is declared."""
+        settings, most = self._seen.get(spec.name, ((), 0))
+        self._seen[spec.name] = (spec.process_settings, max(most, held) if settings == spec.process_settings else held)
+
+    def _was(self, spec: EngineSpec, device: str) -> int:
+        """Bytes that it took before, with the same settings; 0 if that is not known."""
+        settings, most = self._seen.get(spec.name, ((), 0))
+        return most if device == "cpu" and settings == spec.process_settings else 0
 
     def release(self, key: str) -> None:
         """Forgets a promise: the memory has been taken, or will not be."""

@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from engines.host.child import Child
 from engines.host.devices import bind
 from engines.host.handover import HeldSidecar
 from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
+from engines.host.logs import large, log_path, open_log, rotate
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
 from engines.runtimes import RuntimeRow
@@ -33,8 +33,6 @@ from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.engines")
-LOG_BYTES = 8 * 1024 * 1024
-"""Of a sidecar's log, before it is rotated."""
 SILENCE_SECONDS = 300.0
 """Silence after which a process that starts or loads counts as hung. A load may take hours, but keeps answering health checks."""
 
@@ -81,6 +79,7 @@ class SidecarProcess:
         """Called when it stops being ready."""
         self.gone = asyncio.Event()
         """Set when it has ended for good."""
+        self._log = log_path(state_dir, spec.name)
         self._beside, self._proven, self._gently = beside, proven, gently
         self._held = held
         self._lowered = False
@@ -210,7 +209,7 @@ class SidecarProcess:
         self.plan, self.health, self.restarts = held.plan, held.health, held.restarts
         self._fallback_reason, self._lowered = held.fallback_reason, held.lowered
         try:
-            process = self._process = Child.adopt(held.pid, held.lifeline)
+            process = self._process = Child.adopt(held.pid, held.lifeline, leads=self.row.leads)
         except OSError as error:
             return self._not_started(f"the process {held.pid} could not be adopted: {error.strerror}", None)
         if held.state == "ready":
@@ -246,7 +245,7 @@ class SidecarProcess:
         was = self.state
         if was != "failed":
             if was != "draining":
-                self.reason = f"the process ended with code {process.returncode}, see {self._log_path()}"
+                self.reason = f"the process ended with code {process.returncode}, see {self._log}"
             self._move("exited")
         if not self.silent:
             self._observer.engine_down(self.spec.name, self.reason or "stopped", self.reason_code)
@@ -265,12 +264,14 @@ class SidecarProcess:
             name=spec.name, runtime=spec.runtime, model=spec.model or "", socket=str(self.socket),
             state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, fallback=spec.fallback, slots=spec.start_slots,
             context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching,
-            options={**planned, **spec.options},
+            options={**planned, **spec.options}, key=spec.api_key.reveal() if spec.api_key is not None else None,
         )  # fmt: skip
         environment = {**inherited(os.environ), **binding.environment}
-        with self._open_log() as log_file:
+        with open_log(self._log) as log_file:
             command = (sys.executable, "-m", self.row.module)
-            process = Child(command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment)
+            process = Child(
+                command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment, leads=self.row.leads
+            )
         self._lowered = self._gently and priority.lower(process.pid)
         self._gently = False
         self._process = process
@@ -280,16 +281,6 @@ class SidecarProcess:
         self._fallback_reason = reason
         log.warning("engine %s: falling back to cpu: %s", self.spec.name, reason)
         self._on_event("engine_fallback", self.spec.name, {"wanted": self.spec.device, "device": "cpu", "reason": reason})
-
-    def _log_path(self) -> Path:
-        return self._state_dir / "logs" / f"{self.socket.parent.name.rsplit('-', 1)[0]}.log"
-
-    def _open_log(self) -> Any:
-        path = self._log_path()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if large(path):
-            rotate(path)
-        return path.open("ab")
 
     async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
         """Polls the health until the process ends; often while it loads."""
@@ -307,8 +298,8 @@ class SidecarProcess:
                 misses, heard = 0, time.monotonic()
                 self._heard(report)
                 log.log(TRACE, "engine %s: %s", self.spec.name, report)
-                if large(self._log_path()):
-                    await asyncio.to_thread(rotate, self._log_path())
+                if large(self._log):
+                    await asyncio.to_thread(rotate, self._log)
             await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
 
     def _hangs(self, misses: int, silent: float) -> bool:
@@ -328,6 +319,8 @@ class SidecarProcess:
 
     def _heard(self, report: dict[str, Any]) -> None:
         self.health = report
+        if self.row.leads and isinstance(held := report.get("memory_bytes"), int):
+            self._ledger.seen(self.spec, held)
         state = report.get("state")
         if state in ("loading", "starting") and self.state in ("starting", "loading"):
             self._move("loading")
@@ -352,12 +345,18 @@ class SidecarProcess:
             self._kill()
 
     @property
+    def served_at(self) -> str:
+        """Where requests go: to the sidecar, or to the server that it has started."""
+        said = self.health.get("address") if self.row.leads else None
+        return said if isinstance(said, str) else self.address
+
+    @property
     def slots(self) -> int:
         """Requests that it runs at once, as reported by itself."""
         return int(self.health.get("slots") or self.spec.start_slots)
 
     def _announce(self) -> None:
-        self._observer.engine_ready(self.spec.name, self.address, self.slots)
+        self._observer.engine_ready(self.spec.name, self.served_at, self.slots)
 
     def _move(self, event: Event) -> None:
         before, self.state = self.state, next_state(self.state, event)
@@ -398,19 +397,3 @@ async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def large(path: Path) -> bool:
-    """Whether a sidecar's log should be rotated."""
-    try:
-        return path.stat().st_size > LOG_BYTES
-    except OSError:
-        return False
-
-
-def rotate(path: Path) -> None:
-    """Keeps one older file beside a sidecar's log. The process goes on writing into the same one, which is emptied: what it writes between
-    the copy and that is lost. A log that cannot be rotated grows."""
-    with suppress(OSError):
-        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-        os.truncate(path, 0)

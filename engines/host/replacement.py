@@ -98,7 +98,7 @@ class Replacement:
         try:
             await self.new.first_ready()
             self.phase = "warming"
-            await warm(self.new.socket, self.new.row, self.spec, self.new.health)
+            await warm(self.new.served_at, self.new.row, self.spec, self.new.health)
         except EngineChangeFailed:
             self._unless_aborted()
             raise
@@ -126,7 +126,7 @@ class Replacement:
         self.phase, self._wake = "shifting", wake
         if self.old.state != "ready":
             return  # nothing to move: it comes into force together with the others
-        self.shift = self._house.traffic.shift(self.spec.name, self.new.address, self.new.slots, self.spec.rollout.max_failures)
+        self.shift = self._house.traffic.shift(self.spec.name, self.new.served_at, self.new.slots, self.spec.rollout.max_failures)
         self.shift.over.add_callback(wake)
         self.new.on_lost = self.old.on_lost = wake
 

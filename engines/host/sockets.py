@@ -26,9 +26,7 @@ class Sockets:
     def new(self, name: str, generation: int) -> Path:
         """A socket path that is new for each process and short enough for the kernel. Each has a folder of its own, the only one that its
         sidecar may write to: none can put a socket of its own in the place of another's. Raises EngineChangeFailed."""
-        short = hashlib.sha256(f"{self._state_dir}/{name}".encode()).hexdigest()[:8]
-        plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:24]
-        path = self._state_dir / "run" / f"{plain}-{short}-{generation}" / SOCKET
+        path = self._state_dir / "run" / f"{label(self._state_dir, name)}-{generation}" / SOCKET
         if len(str(path).encode()) > MAX_SOCKET_PATH:
             path = self._elsewhere() / path.parent.name / SOCKET
             _take(self._elsewhere(), name)
@@ -48,6 +46,12 @@ class Sockets:
         """Where sockets go if the state directory's path is too long for them."""
         key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"gatehouse-{key}"
+
+
+def label(state_dir: Path, name: str) -> str:
+    """An engine's name for files: plain, and no other's."""
+    short = hashlib.sha256(f"{state_dir}/{name}".encode()).hexdigest()[:8]
+    return f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in name)[:24]}-{short}"
 
 
 def _take(directory: Path, engine: str) -> None:

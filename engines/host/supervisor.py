@@ -280,7 +280,7 @@ class Supervisor:
         self._owner.spawn(process.stop(0.0, silent=True), name=f"{process.spec.name}-")
 
     async def empty(self, process: SidecarProcess, seconds: float = DRAIN_SECONDS) -> None:
-        await within(self.traffic.drained(process.spec.name, process.address), seconds)
+        await within(self.traffic.drained(process.spec.name, process.served_at), seconds)
         await process.stop(DRAIN_SECONDS, silent=True)
 
     async def restore(self, spec: EngineSpec) -> None:
@@ -329,11 +329,14 @@ class Supervisor:
         await asyncio.shield(self._owner.spawn(work, name=name))
 
     async def _load(self, engine: str) -> None:
-        async with self._changing([engine]):
+        known = self._specs.get(engine)
+        group = [] if known is None or known.lifecycle.group is None else [GROUP + known.lifecycle.group]
+        async with self._changing([*group, engine]):
             process, spec = self._processes.get(engine), self._specs.get(engine)
             if spec is None or (process is not None and process.wanted):
                 return
             try:
+                await self._take_turn(spec)
                 await self._come(spec)
             except EngineChangeFailed as error:
                 self._load_failed(spec, error)
@@ -348,6 +351,12 @@ class Supervisor:
             except EngineChangeFailed as error:
                 if error.code != "insufficient_memory" or not await self._make_room(spec):
                     raise
+
+    async def _take_turn(self, spec: EngineSpec) -> None:
+        """Unloads the other engines of the group; their requests under way are finished first. The group's lock is held."""
+        group = spec.lifecycle.group
+        others = [name for name, other in self._specs.items() if group is not None and name != spec.name and other.lifecycle.group == group]
+        await asyncio.gather(*(self._unload(name, f"makes way for {spec.name}, of the same group") for name in others))
 
     async def _make_room(self, spec: EngineSpec) -> bool:
         """Unloads one on-demand engine that is idle and not pinned. Returns False if there is none."""
@@ -409,7 +418,7 @@ class Supervisor:
     async def resume(self, endpoint: str) -> None:
         process = self._processes.get(endpoint)
         if process is not None and process.state == "ready":
-            self.traffic.engine_ready(endpoint, process.address, process.slots)
+            self.traffic.engine_ready(endpoint, process.served_at, process.slots)
 
     # --- on demand
 
@@ -473,6 +482,8 @@ class Supervisor:
         self._sockets.clear()
 
 
+GROUP = " group "
+"""Before the name of a group, in the names of locks: no engine has such a name, and it comes before all of them."""
 LOAD_PAUSE = 10.0
 """Factor on `lifecycle.backoff` for failed loads: the next attempt comes after 5 s, then 10, 20 ... 300."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,14 +36,16 @@ def request_for(row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) ->
     return row.warmup(spec)
 
 
-async def warm(socket: Path, row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) -> None:
-    """Sends the request to the sidecar at this socket. Raises WarmupFailed unless it answers 200 within `warmup.timeout` seconds."""
+async def warm(address: str, row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) -> None:
+    """Sends the request to the process at this address. Raises WarmupFailed unless it answers 200 within `warmup.timeout` seconds."""
     if not spec.warmup.enabled:
         return
     method, path, body = request_for(row, spec, health)
     data = b"" if body is None else msgspec.json.encode(body)
     headers = {} if body is None else {"content-type": "application/json"}
-    client = EndpointClient(f"unix:{socket}", max_idle=1)
+    if spec.api_key is not None:
+        headers["authorization"] = f"Bearer {spec.api_key.reveal()}"
+    client = EndpointClient(address, max_idle=1)
     try:
         async with asyncio.timeout(spec.warmup.timeout):
             answer = await ask(client, method, path, headers, data)

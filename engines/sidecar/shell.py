@@ -98,9 +98,15 @@ class Sidecar:
     """The ASGI application and the life cycle around one runtime."""
 
     def __init__(
-        self, spec: SidecarSpec, runtime: Runtime, place: SocketPlace | None = None, confinement: Confinement | None = None
+        self,
+        spec: SidecarSpec,
+        runtime: Runtime,
+        place: SocketPlace | None = None,
+        confinement: Confinement | None = None,
+        last: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
+        self._last = last
         self._place = place or SocketPlace(spec.socket)
         self._confinement = confinement or Confinement(reason="not confined")
         self.runtime = runtime
@@ -182,6 +188,7 @@ class Sidecar:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
             self._place.leave()
+            self._last()
             os._exit(0)  # nothing was served yet, and a native load cannot be interrupted
         stop.cancel()
         return done.result()
@@ -372,8 +379,8 @@ class Lifeline:
     """Ends the process when `descriptor` reaches end of file, from a thread, so even if the event loop is blocked. Requests under way are
     finished first, as long as the loop turns and within the sidecar's drain timeout."""
 
-    def __init__(self, descriptor: int, place: SocketPlace) -> None:
-        self._descriptor, self._place = descriptor, place
+    def __init__(self, descriptor: int, place: SocketPlace, last: Callable[[], None]) -> None:
+        self._descriptor, self._place, self._last = descriptor, place, last
         self._sidecar: Sidecar | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turned = threading.Event()
@@ -390,6 +397,7 @@ class Lifeline:
         if sidecar is not None and sidecar.active and self._drains(sidecar):
             time.sleep(sidecar.spec.drain_timeout + LAST_SECONDS)  # the process ends before, when the last request has
         self._place.leave()
+        self._last()
         os._exit(0)
 
     def _drains(self, sidecar: Sidecar) -> bool:
@@ -407,8 +415,16 @@ class Lifeline:
         return self._turned.wait(STUCK_SECONDS)
 
 
-def run(make: Callable[[SidecarSpec], Runtime]) -> int:
-    """Entry point of a sidecar process: read settings from standard input, then serve; returns the exit code (0 drained, 1 failed)."""
+def run(
+    make: Callable[[SidecarSpec], Runtime],
+    confined: Callable[[SidecarSpec], Confinement] | None = None,
+    last: Callable[[], None] = lambda: None,
+) -> int:
+    """Entry point of a sidecar process: read settings from standard input, then serve; returns the exit code (0 drained, 1 failed).
+
+    confined: confines the process, by default to its model's files. last: called where the process ends without closing its runtime,
+    because its supervisor is gone or a load is interrupted.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -418,11 +434,11 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
         line += byte
     try:
         spec = read_spec(bytes(line))
-        confinement = _confined(spec)
+        confinement = (confined or _confined)(spec)
         place = SocketPlace(spec.socket)
-        lifeline = Lifeline(0, place)
+        lifeline = Lifeline(0, place, last)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_main(spec, make, place, confinement, lifeline))
+            return runner.run(_main(spec, make, place, confinement, lifeline, last))
     except (ValueError, OSError, LoadError) as exc:
         print(f"sidecar: {exc}", file=sys.stderr, flush=True)
         return 1
@@ -439,8 +455,13 @@ def _confined(spec: SidecarSpec) -> Confinement:
 
 
 async def _main(
-    spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace, confinement: Confinement, lifeline: Lifeline
+    spec: SidecarSpec,
+    make: Callable[[SidecarSpec], Runtime],
+    place: SocketPlace,
+    confinement: Confinement,
+    lifeline: Lifeline,
+    last: Callable[[], None],
 ) -> int:
-    sidecar = Sidecar(spec, make(spec), place, confinement)
+    sidecar = Sidecar(spec, make(spec), place, confinement, last)
     lifeline.serves(sidecar)
     return await sidecar.serve()

@@ -56,7 +56,7 @@ class Fleet:
         """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
         self.on_endpoint: Callable[[str, str, str], None] = lambda endpoint, old, new: None
         """Called with each change of an endpoint's state."""
-        state_dir = Path(spec.state_dir).resolve()
+        self.state_dir = state_dir = Path(spec.state_dir).resolve()
         self.registry = EndpointRegistry(
             clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
         )
@@ -145,7 +145,7 @@ class Fleet:
 
     def _models_in_use(self) -> list[tuple[str, str]]:
         """(engine, model) of those in force, and of a change that is under way."""
-        stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and e.runtime != "external"}
+        stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and not e.foreign}
         return sorted(stated | self.supervisor.models())
 
     # --- what is reported

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from engines.host.logs import log_path, tail
 from gateway.app import compiled
 from gateway.app.changes import Changes
 from gateway.app.fleet import Fleet
@@ -57,6 +58,9 @@ class FleetView:
 
     def endpoints(self) -> list[dict[str, Any]]:
         return self._fleet.traffic.endpoints()
+
+    def engine_log(self, engine: str, lines: int) -> list[str]:
+        return tail(log_path(self._fleet.state_dir, engine), lines)
 
     def models(self) -> list[dict[str, Any]]:
         states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}

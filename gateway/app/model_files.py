@@ -28,7 +28,7 @@ def resolve(spec: ConfigSpec, base: Path) -> ConfigSpec:
             raise ConfigError(f"there is no directory {shelf.root}", path=f"model_dirs[{index}]")
     from_engines = []
     for index, engine in enumerate(spec.engines):
-        if engine.runtime == "external" or engine.model is None:
+        if engine.foreign or engine.model is None:  # a command may name a model of a hub
             from_engines.append(engine)
             continue
         candidates = [base / engine.model, *(place.root / engine.model for place in shelves)]

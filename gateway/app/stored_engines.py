@@ -59,6 +59,8 @@ def engine_of(name: str, body: Mapping[str, Any], environ: Mapping[str, str], un
     for where, setting in _FILES:
         if (body.get(where) or {}).get(setting):
             raise ConfigError("settings that name a file belong in the configuration file", path=f"{where}.{setting}")
+    if body.get("runtime") == "command":  # else whoever may change engines could start any program as the gateway's user
+        raise ConfigError("engines that start a command belong in the configuration file", path="runtime")
     try:
         return msgspec.convert(plain, EngineSpec, dec_hook=secret_hook)
     except msgspec.ValidationError as error:

@@ -78,6 +78,11 @@ def _value(text: str, origin: Origin) -> Node:
     return Node("scalar", origin, text=text, hidden=True)
 
 
+PLACES = frozenset(("port", "socket", "model", "key", "context", "slots", "threads", "device", "state"))
+"""What a command of an engine refers to with `${...}`: engines.command.options has the same names."""
+_COMMAND = re.compile(r"^engines\[\d+\]\.options\.(command|environment)\b")
+
+
 def resolve(node: Node, path: str, environ: Mapping[str, str], directory: Path) -> Node:
     """Replaces the references in a scalar; returns the same node if it has none. Raises ConfigError, never showing a value."""
     if "${" not in node.text:
@@ -90,6 +95,8 @@ def resolve(node: Node, path: str, environ: Mapping[str, str], directory: Path) 
         if written.startswith("$$"):
             return written[1:]
         kind, separator, name = written[2:-1].partition(":")
+        if written[2:-1] in PLACES and _COMMAND.search(path):
+            return written  # the sidecar fills it in when it starts the command
         if not written.endswith("}") or not separator or kind not in ("env", "file") or not name:
             raise node.origin.error(path, "a reference must be ${env:NAME} or ${file:PATH}; $${ stands for a literal ${")
         hidden = True

@@ -1,4 +1,4 @@
-"""Checks the settings of engines of which there are several: `scale` and `dns`."""
+"""Checks the settings of engines that have rules of their own: `scale`, `dns`, `lifecycle.group`, and what they are asked with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
 from gateway.core.fleet_specs import DnsSpec
 from gateway.core.specs import EngineSpec
+from gateway.wire.yamltree import join
+
+OWN_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
+)
+"""Headers that Gatehouse sets on a request to an engine; a second one would make the request ambiguous."""
 
 
 def check(spec: EngineSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
@@ -24,6 +30,22 @@ def check(spec: EngineSpec, path: str, error: Callable[[str, str], ConfigError])
             raise error(f"{path}.scale.devices", f"is only for engines that Gatehouse starts; '{spec.name}' is external")
     if spec.dns is not None:
         _dns(spec, spec.dns, path, error)
+    if spec.lifecycle.group is not None and (spec.lifecycle.load != "lazy" or spec.lifecycle.pinned):
+        raise error(f"{path}.lifecycle.group", "is for engines that are loaded on demand; set lifecycle.load to lazy, and not pinned")
+    _credentials(spec, path, error)
+
+
+def _credentials(spec: EngineSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
+    """Checks what an engine is asked with."""
+    if spec.api_key is not None and not spec.api_key.reveal():
+        raise error(f"{path}.api_key", "is empty; remove it where the engine asks for none")
+    if spec.api_key is not None and not ((key := spec.api_key.reveal()).isascii() and key.isprintable()):
+        raise error(f"{path}.api_key", "holds characters that a header cannot carry; use printable ASCII")
+    for name, value in spec.headers.items():
+        if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
+            raise error(join(f"{path}.headers", name), "is not a valid header; names are letters, digits and '-', values printable ASCII")
+        if name.lower() in OWN_HEADERS:
+            raise error(join(f"{path}.headers", name), "is a header that Gatehouse sets itself; remove it")
 
 
 def _dns(spec: EngineSpec, dns: DnsSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:

@@ -43,10 +43,6 @@ ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
 MIN_KEY_LENGTH = 32
-OWN_HEADERS = frozenset(
-    {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
-)
-"""Headers that Gatehouse sets on a request to an engine; a second one would make the request ambiguous."""
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?")
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
@@ -200,9 +196,9 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
     """Checks the settings of one engine against one another."""
     fleet_rules.check(spec, path, error)
     if spec.runtime != "external":
-        if spec.model is None:
+        if spec.model is None and not spec.foreign:
             raise error(path, f"'model' is missing; an engine with the runtime {quoted(spec.runtime)} needs the path of its model")
-        for name in ("url", "api_key", "tls", "headers"):
+        for name in ("url", "tls") if spec.foreign else ("url", "api_key", "tls", "headers"):
             if getattr(spec, name):
                 raise error(f"{path}.{name}", f"is only for external engines; '{spec.name}' has the runtime {spec.runtime}")
         if any(later <= earlier for earlier, later in pairwise(spec.rollout.steps)):
@@ -218,15 +214,6 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         raise error(f"{path}.tls", "is set, but the url is not https://")
     if spec.tls is not None and (spec.tls.cert is None) != (spec.tls.key is None):
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
-    if spec.api_key is not None and not spec.api_key.reveal():
-        raise error(f"{path}.api_key", "is empty; remove it where the engine asks for none")
-    if spec.api_key is not None and not ((key := spec.api_key.reveal()).isascii() and key.isprintable()):
-        raise error(f"{path}.api_key", "holds characters that a header cannot carry; use printable ASCII")
-    for name, value in spec.headers.items():
-        if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
-            raise error(join(f"{path}.headers", name), "is not a valid header; names are letters, digits and '-', values printable ASCII")
-        if name.lower() in OWN_HEADERS:
-            raise error(join(f"{path}.headers", name), "is a header that Gatehouse sets itself; remove it")
 
 
 def _url(url: str, path: str, error: ErrorAt) -> None:

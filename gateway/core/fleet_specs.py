@@ -1,4 +1,4 @@
-"""Settings of engines of which there are several: copies that are started and stopped by load, and addresses behind a name."""
+"""Settings of how engines come and go: started and stopped by demand, replaced, copied by load, and addresses behind a name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.core.spec import Seconds, Spec, Timeout
+from gateway.core.spec import Name, Natural, Seconds, Spec, Timeout
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 
@@ -38,3 +38,21 @@ class DnsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     keep: Seconds = 300.0
     max_addresses: Annotated[int, Meta(ge=1, le=1024)] = 64
     networks: tuple[str, ...] = ()
+
+
+class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How an engine's traffic moves from its old process to its new one: in these shares, each for `step_seconds`."""
+
+    steps: tuple[Annotated[float, Meta(gt=0, lt=1)], ...] = (0.1, 0.5)
+    step_seconds: Seconds = 2.0
+    max_failures: Natural = 2
+    stop_first: bool = False
+
+
+class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a sidecar runs: from the start or the first request, and until when. group: one engine of a group is loaded at a time."""
+
+    load: Literal["eager", "lazy"] = "eager"
+    idle_ttl: Seconds = 0.0
+    pinned: bool = False
+    group: Name | None = None

@@ -340,8 +340,8 @@ class FleetView(Protocol):
     def engines(self) -> list[dict[str, Any]]: ...
 
     def endpoints(self) -> list[dict[str, Any]]: ...
-
     def models(self) -> list[dict[str, Any]]: ...
+    def engine_log(self, engine: str, lines: int) -> list[str]: ...  # the last lines; blocks
 
     def in_force(self, kind: str, name: str) -> tuple[int | None, str]:
         """Of an engine or a model of the store: the revision that is in force, or None, and why the newest one is not; "" if it is, or

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
-from gateway.core.fleet_specs import DnsSpec, ScaleSpec
+from gateway.core.fleet_specs import DnsSpec, LifecycleSpec, RolloutSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
@@ -251,25 +251,9 @@ class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Timeout = 60.0
 
 
-class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How an engine's traffic moves from its old process to its new one: in these shares, each for `step_seconds`."""
-
-    steps: tuple[Annotated[float, Meta(gt=0, lt=1)], ...] = (0.1, 0.5)
-    step_seconds: Seconds = 2.0
-    max_failures: Natural = 2
-    stop_first: bool = False
-
-
-class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When a sidecar runs: from the start or the first request, and until when."""
-
-    load: Literal["eager", "lazy"] = "eager"
-    idle_ttl: Seconds = 0.0
-    pinned: bool = False
-
-
 class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server (`external`).
+    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server, which it starts
+    (`command`) or which runs elsewhere (`external`).
     clearance: labels of data that it may see, `*` for all; by default a sidecar all, an external engine none. A name with ~ or @ is that of
     a copy or of one address (gateway.config.expand)."""
 
@@ -309,15 +293,20 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The settings a sidecar is started with: changing one needs a new process. All others can change while it runs."""
         return (
             self.runtime, self.version, self.model, self.device, self.fallback, self.slots, self.context, self.queue, self.threads,
-            self.sha256, self.batching, self.options,
+            self.sha256, self.batching, self.options, self.api_key if self.runtime == "command" else None,
         )  # fmt: skip
+
+    @property
+    def foreign(self) -> bool:
+        """Whether its server is not one of ours: it is asked with a key and headers, and knows no isolation domains of ours."""
+        return self.runtime in ("external", "command")
 
     @property
     def start_slots(self) -> int:
         """Requests that run at once until the engine has reported its own number, if none is configured."""
         if self.slots is not None:
             return self.slots
-        return EXTERNAL_SLOTS if self.runtime == "external" else DEFAULT_SLOTS
+        return EXTERNAL_SLOTS if self.foreign else DEFAULT_SLOTS
 
 
 class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -478,7 +467,7 @@ class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     `device`: as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device). `wanted`: what the configuration
     asked for, so that health can show a fallback. `fallback`: what the runtime may use if its library does not support the device.
-    `socket`: the path of a Unix socket (mode 0600).
+    `socket`: the path of a Unix socket (mode 0600). `key`: what a server that the sidecar starts is to ask its callers for.
     """
 
     name: str
@@ -496,4 +485,5 @@ class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sha256: str | None = None
     batching: BatchingSpec = field(default_factory=BatchingSpec)
     options: dict[str, Any] = {}
+    key: str | None = None
     drain_timeout: float = 30.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+import uuid
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final, Protocol
@@ -87,7 +87,7 @@ class DataPlane:
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
-        self._identifier = os.urandom(8).hex().encode()
+        self._identifier = str(uuid.uuid4())[:24].encode()
         self._count = self._begun = 0
         self._idle: asyncio.Event | None = None
         self.listeners: list[Callable[[], None]] = []
@@ -102,9 +102,10 @@ class DataPlane:
         return self.snapshot
 
     def next_id(self) -> bytes:
-        """A request identifier: 64 random bits that name this process, and a count."""
+        """A request identifier: 74 random bits that name this process, and a count, in the form of a UUID (RFC 9562, version 4). Some
+        engines (llama_cpp.server) refuse a request whose `x-request-id` is none."""
         self._count += 1
-        return b"req-%b-%d" % (self._identifier, self._count)
+        return b"%b%012x" % (self._identifier, self._count)
 
     def timed(self) -> bool:
         """Whether the exchange that begins now may need a clock (gateway.pipeline.phases.clock_of). Counts exchanges, as their identifiers

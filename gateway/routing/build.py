@@ -163,7 +163,7 @@ def clearance(engine: EngineSpec) -> frozenset[str] | None:
 
 def _salting(engine: EngineSpec) -> str:
     """How an engine is told the isolation domain of a request: `header`, a body field's name, or `none`."""
-    return engine.prefix_salt if engine.runtime == "external" else "header"
+    return engine.prefix_salt if engine.foreign else "header"
 
 
 def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry) -> Endpoint:

@@ -174,7 +174,7 @@ def facts_of(record: OutcomeRecord, slow: bool, trace: str) -> dict[str, Any]:
 
 
 def line_of(record: OutcomeRecord, slow: bool) -> str:
-    """The message: `req-7-1 chat demo-chat 200 ok 1234.5 ms`."""
+    """The message: `93b8a52c-2f0c-4c6e-9d6b-00000000001f chat demo-chat 200 ok 1234.5 ms`."""
     words = [record.request_id, record.operation or "-", record.model or "-", str(record.status), record.outcome]
     if record.code:
         words.append(record.code)

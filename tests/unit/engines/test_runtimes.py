@@ -25,7 +25,8 @@ def test_the_gateway_reads_the_table_without_loading_a_runtime() -> None:
 def test_what_a_row_names_exists(row: RuntimeRow) -> None:
     assert importlib.util.find_spec(f"{row.module}.__main__") is not None
     module, _, function = row.inspect.partition(":")
-    assert callable(getattr(importlib.import_module(module), function))
+    assert bool(row.inspect) == bool(row.suffixes)
+    assert not row.inspect or callable(getattr(importlib.import_module(module), function))
     assert not isinstance(row.memory, Layers) or importlib.util.find_spec(row.memory.reader) is not None
 
 

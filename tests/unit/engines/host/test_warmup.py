@@ -31,4 +31,4 @@ def test_each_kind_of_engine_is_asked_for_what_it_does(runtime: Any, health: dic
 
 async def test_a_socket_where_nobody_is(tmp_path: Path) -> None:
     with pytest.raises(WarmupFailed, match="connect"):
-        await warm(tmp_path / "none.sock", RUNTIMES["llama.cpp"], EngineSpec(name="e", runtime="llama.cpp"), {})
+        await warm(f"unix:{tmp_path}/none.sock", RUNTIMES["llama.cpp"], EngineSpec(name="e", runtime="llama.cpp"), {})

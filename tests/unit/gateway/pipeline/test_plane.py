@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
+import uuid
 from email.utils import parsedate_to_datetime
 
 import pytest
@@ -30,7 +30,7 @@ def test_identifiers_are_new_and_of_this_process() -> None:
     one, two = DataPlane(Metrics()), DataPlane(Metrics())
     found = [plane.next_id() for plane in (one, two) for _ in range(100)]
     assert len(set(found)) == 200
-    assert all(re.fullmatch(rb"req-[0-9a-f]{16}-[0-9a-f]+", name) for name in found)
+    assert all(uuid.UUID(name.decode()).version == 4 and len(name) == 36 for name in found)
 
 
 def test_one_exchange_in_so_many_is_sampled_also_when_clients_name_them_all() -> None:
