@@ -37,6 +37,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.keeping import Keeping
+from gateway.app.kept_answers import AnswerBook
 from gateway.app.legal_holds import LegalHolds
 from gateway.app.limit_times import LimitTimes
 from gateway.app.log_levels import LogLevelBook
@@ -168,12 +169,14 @@ class Gateway:
         store, record = self.store_link.store, self.events.record
         stands = Requesters(self.plane.standing, store.get_key, self._fixed_keys, SystemClock()).check
         self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
+        self.answers = AnswerBook(store.kept_answers, lambda: self.plane.current().spec.responses, self._owner)
+        self.plane.conversations = self.answers
         self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why, self.opener)
         self.plane.approvals, self.plane.texts, self.plane.records = self.approvals, self.texts.texts, self.texts.records
         vault = self.texts.vault
         self.audit.encrypt(None if vault is None else vault.ring, self.opener)
         if vault is not None:
-            vault.settle = self.usage.count
+            vault.settle, vault.forget = self.usage.count, self.answers.shred
 
     def _changes(self, loaded: Loaded, environ: Mapping[str, str], schemas: PluginSchemas) -> Changes:
         """The configuration in force, and who is told when it changes."""
@@ -232,6 +235,7 @@ class Gateway:
             self._refused,
             self.webhooks,
             self.approvals,
+            self.answers,
             self.keeping,
             self.holds,
             self.observing,
@@ -307,6 +311,7 @@ class Gateway:
         self.feed.subscribe(self.webhooks.heard)
         self.webhooks.start()
         self.approvals.start()
+        self.answers.start()
         self.fleet.start_probing()
         self.certificates.watch(self._owner)
         self.countries.watch(self._owner)

@@ -77,6 +77,8 @@ class Vault:
         self.held: Callable[[str], str] = lambda tenant: ""
         self.settle: Callable[[], Awaitable[None]] | None = None
         """Called before keys are destroyed: what must be read with them before."""
+        self.forget: Callable[[str], Awaitable[int]] | None = None
+        """Erases what is kept of a tenant besides its records, before its keys are destroyed; returns how many answers that was."""
         self._up, self._failures = True, 0
         self._checked: tuple[str, Sequence[DataKeyRow]] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-master")
@@ -324,11 +326,12 @@ class Vault:
             raise AlreadyExists("The tenant has other keys by now: look again.", code="plan_changed", param="confirm")
         if self.settle is not None:
             await self.settle()
+        answers = 0 if self.forget is None else await self.forget(tenant)
         await asyncio.to_thread(self._tombstones.add, plan.keys)
         self._drop(tenant)
         gone = await self._kept.shred(tenant, plan.keys)
         self._drop(tenant)
-        detail = {"reason": reason, "keys": [row.id for row in gone][:MANY], "count": len(gone)}
+        detail = {"reason": reason, "keys": [row.id for row in gone][:MANY], "count": len(gone), "kept_responses": answers}
         self._record("audit.shred", tenant, detail, actor=actor)
         return plan
 

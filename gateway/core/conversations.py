@@ -6,11 +6,23 @@ Everything belongs to a tenant; another tenant's answer is as unknown as one tha
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.core.messages import Ask, Done, Message
+from gateway.core.spec import Spec, Timeout
+from gateway.core.values import Principal
+
+
+class ResponsesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Answers of `/v1/responses` that are kept. retention: seconds for which one is. max_bytes: of one, with the conversation that led to
+    it; max_total_bytes: of all of a tenant. scope: who may go on with one: only the caller that it was given to, or the whole tenant."""
+
+    scope: Literal["caller", "tenant"] = "caller"
+    retention: Timeout = 30 * 86400.0
+    max_bytes: Annotated[int, Meta(ge=1024, le=32 * 1024 * 1024)] = 4 * 1024 * 1024
+    max_total_bytes: Annotated[int, Meta(ge=1024, le=1 << 40)] = 1024 * 1024 * 1024
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -27,14 +39,16 @@ class KeepAnswer(Ask[Done], frozen=True, kw_only=True):
 
     id: str
     tenant: str
+    owner: str
     model: str
     said: Said
 
 
 class AnswerFound(Message, frozen=True, kw_only=True):
-    """said: None where the tenant has no such answer. model: that gave it."""
+    """said: None where the tenant has no such answer. model: that gave it; owner: whom it was given to (`owner_of`)."""
 
     model: str = ""
+    owner: str = ""
     said: Said | None = None
 
 
@@ -44,6 +58,11 @@ class FindAnswer(Ask[AnswerFound], frozen=True, kw_only=True):
     id: str
     tenant: str
     erase: bool = False
+
+
+def owner_of(caller: Principal) -> str:
+    """Whom an answer belongs to within a tenant: a person, whichever of their credentials they use, or a credential without one."""
+    return f"user {caller.user}" if caller.user else f"{caller.kind} {caller.id}"
 
 
 class ConversationDesk(Protocol):

@@ -46,3 +46,10 @@ class CopySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     token: Secret | None = None
     archive: bool = False
     timeout: Timeout = 10.0
+
+
+class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How often the head of the audit chain is signed, and where copies go."""
+
+    every: Timeout = 60.0
+    copies: tuple[CopySpec, ...] = ()

@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
+from gateway.core.conversations import ResponsesSpec
 from gateway.core.fleet_specs import DnsSpec, LifecycleSpec, RolloutSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
@@ -40,7 +41,7 @@ from gateway.core.limit_specs import (
 from gateway.core.moderation_specs import ModerationSpec
 from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
-from gateway.core.retention_specs import CopySpec, RetentionSpec
+from gateway.core.retention_specs import CheckpointSpec, RetentionSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, EngineName, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 from gateway.core.telemetry_specs import ExporterSpec, TelemetrySpec, TracesSpec
@@ -390,13 +391,6 @@ class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     settings: dict[str, Any] = {}
 
 
-class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often the head of the audit chain is signed, and where copies go."""
-
-    every: Timeout = 60.0
-    copies: tuple[CopySpec, ...] = ()
-
-
 class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The audit log. `write` survives a kill -9 of the process, `fsync` a power loss. `body_hashes`: records prove what the bodies were."""
 
@@ -454,6 +448,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     guardrails: tuple[GuardrailSpec, ...] = ()
     moderation: ModerationSpec = ModerationSpec()
     approvals: ApprovalsSpec = ApprovalsSpec()
+    responses: ResponsesSpec | None = None
     hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()
     telemetry: TelemetrySpec = TelemetrySpec()

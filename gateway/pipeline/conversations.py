@@ -5,13 +5,14 @@ before its client hears the end.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from gateway.core.conversations import AnswerFound, ConversationDesk, FindAnswer, KeepAnswer, Said
+from gateway.core.conversations import AnswerFound, ConversationDesk, FindAnswer, KeepAnswer, Said, owner_of
 from gateway.core.errors import EngineError, RequestError
+from gateway.core.snapshot import Snapshot
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.wire import Memory
 from gateway.pipeline import inspect
@@ -26,7 +27,7 @@ _LENGTH: Final = 128
 async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -> RequestError | None:
     """Puts the conversation so far in front of a request, and notes what is to be kept. Returns the refusal where there is no such
     conversation, which is charged. Raises RequestError, StoreUnavailable."""
-    desk: ConversationDesk | None = x.plane.conversations
+    desk: ConversationDesk | None = x.plane.conversations if x.snapshot.spec.responses is not None else None
     memory = request.memory = request.api.remembers(request, desk is not None)
     if memory is None or desk is None:
         return None
@@ -34,7 +35,7 @@ async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -
         memory.identity = f"{PREFIX}{os.urandom(24).hex()}"
         memory.items = list(request.api.said(request))
     if memory.previous:
-        found = await wanted(x, desk, principal, memory.previous)
+        found = await wanted(x.snapshot, desk, principal, memory.previous)
         if found is None:
             return missing(memory.previous)
         if found.labels:
@@ -52,12 +53,16 @@ def missing(identity: str) -> RequestError:
     )
 
 
-async def wanted(x: Any, desk: ConversationDesk, principal: Principal, identity: str, erase: bool = False) -> Said | None:
-    """A kept answer of the caller's tenant, of a model that the caller may know of."""
+async def wanted(snapshot: Snapshot, desk: ConversationDesk, principal: Principal, identity: str, erase: bool = False) -> Said | None:
+    """A kept answer that the caller was given, or somebody of the same tenant where the configuration shares them, of a model that the
+    caller may know of."""
+    settings = snapshot.spec.responses
     if not identity.startswith(PREFIX) or len(identity) > _LENGTH or not identity.isascii():
         return None
     found: AnswerFound = await desk.find(FindAnswer(id=identity, tenant=principal.tenant))
-    if found.said is None or not x.snapshot.authorizer.may_see(principal, found.model):
+    if settings is None or (settings.scope == "caller" and found.owner != owner_of(principal)):
+        return None
+    if found.said is None or not snapshot.authorizer.may_see(principal, found.model):
         return None
     if erase:
         await desk.find(FindAnswer(id=identity, tenant=principal.tenant, erase=True))
@@ -76,7 +81,8 @@ async def keep(x: Exchange, answer: bytes) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("The engine's answer cannot be kept: it is not a response.") from None
     said = Said(items=msgspec.json.encode([*memory.items, *output]), answer=answer, labels=tuple(sorted(request.labels)))
-    await desk.keep(KeepAnswer(id=memory.identity, tenant=principal.tenant, model=entry.name, said=said))
+    owner = owner_of(principal)
+    await desk.keep(KeepAnswer(id=memory.identity, tenant=principal.tenant, owner=owner, model=entry.name, said=said))
 
 
 async def keep_stream(x: Exchange, relay: AnswerRelay) -> None:

@@ -18,6 +18,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.tokens import TokenDesk
 from gateway.core.types import Headers, Principal
 from gateway.pipeline.plane import DataPlane
+from gateway.server import responses
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
@@ -41,6 +42,7 @@ class DataApplication:
     def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None) -> None:
         self._plane, self._health, self._desk = plane, health, desk
         self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
+        self._responses = responses.ResponsesEndpoint(plane)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
             b"/livez": self._livez,
@@ -72,8 +74,10 @@ class DataApplication:
             handler = self._model
         inference = is_inference(path)
         posts = inference or path == PATH
-        known = handler is not None or posts or path.startswith(codec.V2_MODELS)
+        known = handler is not None or posts or path.startswith((codec.V2_MODELS, responses.PREFIX))
         try:
+            if path.startswith(responses.PREFIX) and method != "OPTIONS":
+                return await self._responses.answer(scope, await self._principal(scope))
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight
             if not known:

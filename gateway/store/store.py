@@ -46,6 +46,7 @@ from gateway.store.approvals import StoredApprovals
 from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.hints import CHANNEL, Hint
+from gateway.store.kept_answers import KeptAnswers
 from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
@@ -101,6 +102,7 @@ class Store(UsageTables, DeliveryTables):
         self._database = Database(make_engine(url, state_dir, deadline, stores), deadline)
         self._finder = KeyFinder(self._find_keys)
         self.approvals = StoredApprovals(self._database, self._now, lambda: self.derived("approvals"), self._entropy)
+        self.kept_answers = KeptAnswers(self._database, self._now, lambda: self.derived("kept answers"), self._entropy)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

@@ -219,6 +219,21 @@ audit_keys = sa.Table(
 )
 """Data keys of the audit log, wrapped by a master key. wrapped: empty once the key was shredded; the row says that it was there."""
 
+kept_answers = sa.Table(
+    "kept_answers",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.Index("ix_kept_answers_tenant_expires", "tenant", "expires"),
+)
+"""Answers that later requests go on with. sealed: the answer and its conversation, encrypted with a key of the tenant."""
+
 changes = sa.Table(
     "changes",
     metadata,

@@ -4,6 +4,7 @@
 //
 // SCENARIO  chat | completion | models | model: one call
 //           stream | stream-completion: reads to the end
+//           response | stream-response: one response; kept-response | erase-response: of {"id": ...}
 //           cancel: leaves a chat stream after `after` chunks (1 unless told), as a closed browser tab does
 // JSON      {"params": {...}}        handed to the call as they are
 //           {"client": {...}}        options of the client, such as {"maxRetries": 0, "timeout": 2000}
@@ -14,7 +15,7 @@
 import OpenAI from "openai";
 
 const [scenario, json = "{}"] = process.argv.slice(2);
-const { params = {}, client: options = {}, after = 1 } = JSON.parse(json);
+const { params = {}, client: options = {}, after = 1, id = "" } = JSON.parse(json);
 let attempts = 0;
 const statuses = [];
 
@@ -46,6 +47,12 @@ async function once(call, pick) {
   return { ...pick(data), headers: Object.fromEntries(response.headers) };
 }
 
+function told(response) {
+  const { id, status, usage, output, previous_response_id, store } = response;
+  const text = output.flatMap((item) => item.content ?? []).map((part) => part.text).join("");
+  return { id, status, usage, output, text, previous_response_id, store };
+}
+
 const scenarios = {
   chat: () =>
     once(client.chat.completions.create(params), (data) => ({
@@ -69,6 +76,21 @@ const scenarios = {
   model: async () => ({ model: await client.models.retrieve(params.model) }),
   stream: () => collect(client.chat.completions.create({ ...params, stream: true }), (choice) => choice.delta.content),
   "stream-completion": () => collect(client.completions.create({ ...params, stream: true }), (choice) => choice.text),
+  response: () => once(client.responses.create(params), told),
+  "kept-response": () => once(client.responses.retrieve(id), told),
+  "erase-response": async () => {
+    await client.responses.delete(id);
+    return {};
+  },
+  "stream-response": async () => {
+    const seen = { types: [], deltas: "" };
+    for await (const event of await client.responses.create({ ...params, stream: true })) {
+      seen.types.push(event.type);
+      if (event.type === "response.output_text.delta") seen.deltas += event.delta;
+      if (event.type === "response.completed") Object.assign(seen, told(event.response));
+    }
+    return seen;
+  },
   cancel: async () => {
     const { data: stream, response } = await client.chat.completions.create({ ...params, stream: true }).withResponse();
     let chunks = 0;

@@ -50,6 +50,7 @@ from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
+from gateway.core.conversations import FindAnswer, KeepAnswer
 from gateway.core.errors import GatehouseError, MasterUnavailable
 from gateway.core.log_levels import LogLevels
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
@@ -99,7 +100,7 @@ class Workers:
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost, gateway.replicas.members.processes)
         self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.people = PersonRecords(gateway.store_link.store.find_person)
-        self.approvals = gateway.approvals
+        self.approvals, self.answers = gateway.approvals, gateway.answers
         self.figures = Figures(gateway.metrics.collect, lambda: gateway.plane.current().spec.telemetry.tenant_metrics)
         self.logins = LoginDesk(gateway.logins)
         self.hub.on_gone += [self.figures.gone, self.logins.gone]
@@ -421,6 +422,8 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.on(LoginEnded, workers.logins.ended)
     handlers.answer(Hold, lambda _, wanted: workers.approvals.keep(wanted))
     handlers.answer(Take, lambda _, wanted: workers.approvals.give(wanted))
+    handlers.answer(KeepAnswer, lambda _, wanted: workers.answers.kept(wanted))
+    handlers.answer(FindAnswer, lambda _, wanted: workers.answers.found(wanted))
     handlers.answer(GiveDataKey, lambda _, wanted: workers.give_data_key(wanted))
     handlers.answer(OpenDataKey, lambda _, wanted: workers.open_data_key(wanted))
     handlers.on(Used, lambda _, used: workers.used(used))

@@ -1,4 +1,4 @@
-"""A worker's way to the process that keeps answers for approval."""
+"""A worker's way to the process that keeps answers: for approval, and for later requests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 
 from gateway.app.workers.channel import Channel
 from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
+from gateway.core.messages import Done
 from gateway.core.tasks import TaskOwner
 
 SECONDS: Final = 10.0
@@ -24,3 +26,16 @@ class FeedDesk:
 
     def take(self, wanted: Take) -> Awaitable[Taken]:
         return self._owner.wait(self._channel.ask(wanted, SECONDS), name="take")
+
+
+class FeedAnswers:
+    """Implements gateway.core.conversations.ConversationDesk over the feed."""
+
+    def __init__(self, channel: Channel, owner: TaskOwner) -> None:
+        self._channel, self._owner = channel, owner
+
+    def keep(self, wanted: KeepAnswer) -> Awaitable[Done]:
+        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="keep")
+
+    def find(self, wanted: FindAnswer) -> Awaitable[AnswerFound]:
+        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="find")

@@ -21,6 +21,8 @@ Way = Literal["sum", "max", "min", "control"]
 GAUGES: Final[dict[str, Way]] = {
     "gatehouse_approvals": "control",
     "gatehouse_approvals_bytes": "control",
+    "gatehouse_kept_responses": "control",
+    "gatehouse_kept_responses_bytes": "control",
     "gatehouse_audit_accepting": "min",
     "gatehouse_audit_archive_lag_seconds": "control",
     "gatehouse_audit_archive_up": "control",

@@ -22,6 +22,7 @@ import msgspec
 
 from gateway.app.workers.settings import Settings
 from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.log_levels import AS_CONFIGURED, LogLevels
 from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
 from gateway.core.messages import Ask, Done, Message
@@ -278,6 +279,9 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Held,
     Take,
     Taken,
+    KeepAnswer,
+    FindAnswer,
+    AnswerFound,
     GiveDataKey,
     DataKeyGiven,
     OpenDataKey,

@@ -26,7 +26,7 @@ from gateway.app.shipping import obey
 from gateway.app.texts import records_of, texts_of
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
-from gateway.app.workers.desk import FeedDesk
+from gateway.app.workers.desk import FeedAnswers, FeedDesk
 from gateway.app.workers.figures import families
 from gateway.app.workers.messages import (
     Barrier,
@@ -123,6 +123,7 @@ class Worker:
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
         self.plane.approvals = FeedDesk(channel, self._owner)
+        self.plane.conversations = FeedAnswers(channel, self._owner)
         self._keep(spec, state.captures)
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Awaitable
 from typing import Any
 
+import msgspec
 import pytest
 
-from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer, ResponsesSpec, owner_of
 from gateway.core.errors import Overloaded, StoreUnavailable
 from gateway.core.messages import Done
 from gateway.core.types import Principal
@@ -34,7 +35,7 @@ class Desk:
 
     def find(self, wanted: FindAnswer) -> Awaitable[AnswerFound]:
         found = self.kept.get((wanted.tenant, wanted.id))
-        return _done(AnswerFound() if found is None else AnswerFound(model=found.model, said=found.said), self.error)
+        return _done(AnswerFound() if found is None else AnswerFound(model=found.model, owner=found.owner, said=found.said), self.error)
 
 
 def _done(value: Any, error: Exception | None) -> Any:
@@ -46,11 +47,12 @@ def _done(value: Any, error: Exception | None) -> Any:
     return signal
 
 
-def made(native: bool, desk: Desk, tenant: str = "acme", **parts: Any) -> World:
+def made(native: bool, desk: Desk, tenant: str = "acme", caller: str = "k", scope: Any = "caller", **parts: Any) -> World:
     world = World(**parts)
+    world.snapshot.spec = msgspec.structs.replace(world.snapshot.spec, responses=ResponsesSpec(scope=scope))
     world.route.apis = ("responses",) if native else ()
     world.plane.conversations = desk
-    world.identity.caller = Principal("k", tenant, "api_key", ("*",))
+    world.identity.caller = Principal(caller, tenant, "api_key", ("*",))
     return world
 
 
@@ -120,6 +122,22 @@ def test_another_tenants_answer_is_as_unknown_as_none() -> None:
     assert len(set(answers)) == 1
 
 
+@pytest.mark.parametrize(("caller", "scope", "status"), [("k", "caller", 200), ("other", "caller", 404), ("other", "tenant", 200)])
+def test_another_keys_answer_is_unknown_unless_the_tenant_shares_them(caller: str, scope: str, status: int) -> None:
+    desk = Desk()
+    identity = first(True, desk)
+    world = made(True, desk, caller=caller, scope=scope)
+    client = ask(world, "go on", previous_response_id=identity)
+    if status == 200:
+        world.call.answer(json.dumps(response(said())).encode(), JSON_HEAD)
+    assert client.status == status
+
+
+def test_a_person_goes_on_with_any_of_their_credentials() -> None:
+    key, token = (Principal(name, "acme", kind, user="bob") for name, kind in (("k1", "api_key"), ("bob@x", "oidc")))
+    assert owner_of(key) == owner_of(token) != owner_of(Principal("bob", "acme", "api_key"))
+
+
 def test_guardrails_read_the_whole_conversation() -> None:
     desk = Desk()
     value = MAKES["pii"][1]
@@ -136,9 +154,7 @@ def test_labels_of_a_conversation_stay_with_it() -> None:
     desk = Desk()
     identity = first(True, desk)
     kept = desk.kept[("acme", identity)]
-    desk.kept[("acme", identity)] = KeepAnswer(
-        id=identity, tenant="acme", model="m", said=type(kept.said)(items=kept.said.items, answer=kept.said.answer, labels=("secret",))
-    )
+    desk.kept[("acme", identity)] = msgspec.structs.replace(kept, said=msgspec.structs.replace(kept.said, labels=("secret",)))
     world = made(True, desk)
     exchange, _ = world.start(json.dumps({"model": "m", "input": "x", "previous_response_id": identity}).encode(), path=PATH)
     assert exchange.request is not None and exchange.request.labels == {"secret"}

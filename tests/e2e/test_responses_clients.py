@@ -1,0 +1,229 @@
+"""The official OpenAI clients, Python and Node.js, and responses: the same direct and through the gateway; conversations that it keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e import adminapi
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, configuration, external
+from tests.e2e.replicas import replica
+from tests.fakes.responses import ANSWER_ID, ResponsesEngine, responses_engine
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
+
+CLIENTS = Path(__file__).parents[1] / "clients"
+KEPT = {"retention": "1h", "max_bytes": "64KiB", "max_total_bytes": "256KiB"}
+FIRST, SECOND = "my name is bob", "what is my name?"
+MAIL = "bob@example.com"
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[ResponsesEngine]:
+    with responses_engine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, speaking: ResponsesEngine) -> Iterator[Gatehouse]:
+    """m1: passed to an engine that speaks the API; m2: translated; m3: as m1, with a guardrail; workers, which have no store."""
+    directory = tmp_path_factory.mktemp("keeping")
+    pii = {"name": "pii", "type": "pii", "on": ["request", "response"], "models": ["m3"], "settings": {"entities": {"email": "mask"}}}
+    config = configuration(
+        directory / "state",
+        engines=[external("speaks", speaking.port, slots=64, apis=["responses"]), external("chats", engine.port, slots=64)],
+        models=[{"name": "m1", "pool": ["speaks"]}, {"name": "m2", "pool": ["chats"]}, {"name": "m3", "pool": ["speaks"]}],
+        guardrails=[pii],
+        responses=KEPT,
+    )
+    static = config["identity"]["api_keys"]["static"]
+    static.append({"id": "second", "key": "second" + KEY, "tenant": "acme", "models": ["*"]})
+    with Gatehouse(directory, config, arguments=["--workers", "2"]) as running:
+        yield running
+
+
+def python(url: str, key: str = KEY) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def node(url: str, scenario: str, key: str = KEY, **arguments: Any) -> dict[str, Any]:
+    environ = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": key}
+    run = subprocess.run(
+        ["node", "openai.mjs", scenario, json.dumps(arguments)],
+        cwd=CLIENTS,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(run.stdout)
+    return {key: value for key, value in found.items() if key not in ("seconds", "headers")}
+
+
+def streamed(client: openai.OpenAI, **params: Any) -> tuple[list[Any], Any]:
+    """The events, and the response that they end with."""
+    found = list(client.responses.create(stream=True, **params))
+    return [event.model_dump(exclude={"response"}) for event in found], found[-1].response  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("model", ["m1", "m3"])
+def test_outcomes_are_the_same_direct_and_through(keeping: Gatehouse, speaking: ResponsesEngine, model: str) -> None:
+    direct = f"http://127.0.0.1:{speaking.port}"
+    params: dict[str, Any] = {"model": model, "input": FIRST, "instructions": "be brief", "store": False}
+    with python(direct) as one, python(keeping.url) as other:
+        whole, through = one.responses.create(**params), other.responses.create(**params)
+        assert (through.output, through.usage, through.status, through.id) == (whole.output, whole.usage, whole.status, ANSWER_ID)
+        assert through.output_text == FIRST.upper() and through.store is False
+        (events, last), (same, end) = streamed(one, **params), streamed(other, **params)
+        assert end.output == last.output and end.usage == last.usage
+        assert "".join(event.get("delta", "") for event in same) == "".join(event.get("delta", "") for event in events)
+        if model == "m1":
+            assert same == events
+        assert [event["sequence_number"] for event in same] == list(range(len(same)))
+    for scenario in ("response", "stream-response"):
+        of_direct, of_gateway = node(direct, scenario, params=params), node(keeping.url, scenario, params=params)
+        if model == "m3":
+            of_direct.pop("types", None), of_gateway.pop("types", None)
+        assert of_direct == of_gateway
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["m1", "m2", "m3"])
+def test_a_conversation_goes_on_in_python(
+    keeping: Gatehouse, engine: EngineThread, speaking: ResponsesEngine, model: str, stream: bool
+) -> None:
+    def asked(**params: Any) -> Any:
+        return streamed(client, **params)[1] if stream else client.responses.create(**params)
+
+    with python(keeping.url) as client:
+        first = asked(model=model, input=FIRST)
+        assert first.id.startswith("resp_") and first.store is True and first.id != ANSWER_ID
+        second = asked(model=model, input=SECOND, previous_response_id=first.id)
+        assert second.previous_response_id == first.id and second.id != first.id
+        sent = engine.received[-1].json()["messages"] if model == "m2" else speaking.received[-1]["input"]
+        assert [turn["role"] for turn in sent] == ["user", "assistant", "user"]
+        assert FIRST in json.dumps(sent[0]) and SECOND in json.dumps(sent[2])
+        assert first.output_text.strip() in json.dumps(sent[1])
+        third = asked(model=model, input="so?", previous_response_id=second.id, store=False)
+        assert third.store is False
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(third.id)
+        assert client.responses.retrieve(second.id).output == second.output
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError) as gone:
+            client.responses.retrieve(first.id)
+        assert gone.value.code == "response_not_found"
+        with pytest.raises(openai.NotFoundError) as missing:
+            asked(model=model, input="x", previous_response_id=first.id)
+        assert missing.value.code == "previous_response_not_found"
+        assert asked(model=model, input="and?", previous_response_id=second.id).id
+
+
+def test_a_conversation_goes_on_in_node(keeping: Gatehouse, speaking: ResponsesEngine) -> None:
+    first = node(keeping.url, "stream-response", params={"model": "m1", "input": FIRST})
+    assert first["text"] == first["deltas"] == FIRST.upper() and first["types"][-1] == "response.completed"
+    second = node(keeping.url, "response", params={"model": "m1", "input": SECOND, "previous_response_id": first["id"]})
+    assert second["text"] == f"{FIRST} {FIRST} {SECOND}".upper() and second["previous_response_id"] == first["id"]
+    assert node(keeping.url, "kept-response", id=second["id"])["output"] == second["output"]
+    assert "error" not in node(keeping.url, "erase-response", id=second["id"])
+    assert node(keeping.url, "kept-response", id=second["id"])["error"]["status"] == 404
+
+
+def test_an_answer_is_its_callers_alone(keeping: Gatehouse) -> None:
+    with python(keeping.url) as client:
+        mine = client.responses.create(model="m1", input=FIRST).id
+        for key in (OTHER_KEY, "second" + KEY, NARROW_KEY):
+            with python(keeping.url, key) as stranger:
+                for act in (
+                    lambda stranger=stranger: stranger.responses.retrieve(mine),
+                    lambda stranger=stranger: stranger.responses.delete(mine),
+                    lambda stranger=stranger: stranger.responses.create(model="m1", input="x", previous_response_id=mine),
+                ):
+                    with pytest.raises(openai.NotFoundError) as refused:
+                        act()
+                    assert FIRST.upper() not in str(refused.value) and FIRST not in str(refused.value)
+        assert client.responses.retrieve(mine).output_text == FIRST.upper()
+    found = until(lambda: [one for one in keeping.audit() if one.get("detail", {}).get("does") == "erase"] or None, what="records")
+    assert {(one["status"], one.get("code")) for one in found} >= {(404, "response_not_found")}
+
+
+def test_guardrails_read_what_was_kept(keeping: Gatehouse, speaking: ResponsesEngine) -> None:
+    """What was said without a guardrail is read by the one of the model that goes on."""
+    with python(keeping.url) as client:
+        first = client.responses.create(model="m1", input=f"write to {MAIL}")
+        assert MAIL.upper() in first.output_text
+        second = client.responses.create(model="m3", input="whom?", previous_response_id=first.id)
+        assert MAIL not in json.dumps(speaking.received[-1]).lower() and json.dumps(speaking.received[-1]).count("[EMAIL]") == 2
+        assert MAIL.upper() not in second.output_text
+
+
+def test_what_is_too_long_is_refused_and_not_kept(keeping: Gatehouse) -> None:
+    with python(keeping.url) as client:
+        with pytest.raises(openai.BadRequestError) as long:
+            client.responses.create(model="m1", input="word " * 10_000)
+        assert long.value.code == "response_too_large"
+        _, failed = streamed(client, model="m1", input="word " * 10_000)
+        assert failed.status == "failed" and failed.error.code == "response_too_large" and not failed.output
+        assert client.responses.create(model="m1", input="word " * 10_000, store=False).status == "completed"
+
+
+def test_where_nothing_is_kept_it_says_so(gatehouse: Gatehouse) -> None:
+    with python(gatehouse.url) as client:
+        for params in ({"store": True}, {"previous_response_id": "resp_1"}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.responses.create(model="m1", input="x", **params)  # type: ignore[call-overload]
+            assert refused.value.code == "unsupported_parameter" and "responses in the configuration" in refused.value.message
+        with pytest.raises(openai.BadRequestError):
+            client.responses.retrieve("resp_1")
+
+
+def test_replicas_share_them_they_expire_and_shredding_erases_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    speaking: ResponsesEngine,
+    postgres: PostgresServer,  # noqa: F811
+) -> None:
+    url = postgres.database()
+    engines = [external("speaks", speaking.port, slots=64, apis=["responses"])]
+    encryption = {"scope": "text", "master": {"file": "master.key"}}
+    more: dict[str, Any] = {
+        "engines": engines,
+        "models": [{"name": "m1", "pool": ["speaks"]}],
+        "responses": {**KEPT, "retention": "3s"},
+        "audit": {"encryption": encryption, "text": {"record": "both", "when": [{}]}},
+    }
+    shared = tmp_path_factory.mktemp("master") / "master.key"
+    shared.write_text("5" * 64)
+    shared.chmod(0o600)
+    encryption["master"] = {"file": str(shared)}
+    one, other = (replica(tmp_path_factory.mktemp("kept"), speaking.port, url, **more) for _ in range(2))
+    with one, other, python(one.url) as here, python(other.url) as there:
+        first = here.responses.create(model="m1", input=FIRST).id
+        second = there.responses.create(model="m1", input=SECOND, previous_response_id=first)
+        assert FIRST.upper() in second.output_text and here.responses.retrieve(second.id).output == second.output
+
+        def expired() -> bool:
+            try:
+                here.responses.retrieve(first)
+            except openai.NotFoundError:
+                return True
+            return False
+
+        until(expired, what="the end of an answer's time")
+        with pytest.raises(openai.NotFoundError):
+            there.responses.create(model="m1", input="x", previous_response_id=first)
+        third = here.responses.create(model="m1", input=FIRST).id
+        with adminapi.admin(other) as admin:
+            plan = admin.get("/audit/data-keys/shred", params={"tenant": "acme"}).json()
+            done = admin.post("/audit/data-keys/shred", json={"tenant": "acme", "reason": "gone", "confirm": plan["digest"]})
+            assert done.status_code == 200, done.text
+        with pytest.raises(openai.NotFoundError):
+            here.responses.retrieve(third)
