@@ -33,6 +33,8 @@ def request_for(row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) ->
         return "POST", "/v1/embeddings", {"model": spec.name, "input": [warmup.prompt]}
     if task in ("classification", "entities"):
         return "POST", "/v1/classify", {"model": spec.name, "input": [warmup.prompt]}
+    if task == "rerank":
+        return "POST", "/v1/rerank", {"model": spec.name, "query": warmup.prompt, "documents": [warmup.prompt]}
     return row.warmup(spec)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 
-from engines.onnx import classification, embeddings, spans
+from engines.onnx import classification, embeddings, rerank, spans
 from engines.onnx.batcher import Batcher, BatchQueue, RunFailed
 from engines.onnx.folder import ModelFolder, read_folder
 from engines.onnx.offload import Offload
@@ -92,7 +92,9 @@ class OnnxRuntime:
         """Every path; what the loaded model does not do is refused when it is requested."""
         found: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/embeddings"): self._embeddings,
-            ("POST", "/v1/classify"): self._classify,
+            **{("POST", path): self._classify for path in ("/v1/classify", "/classify")},
+            ("POST", "/v1/rerank"): self._rerank,
+            ("POST", "/v1/score"): self._score,
             ("GET", "/v1/models"): self._models,
             ("GET", "/v2"): self._server,
             ("GET", "/v2/health/live"): self._live,
@@ -116,6 +118,18 @@ class OnnxRuntime:
         if endpoint is None:
             raise _unsupported("classification", model.task)
         return await _guarded(endpoint.handle(request))
+
+    async def _rerank(self, request: Request) -> Response:
+        return await _guarded(self._reranker().rerank(request))
+
+    async def _score(self, request: Request) -> Response:
+        return await _guarded(self._reranker().score(request))
+
+    def _reranker(self) -> rerank.Rerank:
+        model = self._loaded()
+        if model.rerank is None:
+            raise _unsupported("reranking", model.task)
+        return model.rerank
 
     async def _models(self, request: Request) -> Response:
         item = {"id": self.spec.name, "object": "model", "created": 0, "owned_by": "gatehouse"}
@@ -200,7 +214,8 @@ class OnnxRuntime:
 
 
 class _Model:
-    """A loaded model with what its task needs; `embeddings`, `classification`, `entities` and `infer` exist once it serves."""
+    """A loaded model with what its task needs; `embeddings`, `classification`, `entities`, `rerank` and `infer` exist
+    once it serves."""
 
     def __init__(self, spec: SidecarSpec, options: OnnxOptions, folder: ModelFolder, loaded: Loaded) -> None:
         self.loaded, self.version, self.names = loaded, options.version, frozenset(options.names)
@@ -209,11 +224,12 @@ class _Model:
         self.embeddings: embeddings.Embeddings | None = None
         self.classification: classification.Classification | None = None
         self.entities: spans.Entities | None = None
+        self.rerank: rerank.Rerank | None = None
         self.infer: Infer | None = None
         self.reader: TextReader | None = None
         self.batching = "off"
         self._options, self._folder, self._spec = options, folder, spec
-        self._head: embeddings.Embedder | classification.Classifier | spans.Tagger | None = None
+        self._head: embeddings.Embedder | classification.Classifier | spans.Tagger | rerank.Scorer | None = None
         self._grouping: Grouping | None = None
         self._width = 0
         self._labels: tuple[str, ...] = ()
@@ -240,12 +256,16 @@ class _Model:
             self._head = embeddings.Embedder(session, self.reader, output, pooling, normalize)
         elif self.task == "entities":
             self._head = spans.Tagger(session, self.reader, spans.find_output(session, options.output))
+        elif self.task == "rerank":
+            self._head = rerank.Scorer(session, self.reader, classification.find_output(session, options.output))
         else:
             self._head = classification.Classifier(
                 session, self.reader, classification.find_output(session, options.output), folder.multi_label
             )
         self._width = self._head.run([self.reader.read("a", True, "warm-up")])[0].shape[-1]
-        if self.task in ("classification", "entities"):
+        if self.task == "rerank" and self._width != 1:
+            raise LoadError("model_invalid", f"{folder.root}: a reranker has one score for a pair, and this one {self._width}")
+        if self.task in ("classification", "entities", "rerank"):
             self._labels = options.labels or folder.labels or tuple(f"LABEL_{index}" for index in range(self._width))
             if len(self._labels) != self._width:
                 raise LoadError("model_invalid", f"{folder.root}: {len(self._labels)} labels for {self._width} scores")
@@ -286,6 +306,9 @@ class _Model:
             self.embeddings = embeddings.Embeddings(task, offload, self._width, allowed, self._head.normalize, name)
         elif isinstance(self._head, spans.Tagger):
             self.entities = spans.Entities(task, batcher, self._grouping, offload, self._labels, name)
+        elif isinstance(self._head, rerank.Scorer):
+            self.rerank = rerank.Rerank(task, name, raw=folder.raw_scores)
+            self.classification = classification.Classification(task, self._labels, name, logits=True)
         else:
             self.classification = classification.Classification(task, self._labels, name)
 

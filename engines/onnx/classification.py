@@ -50,22 +50,30 @@ class Classifier:
         (logits,) = self._session.run(feeds, [self._output])
         logits = logits.astype(np.float32, copy=False)
         if self._multi_label or logits.shape[1] == 1:
-            return list(0.5 * (1 + np.tanh(0.5 * logits)))  # the logistic function, without overflow
+            return list(logistic(logits))
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return list(powers / powers.sum(axis=1, keepdims=True))
 
 
-class Classification:
-    """The endpoint. `labels` name the probabilities in the model's order."""
+def logistic(logits: Array) -> Array:
+    """The logistic function, without overflow."""
+    found: Array = 0.5 * (1 + np.tanh(0.5 * logits))
+    return found
 
-    def __init__(self, task: TextTask, labels: tuple[str, ...], model: str) -> None:
-        self._task, self._labels, self._model = task, labels, model
+
+class Classification:
+    """The endpoint. `labels` name the probabilities in the model's order. logits: the head gives these; they are scores of one class."""
+
+    def __init__(self, task: TextTask, labels: tuple[str, ...], model: str, *, logits: bool = False) -> None:
+        self._task, self._labels, self._model, self._logits = task, labels, model, logits
 
     async def handle(self, request: Request) -> Response:
         """POST /v1/classify."""
         body = await self._task.decode(request, _DECODER)
         read = await self._task.read(body)
         scores = await self._task.compute(request, read)
+        if self._logits:
+            scores = [logistic(logits) for logits in scores]
         answer: dict[str, Any] = {
             "id": f"classify-{request.request_id}",
             "object": "list",

@@ -33,6 +33,8 @@ class ModelFolder(NamedTuple):
     labels: tuple[str, ...]
     multi_label: bool
     dimensions: tuple[int, ...]
+    raw_scores: bool
+    """A reranker whose scores its configuration leaves as the graph gives them."""
 
 
 def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
@@ -58,6 +60,7 @@ def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
         labels=_labels(root / "config.json", config),
         multi_label=config.get("problem_type") == "multi_label_classification",
         dimensions=_dimensions(root / "config.json", config),
+        raw_scores=_raw_scores(config),
     )
 
 
@@ -101,10 +104,23 @@ def _task(config: dict[str, Any]) -> Task | None:
     architectures = config.get("architectures")
     for name in architectures if isinstance(architectures, list) else ():
         if str(name).endswith("ForSequenceClassification"):
-            return "classification"
+            return "rerank" if _classes(config) == 1 else "classification"
         if str(name).endswith("ForTokenClassification"):
             return "entities"
     return None
+
+
+def _classes(config: dict[str, Any]) -> int:
+    """How many classes a classifier has; one that has one scores pairs (a cross-encoder). Hugging Face's default is two."""
+    names, count = config.get("id2label"), config.get("num_labels")
+    return len(names) if isinstance(names, dict) else count if isinstance(count, int) else 2
+
+
+def _raw_scores(config: dict[str, Any]) -> bool:
+    """Whether Sentence Transformers' configuration of a cross-encoder names no activation; the logistic function is the default."""
+    ours = config.get("sentence_transformers")
+    named = [ours.get("activation_fn") if isinstance(ours, dict) else None, config.get("sbert_ce_default_activation_function")]
+    return any(isinstance(name, str) and name.endswith("Identity") for name in named)
 
 
 def _pooling(root: Path) -> Pooling | None:

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from engines.sidecar.loading import LoadError, ShellOptions
 from gateway.core.specs import Natural, Positive
 
-Task = Literal["embeddings", "classification", "entities", "tensor"]
+Task = Literal["embeddings", "classification", "entities", "rerank", "tensor"]
 Pooling = Literal["mean", "cls", "last", "none"]
 
 

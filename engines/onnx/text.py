@@ -107,6 +107,22 @@ class TextReader:
         types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
         return Tokens(ids, types, dropped)
 
+    def pair(self, query: str, document: str, truncate: bool, what: str) -> Tokens:
+        """Tokens of two texts that the model reads together. The document is cut first, to no less than half of the room; then the query.
+        Raises ApiError when they are too long together and may not be cut."""
+        first, second = (self._tokenizer.encode(text, add_special_tokens=False) for text in (query, document))
+        room = self.max_length - self._tokenizer.num_special_tokens_to_add(True)
+        dropped = self._excess(len(first.ids) + len(second.ids), room, truncate, what)
+        if dropped:
+            first.truncate(min(len(first.ids), max(room - len(second.ids), room - room // 2)))
+            second.truncate(room - len(first.ids))
+        encoding = self._tokenizer.post_process(first, second, True)
+        ids = np.asarray(encoding.ids, self._types[IDS])
+        if not len(ids):
+            raise ApiError(400, f"{what}: expected texts of at least one token, received none", param=what)
+        types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
+        return Tokens(ids, types, dropped)
+
     def windows(self, text: str) -> LongText:
         """All of a text, in as many windows as it needs; each shares a quarter with the next."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,9 +1,9 @@
-"""What the tasks on texts (embeddings, classification, later rerank) share: their request, their way through the batcher."""
+"""What the tasks on texts (embeddings, classification, rerank) share: their request, their way through the batcher."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -67,7 +67,7 @@ class Read(NamedTuple):
         return ((TRUNCATED_HEADER, str(self.dropped).encode()),) if self.dropped else ()
 
 
-R = TypeVar("R", bound=TextRequest)
+R = TypeVar("R", bound=Struct)
 
 
 class TextTask:
@@ -98,6 +98,15 @@ class TextTask:
         truncate = self._truncate if body.truncate is None else body.truncate
         single = items[0] is body.input  # not wrapped in an array
         return await self._offload.call(cost, self._read, items, single, truncate)
+
+    async def read_pairs(self, pairs: Sequence[tuple[str, str]], truncate: bool | None, what: Callable[[int], str]) -> Read:
+        """The tokens of pairs of texts that are read together. what: the name of the pair's second text. Raises ApiError naming it."""
+        cut = self._truncate if truncate is None else truncate
+
+        def tokens() -> Read:
+            return Read([self.reader.pair(one, two, cut, what(index)) for index, (one, two) in enumerate(pairs)])
+
+        return await self._offload.call(sum(len(one) + len(two) for one, two in pairs) / CHARACTERS_PER_COST, tokens)
 
     def _read(self, items: Sequence[str | list[int]], single: bool, truncate: bool) -> Read:
         tokens = []

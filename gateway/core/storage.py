@@ -40,7 +40,7 @@ OVERLAP_SECONDS: Final = 86400.0
 class KeySettings(Struct, frozen=True, kw_only=True):
     """An operator's decisions about an API key.
 
-    models: patterns of the models it may use. operations: those it may call (chat, completions, embeddings, rerank, classify,
+    models: patterns of the models it may use. operations: those it may call (chat, completions, embeddings, rerank, score, classify,
     moderations, infer); empty: all. cidrs: networks it may be used from (IPv4 or IPv6); empty: everywhere. expires: the moment it ends.
     limits: names of limits that apply to this key alone. roles: for the admin API.
     """

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.moderation import Judgement
 from gateway.core.tools import CallReader, ToolUse
-from gateway.core.types import InferenceRequest, ResponseHead
+from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error
 from gateway.wire.json_api import ENCODER, FIELDS, JsonApi
@@ -32,6 +32,7 @@ from gateway.wire.openai.views import (
     ModerationPart,
     ModerationRequest,
     RerankRequest,
+    ScoreRequest,
     StreamOptions,
 )
 
@@ -47,9 +48,17 @@ class OpenAiApi(JsonApi):
     __slots__ = ("read",)
 
     def __init__(
-        self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False, moderates: bool = False
+        self,
+        operation: str,
+        path: bytes,
+        view: type[Struct],
+        read: frozenset[str],
+        *,
+        generates: bool = False,
+        moderates: bool = False,
+        aliases: tuple[bytes, ...] = (),
     ) -> None:
-        super().__init__(operation, (path,), view, KNOWN[operation], generates=generates, moderates=moderates)
+        super().__init__(operation, (path, *aliases), view, KNOWN[operation], generates=generates, moderates=moderates)
         self.read = read
 
     # --- requests
@@ -183,6 +192,25 @@ class ChatApi(OpenAiApi):
         return True
 
 
+class ChatCountApi(ChatApi):
+    """`POST /v1/chat/completions/input_tokens`: how many tokens the prompt of this chat has, by the engine's own tokenizer and template. It
+    costs a request and no tokens."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        OpenAiApi.__init__(self, "chat", b"/v1/chat/completions/input_tokens", ChatRequest, frozenset({"messages"}))
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        request.prompt_tokens = 0
+
+    def answer_schema(self, request: InferenceRequest) -> bytes | None:
+        return None
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        return Usage()
+
+
 class CompletionsApi(OpenAiApi):
     __slots__ = ()
 
@@ -207,8 +235,8 @@ class InputApi(OpenAiApi):
 
     __slots__ = ()
 
-    def __init__(self, operation: str, path: bytes, view: type[Struct]) -> None:
-        super().__init__(operation, path, view, frozenset({"input"}))
+    def __init__(self, operation: str, path: bytes, view: type[Struct], aliases: tuple[bytes, ...] = ()) -> None:
+        super().__init__(operation, path, view, frozenset({"input"}), aliases=aliases)
 
     def unreadable(self, request: InferenceRequest) -> str:
         return _token_ids(request.view.input)
@@ -221,13 +249,32 @@ class RerankApi(OpenAiApi):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__("rerank", b"/v1/rerank", RerankRequest, frozenset({"query", "documents"}))
+        super().__init__("rerank", b"/v1/rerank", RerankRequest, frozenset({"query", "documents"}), aliases=(b"/rerank", b"/v2/rerank"))
+
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
+        # One path for all engines: not all of them know all three.
+        return self.paths[0], super().target(request, name)[1]
 
     def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
         return RerankTexts(request, self.read, at_once)
 
     def opening(self, request: InferenceRequest) -> Any:
         return request.view.query
+
+
+class ScoreApi(OpenAiApi):
+    """Scores of pairs of texts, in vLLM's shape."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("score", b"/v1/score", ScoreRequest, frozenset({"text_1", "text_2"}), aliases=(b"/score",))
+
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
+        return self.paths[0], super().target(request, name)[1]
+
+    def opening(self, request: InferenceRequest) -> Any:
+        return request.view.text_1
 
 
 class ModerationApi(OpenAiApi):
@@ -275,10 +322,12 @@ class ModerationApi(OpenAiApi):
 
 APIS: Final[tuple[WireApi, ...]] = (
     ChatApi(),
+    ChatCountApi(),
     CompletionsApi(),
     InputApi("embeddings", b"/v1/embeddings", EmbeddingRequest),
     RerankApi(),
-    InputApi("classify", b"/v1/classify", ClassifyRequest),
+    ScoreApi(),
+    InputApi("classify", b"/v1/classify", ClassifyRequest, aliases=(b"/classify",)),
     ModerationApi(),
 )
 

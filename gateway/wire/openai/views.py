@@ -256,6 +256,21 @@ class RerankRequest(Inference, gc=False, kw_only=True):
             self.documents[i] = text if isinstance(document, str) else {**document, "text": text}
 
 
+class ScoreRequest(Inference, gc=False, kw_only=True):
+    """POST /v1/score in vLLM's shape: one text against one or many, or as many against as many."""
+
+    text_1: Text | Annotated[list[Text], Meta(min_length=1, max_length=2048)]
+    text_2: Text | Annotated[list[Text], Meta(min_length=1, max_length=2048)]
+
+    def texts(self) -> list[str]:
+        return [text for given in (self.text_1, self.text_2) for text in ([given] if isinstance(given, str) else given)]
+
+    def replace(self, texts: list[str]) -> None:
+        size = 1 if isinstance(self.text_1, str) else len(self.text_1)
+        self.text_1 = texts[0] if isinstance(self.text_1, str) else texts[:size]
+        self.text_2 = texts[size] if isinstance(self.text_2, str) else texts[size:]
+
+
 # --- answers
 
 

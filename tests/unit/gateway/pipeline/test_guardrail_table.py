@@ -25,6 +25,7 @@ from tests.unit.gateway.pipeline.world import DONE, JSON_HEAD, SSE_HEAD, USAGE, 
 
 CHAT, COMPLETIONS, EMBEDDINGS, RERANK = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/rerank"
 INFER = b"/v2/models/m/infer"
+SCORE, COUNT = b"/v1/score", b"/v1/chat/completions/input_tokens"
 MESSAGES = b"/v1/messages"
 PASSED = "messages passed"
 """Shapes of an engine that speaks Anthropic's API; for all others messages are translated."""
@@ -136,6 +137,10 @@ REQUESTS: dict[str, Callable[[str], Made]] = {
     "embeddings, list": lambda text: (EMBEDDINGS, dumps({"model": "m", "input": ["first", text]}), {}),
     "rerank, query": lambda text: (RERANK, dumps({"model": "m", "query": text, "documents": ["a"]}), {}),
     "rerank, documents": lambda text: (RERANK, dumps({"model": "m", "query": "q", "documents": ["a", text]}), {}),
+    "rerank, an alias": lambda text: (b"/v2/rerank", dumps({"model": "m", "query": "q", "documents": [{"text": text}]}), {}),
+    "score, the one": lambda text: (SCORE, dumps({"model": "m", "text_1": text, "text_2": ["a", "b"]}), {}),
+    "score, the many": lambda text: (SCORE, dumps({"model": "m", "text_1": "q", "text_2": ["a", text]}), {}),
+    "count of a chat": lambda text: (COUNT, chat(user(text)), {}),
     "OIP, JSON": lambda text: (INFER, dumps(tensor(text)), {}),
     "OIP, binary": lambda text: (INFER, *binary(text)),
 }
@@ -264,7 +269,7 @@ ANSWERS |= {
         "around the blocks": lambda text: said({"type": "text", "text": "ok"}, container={"id": text}, usage={"tier": text}),
     }.items()
 }
-NO_TEXT = {"embeddings": "an answer has numbers only"}
+NO_TEXT = {name: "an answer has numbers only" for name in ("embeddings", "score", "count of a chat")}
 
 
 @pytest.mark.parametrize("kind", MAKES)

@@ -17,6 +17,11 @@ from gateway.wire.table import APIS, OPERATIONS, find, identity_lines, is_infere
         (b"/v1/completions", True),
         (b"/v1/embeddings", True),
         (b"/v1/rerank", True),
+        (b"/rerank", True),
+        (b"/v2/rerank", True),
+        (b"/score", True),
+        (b"/classify", True),
+        (b"/v1/chat/completions/input_tokens", True),
         (b"/v1/classify", True),
         (b"/v1/messages", True),
         (b"/v1/messages/count_tokens", True),
@@ -43,7 +48,7 @@ def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
 
 
 def test_every_operation_has_its_own_place() -> None:
-    assert OPERATIONS == ("chat", "completions", "embeddings", "rerank", "classify", "moderations", "infer")
+    assert OPERATIONS == ("chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "infer")
     paths = [path for api in APIS for path in api.paths]
     assert len(set(paths)) == len(paths)
     assert all(find(path) is api for api in APIS for path in api.paths)
