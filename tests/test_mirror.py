@@ -273,6 +273,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/wire/oip/protobuf.py": ("tests/unit/gateway/wire/oip/test_messages.py", "protobuf"),
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
+    "gateway/wire/openai/generating.py": ("tests/e2e/test_every_api.py", "images_and_speech_pass"),
     "gateway/wire/openai/schemas.py": ("tests/e2e/test_json_schema.py", "response_format"),
     "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_passages.py", "texts"),
     "gateway/wire/passages.py": ("tests/unit/gateway/wire/anthropic/test_passages.py", "texts"),

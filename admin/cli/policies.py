@@ -88,7 +88,7 @@ def explain(
         str,
         typer.Option(
             "--operation",
-            help="chat, completions, embeddings, rerank, classify, moderations or infer.",
+            help="chat, completions, embeddings, rerank, score, classify, moderations, images, speech or infer.",
             autocompletion=completion.operations,
         ),
     ] = "chat",

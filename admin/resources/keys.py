@@ -39,7 +39,9 @@ from gateway.core.types import Principal, Priority
 from gateway.core.units import written
 
 State = Literal["active", "rotated", "expired", "revoked"]
-Operations = tuple[Literal["chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "infer"], ...]
+Operations = tuple[
+    Literal["chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "images", "speech", "infer"], ...
+]
 Names = Annotated[tuple[Tenant, ...], Meta(max_length=64)]
 Networks = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=256)]
 

@@ -45,6 +45,7 @@ class DataApplication:
         self._responses = responses.ResponsesEndpoint(plane)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
+            b"/v1/engines": self._engines,
             b"/livez": self._livez,
             b"/readyz": self._readyz,
             b"/health": self._readyz,
@@ -146,6 +147,13 @@ class DataApplication:
         if anthropic.VERSION in scope["state"]["headers"]:
             return 200, msgspec.json.encode(anthropic.model(shown, entry.spec.created)), _identity(scope)
         return 200, msgspec.json.encode(_model(entry, shown)), []
+
+    async def _engines(self, scope: Message) -> Response:
+        """The models, as OpenAI's first API lists them."""
+        status, body, extra = await self._models(scope)
+        listed = msgspec.json.decode(body)["data"]
+        data = [{"id": one["id"], "object": "engine", "owner": one.get("owned_by", ""), "ready": True} for one in listed]
+        return status, msgspec.json.encode({"object": "list", "data": data}), extra
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []

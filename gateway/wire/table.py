@@ -11,11 +11,14 @@ from gateway.core.wire import WireApi
 from gateway.wire.anthropic import api as anthropic
 from gateway.wire.oip import api as oip
 from gateway.wire.openai import api as openai
+from gateway.wire.openai import engines, generating
 from gateway.wire.responses import api as responses
 from gateway.wire.scan import MAX_NODES
 
 APIS: Final[tuple[WireApi, ...]] = (
     *openai.APIS,
+    *engines.APIS,
+    *generating.APIS,
     *anthropic.APIS,
     *responses.APIS,
     *oip.APIS,

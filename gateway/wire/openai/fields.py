@@ -62,6 +62,11 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
     "classify": names("model input user truncate_prompt_tokens truncation_side add_special_tokens activation softmax use_activation"),
     "moderations": names("model input user"),
     "score": names("model text_1 text_2 user truncate_prompt_tokens truncation_side encoding_format use_activation instruction"),
+    "images": names(
+        "model prompt n size quality response_format style user background moderation output_compression output_format stream",
+        "negative_prompt seed num_inference_steps guidance_scale",
+    ),
+    "speech": names("model input voice instructions response_format speed stream stream_format language task_type"),
     "rerank": names(
         "model query documents top_n return_documents max_chunks_per_doc max_tokens_per_doc rank_fields",
         "truncate_prompt_tokens truncation_side user instruction use_activation",
