@@ -112,7 +112,7 @@ class LlamaRuntime:
     def _build(self, model: Model, log: NativeLog) -> Engine:
         spec, options = self._spec, self._options
         size = self._context_size(model)
-        converser = _converser(model, options.template)
+        converser = _converser(model, options)
         self._pinned = [tokens for text in options.pinned if (tokens := converser.beginning(text)[:size])]
         cached = spec.slots if options.cached_lines is None else options.cached_lines
         most = MAX_SEQUENCES - len(self._pinned)
@@ -263,8 +263,8 @@ def metric_lines(values: Iterable[tuple[str, str, float]]) -> str:
     return "".join(f"# TYPE gatehouse_llamacpp_{name} {kind}\ngatehouse_llamacpp_{name} {value}\n" for name, kind, value in values)
 
 
-def _converser(model: Model, configured: str | None) -> Converser:
-    template = configured
+def _converser(model: Model, options: LlamaOptions) -> Converser:
+    template = configured = options.template
     if template is None:
         raw = llama_cpp.llama_model_chat_template(model.handle, None)
         template = raw.decode("utf-8", "replace") if raw else None
@@ -275,7 +275,7 @@ def _converser(model: Model, configured: str | None) -> Converser:
         configured is not None and compiled is not None and compiled.error is not None
     ):  # a broken template in the file only makes chats fail
         raise LoadError("load_failed", f"options.template is broken: {compiled.error}")
-    return Converser(model, compiled, bos)
+    return Converser(model, compiled, bos, options.format)
 
 
 def check_file(path: Path) -> tuple[Metadata, list[Path]]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engines.llamacpp.needs import Needs, adapted, find
 from engines.llamacpp.params import unsupported
 from engines.sidecar.shell import ApiError
 
@@ -21,7 +26,14 @@ MAX_PROMPT_CHARS = 16 * 1024 * 1024
 
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
     """The filter that chat templates expect: plain JSON, without jinja's HTML escapes."""
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, default=_plain, **options)
+
+
+def _plain(value: Any) -> Any:
+    """Jinja's filters and `items` give iterators."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _raise(message: object) -> NoReturn:
@@ -32,6 +44,24 @@ def _now(form: str) -> str:
     return datetime.datetime.now().strftime(form)
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's part for training (Hugging Face); in a prompt it is nothing but its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja's interface
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Kimi's templates collect messages in lists of their own. A request's messages are copies: what a template adds, it alone sees."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Also `append` and `pop` of lists."""
+        return (type(obj) is list and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
+
+
 class ChatTemplate:
     """A compiled template. `render` is thread-safe and takes time that grows with the messages: do not call it on the event loop.
 
@@ -39,8 +69,8 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        environment = _Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
         )  # fmt: skip
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise
@@ -48,10 +78,15 @@ class ChatTemplate:
         self.source = source
         self._special = {"bos_token": bos, "eos_token": eos}
         self.error: str | None = None
+        self._wanted: set[str] = set()
+        self.needs = Needs()
         try:
             self._template = environment.from_string(source)
+            self._wanted = jinja2.meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as exc:
             self.error = str(exc)
+        else:
+            self.needs = find(self._render)
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None,
@@ -60,20 +95,37 @@ class ChatTemplate:
         """The prompt for these messages. Raises ApiError 400 if the template refuses them or fails."""
         if self.error is not None:
             raise ApiError(400, f"the model's chat template is broken: {self.error}", param="messages", code="chat_template_failed")
-        values = {**(extra or {}), **self._special, "messages": messages, "tools": tools, "add_generation_prompt": generate}
-        parts = []
-        size = 0
         try:
-            for part in self._template.generate(values):
-                size += len(part)
-                if size > MAX_PROMPT_CHARS:
-                    raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
-                parts.append(part)
+            return self._render(adapted(messages, self.needs), tools, generate, extra)
         except ApiError:
             raise
         except Exception as exc:  # noqa: BLE001 - boundary: a template is a program of the model's author; it fails its request only
             raise ApiError(400, f"the chat template refused: {exc}", param="messages", code="chat_template_failed") from None
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, generate: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        if not tools:
+            tools = [] if self.needs.no_tools else tools
+        values = {
+            **(extra or {}), **self._special, "messages": messages, "tools": tools, "add_generation_prompt": generate, **self._old(tools)
+        }  # fmt: skip
+        parts = []
+        size = 0
+        for part in self._template.generate(values):
+            size += len(part)
+            if size > MAX_PROMPT_CHARS:
+                raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
+            parts.append(part)
         return "".join(parts)
+
+    def _old(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+        """Variables of templates (FireFunction) that are older than `tools`."""
+        values: dict[str, Any] = {}
+        if "functions" in self._wanted and "tools" not in self._wanted:
+            values = {"functions": json.dumps(list(tools or ()), indent=4, ensure_ascii=False), "datetime": _now("%b %d %Y %H:%M:%S GMT")}
+        return values
 
 
 def normalise(messages: Sequence[Mapping[str, Any]], template: str = "") -> list[dict[str, Any]]:

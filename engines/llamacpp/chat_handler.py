@@ -11,8 +11,9 @@ import msgspec
 
 from engines.llamacpp import responses
 from engines.llamacpp.engine import Engine, Prompted, build, discard
+from engines.llamacpp.formats.source import Part
 from engines.llamacpp.generation import Delta, Generation, collect
-from engines.llamacpp.output import Dialect, OutputParser, Part, single
+from engines.llamacpp.output import Dialect, OutputParser
 from engines.llamacpp.params import ChatRequest, check_common, parse, sampling_params
 from engines.llamacpp.responses import DONE, Envelope
 from engines.sidecar.shell import ApiError, Request, Response, Stream
@@ -21,11 +22,11 @@ from engines.sidecar.shell import ApiError, Request, Response, Stream
 class _Reader:
     """Reads one choice's text: parts, and whether calls were among them."""
 
-    __slots__ = ("_parallel", "_parser", "calls", "opened")
+    __slots__ = ("_parser", "_short", "calls", "opened")
 
     def __init__(self, dialect: Dialect, parallel: bool) -> None:
-        self._parser = OutputParser(dialect) if dialect.tools or dialect.reasoning is not None else None
-        self._parallel = parallel
+        self._parser = None if dialect.plain else OutputParser(dialect, parallel=parallel)
+        self._short = dialect.format is not None and dialect.format.ids == "short"
         self.calls = 0
         self.opened = False
 
@@ -33,10 +34,13 @@ class _Reader:
         """Parts of the next text."""
         if self._parser is None:
             return [Part("content", text)] if text else []
-        parts = self._parser.feed(text) + (self._parser.finish() if last else [])
-        if not self._parallel:
-            parts = single(parts, self.calls)
-        return parts
+        return self._parser.feed(text) + (self._parser.finish() if last else [])
+
+    def call(self, part: Part) -> dict[str, Any]:
+        """The beginning of a call, as OpenAI writes it."""
+        self.calls += 1
+        ident = part.ident or (uuid.uuid4().hex[:9] if self._short else f"call_{uuid.uuid4().hex[:24]}")
+        return {"id": ident, "type": "function", "function": {"name": part.name, "arguments": ""}}
 
     def finish(self, reason: str | None) -> str | None:
         """OpenAI's finish reason."""
@@ -122,15 +126,12 @@ class ChatHandler:
         return Response(envelope.whole(choices, responses.usage(generation)))
 
 
-def _call(part: Part) -> dict[str, Any]:
-    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
-
-
 def _news(part: Part, reader: _Reader) -> dict[str, Any]:
-    """A part as a chunk's `delta`. A call comes whole, in one chunk."""
+    """A part as a chunk's `delta`."""
     if part.kind == "call":
-        reader.calls += 1
-        return {"tool_calls": [{"index": reader.calls - 1, **_call(part)}]}
+        return {"tool_calls": [{"index": reader.calls, **reader.call(part)}]}
+    if part.kind == "arguments":
+        return {"tool_calls": [{"index": reader.calls - 1, "function": {"arguments": part.text}}]}
     return {"reasoning_content" if part.kind == "reasoning" else "content": part.text}
 
 
@@ -138,8 +139,12 @@ def _message(parts: list[Part], reader: _Reader) -> dict[str, Any]:
     """Parts as a whole message."""
     content = "".join(part.text for part in parts if part.kind == "content")
     reasoning = "".join(part.text for part in parts if part.kind == "reasoning")
-    calls = [_call(part) for part in parts if part.kind == "call"]
-    reader.calls += len(calls)
+    calls: list[dict[str, Any]] = []
+    for part in parts:
+        if part.kind == "call":
+            calls.append(reader.call(part))
+        elif part.kind == "arguments":
+            calls[-1]["function"]["arguments"] += part.text
     message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
     if reasoning:
         message["reasoning_content"] = reasoning

@@ -9,9 +9,11 @@ from typing import Any
 
 from engines.llamacpp import schema, tools
 from engines.llamacpp.chat import ChatTemplate, normalise
+from engines.llamacpp.formats.base import Choice, Format
+from engines.llamacpp.formats.table import BY_NAME, GENERIC, REASONING_TAGS, format_of
 from engines.llamacpp.gbnf import Check
 from engines.llamacpp.native import Model
-from engines.llamacpp.output import REASONING_TAGS, Dialect
+from engines.llamacpp.output import Dialect
 from engines.llamacpp.params import ChatRequest, Common, unsupported
 from engines.sidecar.shell import ApiError
 
@@ -32,16 +34,16 @@ class Conversation:
 class Converser:
     """Prepares chat requests for one model. Thread-safe; takes time that grows with the messages."""
 
-    def __init__(self, model: Model, template: ChatTemplate | None, bos: str) -> None:
+    def __init__(self, model: Model, template: ChatTemplate | None, bos: str, form: str | None = None) -> None:
         self._model = model
         self._template = template
         self._bos = bos
         source = template.source if template is not None else ""
-        self._family = tools.family_of(source)
+        self._format = BY_NAME[form] if form is not None else format_of(source)
         controls = [text for text in model.control_texts() if text]
         held = [*controls, _OPEN, _CLOSE]  # these two as well: in a client's text they are not placeholders
         self._control = re.compile("|".join(sorted(map(re.escape, held), key=len, reverse=True))) if controls else None
-        self.markers = _markers(model)
+        self.markers = _markers(model, self._format)
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
         self._reasoning = next((tags for tags in REASONING_TAGS if tags[1] in source or tags[1] in visible), None)
 
@@ -53,20 +55,22 @@ class Converser:
         choice = tools.choose(tools.declared(body.tools), body.tool_choice)
         parallel = body.parallel_tool_calls is not False
         messages = normalise(body.messages, template.source)
-        generic = bool(choice.tools) and self._family == "generic"
+        generic = bool(choice.tools) and self._format is GENERIC
         shown: Sequence[Mapping[str, Any]] | None = None
         if generic:
             messages = tools.generic_system(messages, choice)
         elif choice.tools:
             names = {tool.name for tool in choice.tools}
             shown = [tool for tool in body.tools or () if tool["function"]["name"] in names]
+        if self._format.ids == "short":
+            messages = tools.short_ids(messages)
         texts: list[str] = []
         extra = self._protect(self._extra(body), texts)
         text = template.render(self._protect(messages, texts), tools=self._protect(shown, texts), extra=extra)
-        names_allowed = frozenset(tool.name for tool in choice.tools)
-        inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0])
+        allowed = {tool.name: tool.parameters for tool in choice.tools}
+        inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0].rstrip())
         constrained = choice.required or generic
-        dialect = Dialect(self._family if names_allowed else None, names_allowed, self._reasoning, inside and not constrained)
+        dialect = Dialect(self._format, allowed, self._reasoning, inside and not constrained)
         grammar = self._grammar(body, choice, constrained, parallel, check)
         return Conversation(self._tokens(text, texts), grammar, dialect, parallel)
 
@@ -86,11 +90,11 @@ class Converser:
             extra["reasoning_effort"] = body.reasoning_effort
         return extra
 
-    def _grammar(self, body: ChatRequest, choice: tools.Choice, constrained: bool, parallel: bool, check: Check) -> str | None:
+    def _grammar(self, body: ChatRequest, choice: Choice, constrained: bool, parallel: bool, check: Check) -> str | None:
         own = grammar_of(body, check)
         if choice.tools and own is not None:
             raise unsupported("tools", "they cannot be combined with response_format or grammar")
-        return tools.call_grammar(self._family, choice, parallel=parallel, check=check) if constrained else own
+        return tools.call_grammar(self._format, choice, parallel=parallel, check=check) if constrained else own
 
     def _protect(self, value: Any, texts: list[str]) -> Any:
         """The value with the text of every control token in its strings replaced: a client's text is never a control token."""
@@ -159,11 +163,11 @@ def _only(value: Mapping[str, Any] | None, known: set[str], where: str) -> None:
             raise unsupported(f"{where}.{key[:64]}", f"it has {', '.join(sorted(known))}")
 
 
-def _markers(model: Model) -> dict[int, bytes]:
+def _markers(model: Model, form: Format) -> dict[int, bytes]:
     """Control tokens that carry structure (calls, reasoning) and their text, which plain detokenizing would drop."""
-    texts = ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", *(tag for pair in REASONING_TAGS for tag in pair)]
+    texts = {*form.markers, *(tag for pair in REASONING_TAGS for tag in pair)}
     markers = {}
-    for text in texts:
+    for text in sorted(texts):
         tokens = model.tokenize(text, add_special=False, parse_special=True)
         if len(tokens) == 1 and model.special_piece(tokens[0]).decode("utf-8", "replace") == text:
             markers[tokens[0]] = text.encode()

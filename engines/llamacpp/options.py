@@ -13,6 +13,12 @@ from gateway.core.specs import Seconds, Spec
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
+Format = Literal[
+    "harmony", "gemma", "kimi", "deepseek", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4", "minimax", "command_r", "qwen_coder",
+    "seed_oss", "glm", "mistral", "hermes", "tool_calls", "nemotron", "granite", "gigachat", "llama3", "generic",
+]  # fmt: skip
+"""The names of `engines.llamacpp.formats.table`; a test holds them equal."""
+
 
 class Defaults(Spec, frozen=True):
     """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` differ."""
@@ -47,6 +53,8 @@ class LlamaOptions(ShellOptions, frozen=True):
     sampling: Defaults | None = None
     template: str | None = None
     """A chat template (jinja) instead of the file's own."""
+    format: Format | None = None
+    """How the model writes calls and reasoning; default: as its template tells."""
     pinned: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     """System prompts whose KV is computed at the start and never forgotten."""
     embeddings: bool | None = None

@@ -1,53 +1,25 @@
-"""Tool calling: what the client declared, how the model's family writes a call, and the grammar that makes it do so.
+"""Tool calling: what the client declared, what of it may be called, and the grammar that makes a model call.
 
-The chat template tells the family: Hermes and Qwen (`<tool_call>`), Mistral (`[TOOL_CALLS]`), Llama 3 (bare JSON with `parameters`). For a
-template without tools, the system message describes them and a grammar holds the model to a JSON object, either `tool_calls` or
-`response`.
+How a model writes calls is its format's business (:mod:`engines.llamacpp.formats`). For a template without tools, the system message
+describes them and a grammar holds the model to a JSON object, either `tool_calls` or `response`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from engines.llamacpp.formats.base import Choice, Format, Tool
 from engines.llamacpp.gbnf import Check, refusal
-from engines.llamacpp.output import Family
-from engines.llamacpp.schema import Grammar, SchemaError, check_grammar, literal
+from engines.llamacpp.schema import Grammar, SchemaError, check_grammar
 from engines.sidecar.shell import ApiError
 
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A function the model may call; `parameters` is a JSON Schema."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """`tool_choice`: which tools may be called, and whether one must be."""
-
-    tools: tuple[Tool, ...]
-    required: bool
-
-
-def family_of(template: str) -> Family:
-    """The family of a chat template, by how it writes calls."""
-    if "<tool_call>" in template:
-        return "hermes"
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<|python_tag|>" in template or ("ipython" in template and "parameters" in template):
-        return "llama3"
-    return "generic"
+_SHORT = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def declared(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
@@ -90,9 +62,13 @@ def choose(tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None) -> C
     return Choice(chosen, True)
 
 
-def call_grammar(family: Family, choice: Choice, *, parallel: bool, check: Check = refusal) -> str:
+def call_grammar(form: Format, choice: Choice, *, parallel: bool, check: Check = refusal) -> str:
     """The grammar of a message that consists of calls. Raises ApiError 400 for parameters that it cannot express."""
-    text = _call_grammar(family, choice, parallel)
+    grammar = Grammar()
+    try:
+        text = grammar.text(form.write(grammar, choice, parallel))
+    except SchemaError as exc:
+        raise ApiError(400, str(exc), param="tools", code="unsupported_schema") from None
     try:
         check_grammar(text, check)
     except SchemaError as exc:
@@ -100,42 +76,22 @@ def call_grammar(family: Family, choice: Choice, *, parallel: bool, check: Check
     return text
 
 
-def _call_grammar(family: Family, choice: Choice, parallel: bool) -> str:
-    grammar = Grammar()
-    grammar.primitive("space")
-    key = "parameters" if family == "llama3" else "arguments"
-    calls = []
-    for tool in choice.tools:
-        arguments = _arguments(grammar, tool)
-        calls.append(f'"{{" space "\\"name\\"" space ":" space {literal(json.dumps(tool.name))} space "," space '
-                     f'"\\"{key}\\"" space ":" space {arguments} "}}" space')  # fmt: skip
-    call = grammar.add(" | ".join(calls))
-    if family == "hermes":
-        one = grammar.add(f'"<tool_call>" space {call} "</tool_call>"')
-        return grammar.text(f"{one} (space {one})*" if parallel else one)
-    if family == "mistral":
-        more = f' ("," space {call})*' if parallel else ""
-        return grammar.text(f'"[TOOL_CALLS]" space "[" space {call}{more} "]"')
-    if family == "llama3":
-        return grammar.text(f'{call} (";" space {call})*' if parallel else call)
-    return grammar.text(_generic(grammar, call, choice.required, parallel))
+def short_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with call ids of nine letters and digits: others are replaced, each always by the same one."""
+    result = []
+    for message in messages:
+        changed = dict(message)
+        if isinstance(message.get("tool_call_id"), str):
+            changed["tool_call_id"] = short_id(message["tool_call_id"])
+        if message.get("tool_calls"):
+            changed["tool_calls"] = [{**call, "id": short_id(str(call.get("id") or at))} for at, call in enumerate(message["tool_calls"])]
+        result.append(changed)
+    return result
 
 
-def _generic(grammar: Grammar, call: str, required: bool, parallel: bool) -> str:
-    more = f' ("," space {call})*' if parallel else ""
-    calls = grammar.add(f'"{{" space "\\"tool_calls\\"" space ":" space "[" space {call}{more} "]" space "}}" space')
-    if required:
-        return calls
-    answer = grammar.add(f'"{{" space "\\"response\\"" space ":" space {grammar.primitive("string")} "}}" space')
-    return f"{calls} | {answer}"
-
-
-def _arguments(grammar: Grammar, tool: Tool) -> str:
-    try:
-        return grammar.schema({"type": "object", **tool.parameters})
-    except SchemaError as exc:
-        message = f"the parameters of {tool.name} cannot be expressed by a grammar: {exc}"
-        raise ApiError(400, message, param="tools", code="unsupported_schema") from None
+def short_id(ident: str) -> str:
+    """An id of nine letters and digits: itself if it is one."""
+    return ident if _SHORT.fullmatch(ident) else hashlib.sha256(ident.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def generic_system(messages: Sequence[Mapping[str, Any]], choice: Choice) -> list[dict[str, Any]]:
@@ -145,10 +101,14 @@ def generic_system(messages: Sequence[Mapping[str, Any]], choice: Choice) -> lis
         lines.append(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False))
     lines.append('Answer with a JSON object: {"tool_calls": [{"name": ..., "arguments": {...}}]} to call, {"response": "..."} to answer.')
     described = "\n".join(lines)
-    result = []
-    for message in messages:
+    result: list[dict[str, Any]] = []
+    for at, message in enumerate(messages):
         if message["role"] == "tool":
-            result.append({"role": "user", "content": f"Result of the function call: {message['content']}"})
+            told = f"Result of the function call: {message['content']}"
+            if at and messages[at - 1]["role"] == "tool":
+                result[-1]["content"] += f"\n{told}"  # some templates want user and assistant in turn
+            else:
+                result.append({"role": "user", "content": told})
         elif message.get("tool_calls"):
             calls = [call["function"] for call in message["tool_calls"]]
             result.append({"role": "assistant", "content": json.dumps({"tool_calls": calls}, ensure_ascii=False)})

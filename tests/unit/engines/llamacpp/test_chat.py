@@ -31,7 +31,7 @@ def test_a_template_gets_what_templates_expect() -> None:
     "source",
     [
         "{{ raise_exception('roles must alternate') }}", "{{ undefined.attribute }}", "{{ 1 / 0 }}", "{% for", "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}", "{% for i in range(10**9) %}x{% endfor %}", "{{ 'x' * (2 * 10**7) }}",
+        "{{ messages.clear() }}", "{% for i in range(10**9) %}x{% endfor %}", "{{ 'x' * (2 * 10**7) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )  # fmt: skip
@@ -92,3 +92,11 @@ def test_what_clients_send_back_of_an_answer_is_taken_and_so_is_what_the_templat
     answer = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "reasoning_content": "r", "name": "n"}
     assert normalise([answer])[0]["content"] == "x"
     assert normalise([{"role": "user", "content": "x", "prefix": True}], "{% if message.prefix %}")[0]["prefix"] is True
+
+
+def test_templates_written_for_training_and_those_that_collect_lists_render() -> None:
+    source = "{% set l = [] %}{% for m in messages %}{{ l.append(m.content) or '' }}{% endfor %}{% generation %}{{ l | join }}{% endgeneration %}"  # noqa: E501
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    assert template(source).render(messages) == "ab"
+    template("{{ messages.append(1) or '' }}").render(messages)
+    assert len(messages) == 2  # what a template adds, it alone sees

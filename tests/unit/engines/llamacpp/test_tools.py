@@ -1,10 +1,13 @@
 """Tools are declared, chosen and turned into grammars."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from engines.llamacpp.tools import Choice, Tool, call_grammar, choose, declared, family_of, generic_system
+from engines.llamacpp.formats.base import Choice, Tool
+from engines.llamacpp.formats.table import BY_NAME, FORMATS, format_of
+from engines.llamacpp.options import Format
+from engines.llamacpp.tools import call_grammar, choose, declared, generic_system, short_ids
 from engines.sidecar.shell import ApiError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -20,11 +23,29 @@ def refused(action: Any) -> ApiError:
 
 
 @pytest.mark.parametrize(
-    ("template", "family"),
-    [("... <tool_call> ...", "hermes"), ("[AVAILABLE_TOOLS] [TOOL_CALLS]", "mistral"), ("<|python_tag|>", "llama3"), ("plain", "generic")],
-)
-def test_the_family_is_told_by_the_template(template: str, family: str) -> None:
-    assert family_of(template) == family
+    ("template", "name"),
+    [
+        ("... <tool_call> ...", "hermes"), ("[AVAILABLE_TOOLS] [TOOL_CALLS]", "mistral"), ("<|python_tag|>", "llama3"), ("plain", "generic"),  # noqa: E501
+        ("<tool_call> <function= <parameter=", "qwen_coder"), ("<tool_call> <arg_key>", "glm"), ("<|start|> <|channel|> <|message|>", "harmony"),  # noqa: E501
+        ("<|tool_call>call: <tool_call|>", "gemma"), ("<|tool_calls_section_begin|>", "kimi"), ("<minimax:tool_call>", "minimax"),
+        ("<|START_ACTION|>", "command_r"), ("'｜DSML｜'", "deepseek_v4"), ("'｜DSML｜' function_calls", "deepseek_v3_2"),
+    ],
+)  # fmt: skip
+def test_the_format_is_told_by_the_template(template: str, name: str) -> None:
+    assert format_of(template).name == name
+
+
+def test_the_option_names_the_formats_of_the_table() -> None:
+    assert sorted(get_args(Format)) == sorted(BY_NAME) and len(BY_NAME) == len(FORMATS)
+
+
+def test_ids_that_a_template_refuses_are_replaced_alike() -> None:
+    call = {"id": "call_1", "function": {"name": "f"}}
+    made = short_ids(
+        [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1"}, {"tool_call_id": "abcdefgh9"}]
+    )
+    assert made[0]["tool_calls"][0]["id"] == made[1]["tool_call_id"] != "call_1" and len(made[1]["tool_call_id"]) == 9
+    assert made[2]["tool_call_id"] == "abcdefgh9"
 
 
 @pytest.mark.parametrize(
@@ -55,17 +76,18 @@ def test_choices() -> None:
     assert refused(lambda: choose((), "required")).param == "tool_choice"
 
 
-@pytest.mark.parametrize("family", ["hermes", "mistral", "llama3", "generic"])
-def test_each_family_has_a_grammar(family: Any) -> None:
-    text = call_grammar(family, Choice(declared([WEATHER, TIME]), True), parallel=True)
-    assert text.startswith("root ::= ") and '"\\"weather\\""' in text
-    marks = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "parameters", "generic": "tool_calls"}
-    assert marks[family] in text
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+@pytest.mark.parametrize("parallel", [False, True])
+def test_each_format_has_a_grammar(name: str, parallel: bool) -> None:
+    text = call_grammar(BY_NAME[name], Choice(declared([WEATHER, TIME]), True), parallel=parallel)
+    assert text.startswith("root ::= ") and "weather" in text
+    marks = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "parameters", "generic": "tool_calls", "gemma": "call:weather"}
+    assert marks.get(name, "") in text
 
 
 def test_parameters_that_a_grammar_cannot_express_are_an_error() -> None:
     tool = Tool("f", "", {"properties": {"x": {"type": "string", "pattern": "a"}}})
-    assert refused(lambda: call_grammar("hermes", Choice((tool,), True), parallel=False)).code == "unsupported_schema"
+    assert refused(lambda: call_grammar(BY_NAME["hermes"], Choice((tool,), True), parallel=False)).code == "unsupported_schema"
 
 
 def test_the_generic_way_describes_tools_and_flattens_earlier_calls() -> None:
