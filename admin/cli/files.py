@@ -1,15 +1,18 @@
-"""`gatehouse models add`, `models files`, `models remove`, `models uploads`: model files on the gateway's machine."""
+"""`gatehouse models add`, `models pull`, `models files`, `models remove`, `models uploads`: model files on the gateway's machine."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import httpx
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from admin.cli import archive, completion, upload
-from admin.cli.client import LONG, Client, name
+from admin.cli import archive, completion, pull, upload
+from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
 from gateway.core.errors import RequestError
@@ -38,6 +41,39 @@ def add(
     with session.client() as client:
         answers = [_add(session, client, wanted, parcel, sha256, replace, dry_run) for wanted, parcel in todo]
     session.out.one(_people(answers[-1]) if session.out.for_people and not dry_run else answers[-1])
+
+
+@connected
+def pull_model(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="hf://ORG/REPO/FILE[@REVISION], ollama://NAME[:TAG] or https://...")],
+    as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
+    sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Downloads a model file to this machine and sends it to the gateway, which checks it. Both continue where they were interrupted."""
+    origin = pull.origin(source, os.environ)
+    if sha256 is not None:
+        if origin.sha256 not in (None, sha256.lower()):
+            raise CommandError(f"{source}: the registry names the sha256 {origin.sha256}, not {sha256.lower()}")
+        origin = changed(origin, sha256=sha256.lower())
+    wanted = _checked(as_name or origin.name, "file")
+    with session.client() as client:
+        if not replace and not dry_run and upload.present(client, wanted) is not None and origin.sha256 is None:
+            raise CommandError(f"{wanted} already exists on the gateway; give another name with --name, or --replace")
+        with _progress(session) as progress:
+            task = progress.add_task(f"download {wanted}", total=None)
+            file = pull.fetch(origin, pull.folder(os.environ), lambda have, total: progress.update(task, completed=have, total=total))
+        try:
+            answer = _add(session, client, wanted, archive.of_file(file), origin.sha256, replace, dry_run)
+        except ApiError as error:
+            if error.status == httpx.codes.UNPROCESSABLE_ENTITY:
+                file.unlink()  # it is no model: another try would not make it one
+            raise
+    if not dry_run:
+        file.unlink()
+    session.out.one(_people(answer) if session.out.for_people and not dry_run else answer)
 
 
 def _parcels(source: Path, as_name: str | None) -> list[tuple[str, archive.Parcel]]:
@@ -186,5 +222,5 @@ def short(count: int) -> str:
 
 def extend(group: typer.Typer) -> None:
     """Adds the commands to `gatehouse models`."""
-    for command, run in (("add", add), ("files", files), ("remove", remove), ("uploads", uploads)):
+    for command, run in (("add", add), ("pull", pull_model), ("files", files), ("remove", remove), ("uploads", uploads)):
         group.command(command)(run)
