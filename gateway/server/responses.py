@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from time import time
 from typing import Any, Final
 from urllib.parse import unquote
@@ -11,6 +10,7 @@ import msgspec
 
 from gateway.core.errors import GatehouseError, NotFound, RequestError
 from gateway.core.types import InferenceRequest, OutcomeRecord, Peer, Principal, Usage
+from gateway.core.waiting import WAITS, Signal, as_future
 from gateway.core.wire import WireApi
 from gateway.pipeline.conversations import wanted
 from gateway.pipeline.exchange import outcome_of
@@ -57,8 +57,8 @@ class ResponsesEndpoint:
         """Takes one request from the caller's limits."""
         one = InferenceRequest(_OPERATION, path, "", {}, None)
         reservation: Any = self._plane.current().limiter.reserve(principal, one)
-        if isinstance(reservation, Awaitable):
-            reservation = await reservation
+        if isinstance(reservation, WAITS):
+            reservation = await (as_future(reservation) if isinstance(reservation, Signal) else reservation)
         if reservation is not None:
             reservation.settle(Usage())
 

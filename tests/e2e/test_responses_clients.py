@@ -43,8 +43,10 @@ def keeping(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, spea
         models=[{"name": "m1", "pool": ["speaks"]}, {"name": "m2", "pool": ["chats"]}, {"name": "m3", "pool": ["speaks"]}],
         guardrails=[pii],
         responses=KEPT,
+        limits=[{"name": "few", "match": {"key": "guesser"}, "requests": {"rate": 3, "per": "1h"}}],
     )
     static = config["identity"]["api_keys"]["static"]
+    static.append({"id": "guesser", "key": "guesser" + KEY, "tenant": "acme", "models": ["*"]})
     static.append({"id": "second", "key": "second" + KEY, "tenant": "acme", "models": ["*"]})
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as running:
         yield running
@@ -154,6 +156,13 @@ def test_an_answer_is_its_callers_alone(keeping: Gatehouse) -> None:
         assert client.responses.retrieve(mine).output_text == FIRST.upper()
     found = until(lambda: [one for one in keeping.audit() if one.get("detail", {}).get("does") == "erase"] or None, what="records")
     assert {(one["status"], one.get("code")) for one in found} >= {(404, "response_not_found")}
+
+
+def test_guessing_is_limited(keeping: Gatehouse) -> None:
+    with keeping.client("guesser" + KEY) as client:
+        found = [client.get(f"/v1/responses/resp_{number:048x}").status_code for number in range(5)]
+        asked = client.post("/v1/responses", json={"model": "m1", "input": "x", "previous_response_id": "resp_1"})
+    assert found == [404, 404, 404, 429, 429] and asked.status_code == 429
 
 
 def test_guardrails_read_what_was_kept(keeping: Gatehouse, speaking: ResponsesEngine) -> None:
