@@ -178,15 +178,34 @@ ensure_compiler() {
     install_packages build-essential patch
 }
 
+# told_of_build PID DIRECTORY: says how far Ninja has come in this build directory, and about how long it will take, until the directory or
+# the process PID is gone.
+told_of_build() {
+    local owner="$1" directory="$2" all="" made began=$SECONDS told=$SECONDS left
+    while kill -0 "$owner" 2>/dev/null && { [ -z "$all" ] || [ -d "$directory" ]; }; do
+        sleep 1
+        if [ -z "$all" ] && [ -e "$directory/.ninja_log" ]; then
+            all="$(grep -c '^build .*\.o: ' "$directory/build.ninja")" began=$SECONDS
+        fi
+        if [ -z "$all" ] || [ $((SECONDS - told)) -lt "${GATEHOUSE_TELL:-15}" ]; then continue; fi
+        made="$(grep -c '\.o[[:space:]]' "$directory/.ninja_log" 2>/dev/null)" || continue
+        if [ "$made" -gt 0 ] && [ "$made" -lt "$all" ]; then
+            left=$(((SECONDS - began) * (all - made) / made))
+            say "  $((100 * made / all)) %, about $((left / 60)) min $((left % 60)) s left"
+        fi
+        told=$SECONDS
+    done
+}
+
 # build_llama DIRECTORY: builds the wheel from the hash-checked source, under hash-checked tools, into DIRECTORY, all or nothing.
 build_llama() {
-    local target="$1" work change started=$SECONDS
+    local target="$1" work change started=$SECONDS owner=$BASHPID
     ensure_compiler
     work="$(mktemp -d "$CACHE/wheels/.build.XXXXXX")"
     # The trap's text is expanded now: `work` is gone when it runs.
     # shellcheck disable=SC2064
     trap "rm -rf -- '$work'" EXIT
-    say "building llama-cpp-python, once (3 to 4 minutes on 2 cores): $(llama_cmake_args)"
+    say "building llama-cpp-python, once (two to three minutes on 2 cores): $(llama_cmake_args)"
     "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
     "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
         --only-binary :all: -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
@@ -198,10 +217,11 @@ build_llama() {
     for change in "${LLAMA_PATCHES[@]}"; do
         patch -d "$work/source" -p1 --fuzz=0 -s <"$change" || die "$change does not fit the source of llama-cpp-python"
     done
+    told_of_build "$owner" "$work/build" &
     # Without pip's cache: it would hand out a wheel that was built with other flags.
     PATH="$work/tools/bin:$PATH" CMAKE_ARGS="$(llama_cmake_args)" CMAKE_BUILD_PARALLEL_LEVEL="$(getconf _NPROCESSORS_ONLN)" \
         "$work/tools/bin/python" -m pip wheel -qq --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps \
-        "$work/source" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
+        --config-settings build-dir="$work/build" "$work/source" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
     mv -- "$work/wheel" "$target" || die "could not move the wheel to $target"
     rm -rf -- "$work"
     trap - EXIT

@@ -246,6 +246,17 @@ def test_the_build_of_llama_has_the_instruction_sets_that_this_cpu_has_all_of(tm
     assert "-DGGML_NATIVE=OFF" in other and "AVX" not in other
 
 
+def test_a_build_tells_how_far_it_is_and_ends_with_its_directory(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    build.mkdir()
+    (build / "build.ninja").write_text("build a.o: c a.c\nbuild b.o: c b.c\nbuild lib.so: link a.o b.o\n")
+    (build / ".ninja_log").write_text("# ninja log v7\n0\t10\t1\ta.o\t0\n")
+    told = f"told_of_build $$ {build} 2>{tmp_path}/told & until grep -q %, {tmp_path}/told; do sleep 0.05; done; rm -r {build}; wait"
+    done = shell(told, tmp_path, GATEHOUSE_TELL="0")
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"  50 %, about \d+ min \d+ s left\n", (tmp_path / "told").read_text())
+
+
 def test_a_build_that_fails_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     program(tmp_path / "venv/bin/python", "exit 1")
     done = shell('install_llama "$CACHE/wheels/key"', tmp_path)
