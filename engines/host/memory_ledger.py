@@ -13,7 +13,7 @@ from typing import Any
 
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, host_free
-from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
+from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache
 from engines.runtimes import RUNTIMES, Declared, FileSizes, RuntimeRow
 from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
@@ -118,6 +118,7 @@ def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | N
     options = spec.options
     context, slots, batch = spec.context, spec.start_slots, options.get("batch")
     micro_batch = min(512, batch) if isinstance(batch, int) else 512
+    metadata = with_cache(metadata, options.get("cache_type_k"), options.get("cache_type_v"))
     embeds = options.get("embeddings")
     if metadata.pooling > 0 if embeds is None else embeds:  # its memory holds one micro-batch, whatever the slots (llamacpp.app)
         context = micro_batch = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)

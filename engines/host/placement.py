@@ -8,11 +8,12 @@ in the sidecar's `options`; the same plan is what health shows. A model that doe
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +25,8 @@ MARGIN = 0.05
 DEVICE_OVERHEAD = 256 * 1024 * 1024
 """A GPU context and its libraries' workspaces."""
 INSPECT_SECONDS = 20.0
+CACHE_SHARES: Final[dict[str, float]] = {"f16": 1.0, "q8_0": 34 / 64, "q4_0": 18 / 64}
+"""The KV memory with values of these types against 16 bits a value (llama.cpp: blocks of 32 values and a scale)."""
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -107,6 +110,16 @@ def need(metadata: Metadata, layers: int, *, cells: int, micro_batch: int, seque
     if layers or output:
         device += buffer + DEVICE_OVERHEAD
     return Need(layers + output, device, host)
+
+
+def with_cache(metadata: Metadata, *kinds: object) -> Metadata:
+    """The metadata with the KV memory that these types of keys and values take (None: 16 bits); where they differ, the larger counts."""
+    share = max((CACHE_SHARES.get(kind, 1.0) if isinstance(kind, str) else 1.0 for kind in kinds), default=1.0)
+    return (
+        metadata
+        if share == 1
+        else msgspec.structs.replace(metadata, kv_per_token=tuple(math.ceil(size * share) for size in metadata.kv_per_token))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
-from engines.llamacpp.options import Defaults, LlamaOptions
+from engines.llamacpp.options import CACHE_BYTES, Defaults, LlamaOptions
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
@@ -94,10 +94,14 @@ class LlamaRuntime:
         spec = self._spec
         share = 0.0 if self._gpu_layers(metadata) > metadata.layers else 1 - self._gpu_layers(metadata) / (metadata.layers + 1)
         cells = min(spec.context, metadata.context) * spec.slots
-        wanted = int(share * (metadata.weights + cells * sum(metadata.kv_per_token)))
+        wanted = int(share * (metadata.weights + cells * sum(metadata.kv_per_token) * self._kv_share()))
         free = available_memory()
         if free is not None and wanted > free:
             raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
+
+    def _kv_share(self) -> float:
+        """The KV memory's size against 16 bits a value."""
+        return max(CACHE_BYTES[self._options.cache_type_k], CACHE_BYTES[self._options.cache_type_v]) / CACHE_BYTES["f16"]
 
     def _gpu_layers(self, metadata: Metadata) -> int:
         """Layers on the device; the output counts as one more."""
@@ -123,7 +127,7 @@ class LlamaRuntime:
         cells = size * spec.slots + sum(map(len, self._pinned))
         self._context = Context(
             model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch), threads=threads,
-            threads_batch=threads, flash=_FLASH[options.flash_attention],
+            threads_batch=threads, flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v),
         )  # fmt: skip
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines,
@@ -232,7 +236,7 @@ class LlamaRuntime:
         return {
             "architecture": data.architecture, "quantisation": data.quantisation, "parameters": data.parameters,
             "layers": data.layers + 1, "device_layers": self._gpu_layers(data), "weights_bytes": data.weights,
-            "kv_bytes_per_token": sum(data.kv_per_token), "split": list(self._options.tensor_split),
+            "kv_bytes_per_token": int(sum(data.kv_per_token) * self._kv_share()), "split": list(self._options.tensor_split),
         }  # fmt: skip
 
     def metrics(self) -> str:

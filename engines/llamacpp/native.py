@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 _LOG_LEVEL_ERROR = 4
 _LOG_KEEP = 20
+_CACHE_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
 
 
 class NativeError(Exception):
@@ -205,6 +206,7 @@ class Context:
     def __init__(
         self, model: Model, log: NativeLog, *, cells: int, sequences: int, batch: int, micro_batch: int, threads: int, threads_batch: int,
         embeddings: bool = False, pooling: int = -1, unified: bool = True, flash: int = -1,
+        cache_types: tuple[str, str] = ("f16", "f16"),
     ) -> None:  # fmt: skip
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = cells
@@ -218,6 +220,7 @@ class Context:
         params.embeddings = embeddings
         params.pooling_type = pooling
         params.swa_full = True
+        params.type_k, params.type_v = (_CACHE_TYPES[kind] for kind in cache_types)
         params.no_perf = True
         log.last()
         self._model = model

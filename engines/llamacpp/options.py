@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,10 @@ Format = Literal[
     "seed_oss", "glm", "mistral", "hermes", "tool_calls", "nemotron", "granite", "gigachat", "llama3", "generic",
 ]  # fmt: skip
 """The names of `engines.llamacpp.formats.table`; a test holds them equal."""
+
+CacheType = Literal["f16", "q8_0", "q4_0"]
+CACHE_BYTES: Final[dict[str, float]] = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Bytes of one value in the KV memory: llama.cpp's blocks hold 32 values and a scale."""
 
 
 class Defaults(Spec, frozen=True):
@@ -59,5 +63,9 @@ class LlamaOptions(ShellOptions, frozen=True):
     """System prompts whose KV is computed at the start and never forgotten."""
     embeddings: bool | None = None
     """Serve `/v1/embeddings` instead of text; default: if the file names a pooling."""
+    cache_type_k: CacheType = "f16"
+    """How keys are kept in the KV memory."""
+    cache_type_v: CacheType = "f16"
+    """How values are kept in the KV memory; other than f16 only with flash attention."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from loadtests.llamacpp.random_gguf import metadata, write, write_parts
+from loadtests.llamacpp.random_gguf import Shape, metadata, write, write_parts
 from tests.integration.llamacpp.process import DEADLINE, SHAPE, Sidecar
 
 
@@ -68,6 +68,18 @@ def test_memory_is_checked_before_loading(start: Callable[..., Sidecar], models:
     sidecar = start("wide.gguf", context=2**22, slots=64)
     assert sidecar.wait("failed")["reason_code"] == "insufficient_memory"
     assert sidecar.error("/v1/completions", 507, prompt="x")["code"] == "insufficient_memory"
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_the_kv_memory_may_hold_fewer_bits(start: Callable[..., Sidecar], models: Path, kind: str) -> None:
+    write(models / "wider.gguf", Shape(width=128, heads=2), scale=1.0)  # a head's width must be a multiple of 32
+    small = start("wider.gguf", options={"cache_type_k": kind, "cache_type_v": kind})
+    report = small.wait("ready", "failed")
+    assert report["state"] == "ready", report
+    whole = 2 * 2 * 2 * (64 + 64)  # layers, heads of keys and values, bytes of a value at 16 bits
+    assert report["placement"]["kv_bytes_per_token"] == int(whole * {"q8_0": 34 / 64, "q4_0": 18 / 64}[kind])
+    answer = small.openai.completions.create(model="m", prompt="hello " * 20, max_tokens=8, temperature=0)
+    assert answer.usage is not None and answer.usage.completion_tokens == 8
 
 
 def test_more_slots_than_llama_cpp_has_sequences_are_refused(start: Callable[..., Sidecar]) -> None:

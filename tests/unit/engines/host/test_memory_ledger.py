@@ -56,6 +56,15 @@ class TestPromises:
         made = await ledger.reserve("a", self.spec(slots=64, options={"embeddings": True}), "cpu")
         assert made is not None and made.kv_bytes == 512 * 1024 * 10
 
+    async def test_the_kv_memory_is_planned_by_its_types(self) -> None:
+        ledger = self.ledger(lambda device: None)
+        sizes = []
+        for options in ({}, {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, {"cache_type_k": "q4_0", "cache_type_v": "q8_0"}):
+            made = await ledger.reserve("a", self.spec(options=options), "cpu")
+            assert made is not None
+            sizes.append(made.kv_bytes)
+        assert sizes[1] / sizes[0] == sizes[2] / sizes[0] == 34 / 64
+
     async def test_an_onnx_model_is_only_measured(self) -> None:
         assert await self.ledger(lambda device: None).reserve("a", self.spec(runtime="onnx"), "cpu") is None
 
