@@ -22,9 +22,9 @@ from admin.cli.session import Session, connected
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.errors import GatehouseError
 
-SearchOffline = Callable[[Path, AuditSearch, bool], list[dict[str, Any]]]
-"""(directory, what is wanted, with the lines) to the entries: gateway.app.offline, handed in by the composition root. Raises OSError, or an
-error whose text says what is wrong."""
+SearchOffline = Callable[[Path, AuditSearch, bool], tuple[list[dict[str, Any]], int]]
+"""(directory, what is wanted, with the lines) to the entries, and to how many encrypted ones were not searched: gateway.app.offline,
+handed in by the composition root. Raises OSError, or an error whose text says what is wrong."""
 COLUMNS: Final = ("time", "tenant", "principal", "user", "operation", "model", "outcome", "code", "rule", "event", "target", "request_id")
 MOST: Final = 100_000
 
@@ -84,7 +84,7 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         texts = {name: text for name, text in given.items() if text is not None}
         if directory is not None:
             asked = msgspec.convert({**texts, **times, "principal": of_key, "limit": limit}, AuditSearch)
-            found, whole = _offline(search_offline, directory, asked, records), True
+            found, whole = _offline(session, search_offline, directory, asked, records)
         else:
             wanted = {**texts, **times, **({} if of_key is None else {"key": of_key}), **({"records": "true"} if records else {})}
             clients: list[Callable[[], Client]] = [session.client, *(partial(session.client_of, url) for url in also or ())]
@@ -106,13 +106,20 @@ def _of_all(session: Session, clients: list[Callable[[], Client]], wanted: dict[
     return found, not failures
 
 
-def _offline(search: SearchOffline, directory: Path, asked: AuditSearch, records: bool) -> list[dict[str, Any]]:
+def _offline(
+    session: Session, search: SearchOffline, directory: Path, asked: AuditSearch, records: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """What is in the directory, and whether all of it could be searched; tells what could not."""
     try:
-        return search(directory, asked, records)
+        found, unsearched = search(directory, asked, records)
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
         raise CommandError(error.message) from None
+    if unsearched:
+        said = f"the search is incomplete: {unsearched} requests and events are encrypted as a whole and may fit, too"
+        session.out.remark(f"{said}; ask the gateway, which has their keys, or search by request, tenant, outcome, event and time alone")
+    return found, not unsearched
 
 
 @connected

@@ -19,7 +19,7 @@ from gateway.audit.index import FILE as INDEX
 from gateway.audit.index import Index
 from gateway.audit.indexer import Indexer
 from gateway.audit.lines import lines_at
-from gateway.audit.opened_index import search_opened
+from gateway.audit.opened_index import search_opened, unsearched
 from gateway.audit.opening import CLOSED
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.sinks.file import list_segments
@@ -98,8 +98,9 @@ def verify_audit_log(
     return verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress).as_dict()
 
 
-def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
-    """Searches a log in its directory, with an index that is made for this question. Raises OSError, AuditSearchTooLong."""
+def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], int]:
+    """Searches a log in its directory, with an index that is made for this question. The entries; and how many are encrypted, so that it
+    cannot be told whether they are wanted. Raises OSError, AuditSearchTooLong."""
     if not list_segments(directory):
         raise FileNotFoundError(ENOENT, "there is no audit log here", str(directory))
     with TemporaryDirectory(prefix="gatehouse-") as place:
@@ -116,4 +117,4 @@ def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> l
                 entry["records"] = lines_at(directory, entry["writer"], places)
             entry["time"] = rfc3339(entry["time"])
             del entry["id"]
-        return found
+        return found, unsearched(path, asked, OFFLINE_SECONDS)

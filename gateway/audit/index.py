@@ -219,6 +219,15 @@ def search(path: Path, asked: AuditSearch, seconds: float = SECONDS, *, sealed: 
         return [_shown(db, row) for row in rows.fetchall()]
 
 
+def count_sealed(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> int:
+    """How many entries that are encrypted as a whole would be wanted. Raises as `search`."""
+    with closing(reading(path, seconds)) as db, too_long():
+        where, values = _conditions(db, asked)
+        if where is None:
+            return 0
+        return int(db.execute(f"SELECT count(*) FROM entries WHERE sealed = 1 AND {where}", values).fetchone()[0])
+
+
 @contextmanager
 def too_long() -> Iterator[None]:
     """Raises AuditSearchTooLong for a question that was ended because its time is over."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from gateway.audit.entries import NUMBERS, Entry, entries_of
-from gateway.audit.index import SECONDS, Index, reading, search
+from gateway.audit.index import SECONDS, Index, count_sealed, reading, search
 from gateway.audit.lines import LinesAt
 from gateway.audit.opening import SEALED, Opener
 from gateway.audit.record import MAX_LINE
@@ -47,12 +47,23 @@ _BLOCK: Final = 256
 def search_opened(path: Path, asked: AuditSearch, directory: Path, opener: Opener, seconds: float = SECONDS) -> list[dict[str, Any]]:
     """As gateway.audit.index.search, with the records in `directory` opened. Raises GatehouseError where their keys cannot be had now."""
     found = search(path, asked, seconds)
-    conditions = {name: getattr(asked, name) for name in _HIDDEN if getattr(asked, name) is not None}
+    conditions = _hidden(asked)
     with closing(LinesAt(directory, opener)) as lines:
         if conditions:
             found = _merged(found, _matching(path, asked, conditions, lines, seconds), asked.limit)
         shown = [_completed(entry, lines) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
     return [{name: value for name, value in entry.items() if name not in ("sealed", "-opened")} for entry in shown]
+
+
+def unsearched(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> int:
+    """How many encrypted entries whoever has no keys cannot hold against what is asked: they fit as far as they are in the clear."""
+    conditions = _hidden(asked)
+    return count_sealed(path, replace(asked, **dict.fromkeys(conditions)), seconds) if conditions else 0
+
+
+def _hidden(asked: AuditSearch) -> dict[str, str]:
+    """What is asked of texts that are not in the clear."""
+    return {name: text for name in _HIDDEN if (text := getattr(asked, name)) is not None}
 
 
 def _matching(path: Path, asked: AuditSearch, conditions: dict[str, str], lines: LinesAt, seconds: float) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from gateway.audit import holds as holding
 from gateway.audit.holds import FILE, Holds, concerns
 from gateway.core.clock import FakeClock
+from tests.unit.gateway.audit.keys import Vault
 
 
 def test_a_hold_lasts_until_it_is_released(tmp_path: Path) -> None:
@@ -42,3 +44,26 @@ def test_a_tenants_records_are_found_at_every_place(log_bench: Any, make: Any, m
         monkeypatch.setattr(holding, "_BLOCK", block)
         assert concerns(log_bench.segment(), frozenset({tenant}))
         assert not concerns(log_bench.segment(), frozenset({"nobody", "acm"})) and not concerns(log_bench.segment(), frozenset())
+
+
+@pytest.mark.parametrize("tenant", ["acme", "größe", 'with "quotes"'])
+async def test_a_tenants_records_are_found_without_keys_where_whole_records_are_encrypted(bench: Any, make: Any, tenant: str) -> None:
+    """Also where the tenant's key could not be had, and in the outcome of a request that had no intent."""
+    vault = Vault()
+    vault.away = {"away"}
+    await vault.sealer.begin()
+
+    def write() -> None:
+        writer = bench.writer()
+        writer.cover, writer.opener = vault.sealer, vault.opener
+        writer.open()
+        writer.write([make.intent("a", tenant="other"), make.intent("b", tenant=tenant, user="lovelace")])
+        writer.write([make.outcome("c", tenant="denied", peer="10.0.0.1"), make.intent("d", tenant="away")])
+        writer.close()
+
+    await asyncio.to_thread(write)
+    data = bench.segment().read_bytes()
+    assert b"lovelace" not in data and data.count(b',"sealed":{') == 4 and b'"withheld":true' in data
+    for held in (tenant, "denied", "away"):
+        assert concerns(bench.segment(), frozenset({held}))
+    assert not concerns(bench.segment(), frozenset({"nobody"}))

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.app.main import app
 from gateway.audit import opened_index
 from gateway.audit.index import Index
 from gateway.audit.indexer import Indexer
-from gateway.audit.opened_index import search_opened, summary_opened
+from gateway.audit.opened_index import search_opened, summary_opened, unsearched
 from gateway.audit.opening import CLOSED
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.errors import AuditSearchTooLong
@@ -87,6 +89,27 @@ async def test_without_keys_what_is_in_the_clear_is_found_still(found: Any) -> N
     assert search_opened(path, AuditSearch(user="lovelace"), bench.directory, CLOSED) == []
     (one,) = search_opened(path, AuditSearch(request_id="s1"), bench.directory, CLOSED)
     assert one["tenant"] == "acme" and one["outcome"] == "ok" and "user" not in one
+
+
+async def test_whoever_has_no_keys_is_told_how_much_was_not_searched(found: Any) -> None:
+    _, path, _ = found
+    assert unsearched(path, AuditSearch(user="lovelace")) == 8  # six requests, one without an intent, one event
+    assert unsearched(path, AuditSearch(user="lovelace", tenant="umbra")) == 2
+    assert unsearched(path, AuditSearch(actor="*", kind="event")) == 1
+    assert unsearched(path, AuditSearch(user="lovelace", request_id="s2")) == 1
+    assert unsearched(path, AuditSearch(user="lovelace", tenants=frozenset({"umbra"}))) == 2
+    clear = AuditSearch(tenant="acme", outcome="ok", kind="request", since=0.0), AuditSearch(request_id="s1"), AuditSearch()
+    assert [unsearched(path, asked) for asked in clear] == [0, 0, 0], "what is in the clear finds all"
+    assert unsearched(path, AuditSearch(user="lovelace", tenant="nobody")) == 0
+
+
+@pytest.mark.parametrize(("asked", "code", "count"), [(("--user", "lovelace"), 1, 8), (("--tenant", "acme"), 0, 0)])
+async def test_the_command_without_keys_tells_it_too(found: Any, asked: tuple[str, ...], code: int, count: int) -> None:
+    command = ["audit", "search", "--dir", str(found[0].directory), *asked, "--output", "json"]
+    done = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert done.exit_code == code, done.output
+    assert (f"{count} requests and events are encrypted as a whole" in done.stderr) is bool(code)
+    assert ("s1" in done.stdout) is not bool(code)
 
 
 async def test_a_search_opens_so_many_records_and_no_more(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
