@@ -303,7 +303,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "policies/guardrails/recognition/guardrail.py": ("tests/unit/policies/guardrails/pii/test_guardrail.py", "judged_alike"),
     "policies/guardrails/secrets/context.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "JWT"),
     "policies/guardrails/secrets/providers.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "samples"),
-    "policies/guardrails/secrets/randomness.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "CLEAN"),
     "policies/guardrails/tool_conditions.py": ("tests/unit/policies/guardrails/test_tool_calls.py", "tool_conditions"),
 }
 # What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).

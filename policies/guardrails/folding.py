@@ -102,6 +102,11 @@ def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
     """
     if text.isascii():
         return text, 0 if text else before, False
+    if before + len(text) <= MAX_HIDDEN or (not HIDDEN_RUN.search(text) and (not before or not IGNORABLE.match(text))):
+        end = size = len(text)
+        while end and IGNORABLE.match(text, end - 1):
+            end -= 1
+        return text, size - end + (0 if end else before), False
     cut = False
     pieces = []
     position = 0

@@ -47,7 +47,9 @@ def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
     actions = dict(settings.entities) or dict.fromkeys(known, "mask")
     for entity, action in actions.items():
         if entity in ("person", "location"):
-            raise ValueError(f"entities.{entity}: names and places have no pattern; a classifier that finds them does not exist here yet")
+            raise ValueError(
+                f"entities.{entity}: names and places have no pattern; a guardrail of type entities finds them with a classifier"
+            )
         if entity not in known:
             raise ValueError(f"entities.{entity}: there is no such entity; known: {', '.join(known)}")
         if action not in ACTIONS:

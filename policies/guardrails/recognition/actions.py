@@ -18,16 +18,26 @@ LABEL: Final = "label"
 """The action that lets an entity pass and gives the request the guardrail's label."""
 PSEUDONYM: Final = "pseudonym"
 """The action that a value is put back into the answer after; in an answer it is `mask`."""
+UNBOUNDED: Final = 1 << 62
 _HASH_DIGITS: Final = 16
 
 
 class Actions:
     """By entity. key: for the keyed hashes. allowed: texts that are never acted on; one that begins with * stands for all that end with the
-    rest of it. what: what entities are, for people."""
+    rest of it. what: what entities are, for people. most: entities in the texts of one request, or in one text of a stream; what has more
+    is refused."""
 
     def __init__(
-        self, name: str, finder: Finder, actions: Mapping[str, str], key: bytes, allowed: Iterable[str] = (), what: str = "personal data"
+        self,
+        name: str,
+        finder: Finder,
+        actions: Mapping[str, str],
+        key: bytes,
+        allowed: Iterable[str] = (),
+        what: str = "personal data",
+        most: int = UNBOUNDED,
     ) -> None:
+        self.most = most
         self.name, self.finder, self._what = name, finder, what
         self._actions, self._key = dict(actions), key
         self._masks = {entity: f"[{entity.upper()}]" for entity in actions}
@@ -54,6 +64,10 @@ class Actions:
     def labels(self, found: Iterable[str]) -> bool:
         """Whether one of these entities gives the request the guardrail's label."""
         return any(self._actions[entity] == LABEL for entity in found)
+
+    def too_many(self) -> GuardrailViolation:
+        """What refuses a text with more than `most` entities."""
+        return GuardrailViolation(f"The text contains more {self._what} than may pass at once: {self.most} are the most.", code=self.name)
 
     def nesting(self) -> Nesting | None:
         """What follows the JSON in a text, where a replacement depends on it."""

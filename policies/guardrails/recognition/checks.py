@@ -7,19 +7,8 @@ from typing import Final
 
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
 _SEPARATORS: Final = {ord(sign): None for sign in " .-/()+"}
-_VERHOEFF: Final = (
-    "0123456789",
-    "1234067895",
-    "2340178956",
-    "3401289567",
-    "4012395678",
-    "5987604321",
-    "6598710432",
-    "7659821043",
-    "8765932104",
-    "9876543210",
-)
-_PERMUTED: Final = ("0123456789", "1576283094", "5803796142", "8916043527", "9453126870", "4286573901", "2793806415", "7046913258")
+_VERHOEFF: Final = b"0123456789123406789523401789563401289567401239567859876043216598710432765982104387659321049876543210"
+_PERMUTED: Final = b"01234567891576283094580379614289160435279453126870428657390127938064157046913258"
 
 
 class Whole:
@@ -74,9 +63,10 @@ def number(digits: str, begin: int, end: int) -> int:
 
 def verhoeff(digits: str) -> bool:
     """The dihedral check of J. Verhoeff, 1969, with the check digit last."""
-    check = 0
-    for place, digit in enumerate(reversed(digits)):
-        check = int(_VERHOEFF[check][int(_PERMUTED[place % 8][int(digit)])])
+    data, check, row = digits.encode("ascii"), 0, 0
+    for place in range(len(data) - 1, -1, -1):
+        check = _VERHOEFF[10 * check + _PERMUTED[row + data[place] - 48] - 48] - 48
+        row = row + 10 if row < 70 else 0
     return check == 0
 
 

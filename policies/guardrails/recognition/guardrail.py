@@ -54,7 +54,7 @@ class EntityGuardrail:
         passed: list[str] = []
         found: set[str] = set()
         findings: list[Finding] = []
-        done = 0
+        done = count = 0
         try:
             for number, text in enumerate(texts):
                 done += len(text) + _EACH
@@ -62,7 +62,10 @@ class EntityGuardrail:
                     yield
                     done = 0
                 suspect = yield from self._suspect(text)
-                passed.append((yield from self._followed(text, number, found, findings)) if suspect else text)
+                after = text
+                if suspect:
+                    after, count = yield from self._followed(text, number, found, findings, count)
+                passed.append(after)
         except GuardrailViolation as error:
             return Verdict("block", self.name, error.message, (), tuple(findings))
         reason = self._actions.reason(found)
@@ -87,9 +90,9 @@ class EntityGuardrail:
             before = data[-overlap:]
         return False
 
-    def _followed(self, text: str, number: int, found: set[str], findings: list[Finding]) -> Steps[str]:
-        """The text after the actions. Raises GuardrailViolation."""
-        matcher = self.stream()
+    def _followed(self, text: str, number: int, found: set[str], findings: list[Finding], count: int) -> Steps[tuple[str, int]]:
+        """The text after the actions, and how many entities there were up to its end; count: before it. Raises GuardrailViolation."""
+        matcher = EntityStream(self._actions, count)
         pieces = []
         try:
             for start in range(0, len(text), _FOLLOWED):
@@ -103,7 +106,7 @@ class EntityGuardrail:
                     finding.text = number
                     findings.append(finding)
         found |= matcher.found
-        return "".join(pieces)
+        return "".join(pieces), matcher.count
 
 
 def key_for(given: Secret | None, actions: Mapping[str, str]) -> bytes:

@@ -118,8 +118,13 @@ def places(text: str) -> list[int]:
     if counts.count("\x01") == len(text):
         return list(range(len(text) + 1))
     found: list[int] = []
-    for place in range(len(text)):
-        for _ in range(ord(counts[place])):
+    data = counts.encode("latin-1")
+    for place in range(len(data)):
+        count = data[place]
+        if count == 1:
             found.append(place)
+        else:
+            for _ in range(count):
+                found.append(place)
     found.append(len(text))
     return found

@@ -98,12 +98,14 @@ class EntityStream:
         "_nesting",
         "_place",
         "_region",
+        "count",
         "findings",
         "found",
         "verdict",
     )
 
-    def __init__(self, actions: Actions) -> None:
+    def __init__(self, actions: Actions, count: int = 0) -> None:
+        """count: entities that were found in the texts before, for the bound on all of them."""
         self._actions = actions
         self._before = ""  # the last folded characters that were released
         self._before_data = b""
@@ -116,6 +118,7 @@ class EntityStream:
         self._nesting = actions.nesting()
         self.found: set[str] = set()
         self.findings: list[Finding] = []
+        self.count = count
         self.verdict = ANNOTATE
 
     @property
@@ -229,6 +232,9 @@ class EntityStream:
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(Finding(match.entity, self._place, self._place + len(value), value))
         self.found.add(match.entity)
+        self.count += 1
+        if self.count > self._actions.most:
+            raise self._actions.too_many()
         replacement = self._actions.replacement(match.entity, folded, value if whole else None, self._depth)
         if replacement is None:
             return None

@@ -19,6 +19,8 @@ from policies.guardrails.secrets import providers
 
 ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "label", "allow")
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (*providers.RECOGNISERS, *in_context.RECOGNISERS)
+MOST: Final = 1000
+"""Secrets in one request. Each costs some microseconds: a text of nothing else would hold up all other requests."""
 ENTITIES: Final = tuple(dict.fromkeys(one.entity for one in RECOGNISERS))
 
 
@@ -44,5 +46,5 @@ def build(settings: SecretsSettings, context: Context) -> EntityGuardrail:
     actions = {**dict.fromkeys(ENTITIES, settings.action), **settings.entities}
     acting = {entity: action for entity, action in actions.items() if action != "allow"}
     finder = Finder([one for one in RECOGNISERS if one.entity in acting])
-    acts = Actions(context.name, finder, acting, key_for(settings.hash_key, acting), settings.allow, "secrets")
+    acts = Actions(context.name, finder, acting, key_for(settings.hash_key, acting), settings.allow, "secrets", MOST)
     return entity_guardrail(acts, settings.pseudonyms)

@@ -17,6 +17,7 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Verdict
+from policies.guardrails.secrets.guardrail import MOST
 from tests.unit.policies.guardrails.secrets.samples import CLEAN, samples
 
 SAMPLES = list(samples(1))
@@ -193,3 +194,22 @@ def test_a_jwt_is_found_whole_where_what_a_word_announces_would_end_inside_of_it
         assert check(f"{before}{jwt} behind").texts == (wanted,)
         text = f"{before}{jwt} behind"
         assert streamed(*[text[place : place + 7] for place in range(0, len(text), 7)]) == streamed(*text) == wanted
+
+
+@pytest.mark.parametrize("action", ["mask", "annotate"])
+def test_more_secrets_than_a_request_may_have_are_refused(action: str) -> None:
+    guard = made(action=action)
+    one = "password=Tr0ub4dor&3x "
+
+    def verdict(texts: list[str]) -> Verdict:
+        found = guard.check(texts)
+        return found if isinstance(found, Verdict) else at_once(found)
+
+    assert verdict([one * MOST]).action == ("rewrite" if action == "mask" else "annotate")
+    assert verdict([one * (MOST // 2), one * (MOST // 2 + 1)]).action == "block"
+    assert verdict([one] * MOST + ["nothing", one]).action == "block"
+    stream = guard.stream()
+    assert stream is not None
+    stream.feed(one * MOST)
+    with pytest.raises(GuardrailViolation, match="1000 are the most"):
+        stream.feed(one)
