@@ -33,7 +33,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 
 
 def test_every_runtime_is_held_to_this_contract() -> None:
-    assert set(MODELS) == {row.name for row in RUNTIMES}
+    """`command` runs servers of others, which have no model here: tests/e2e/test_command.py holds it to the same."""
+    assert {*MODELS, "command"} == {row.name for row in RUNTIMES}
 
 
 @pytest.fixture(params=MODELS)

@@ -55,8 +55,14 @@ def ask(gatehouse: Gatehouse, id: str, key: str = KEY, model: str = "m1") -> htt
 
 
 def got(gatehouse: Gatehouse, path: str) -> Any:
-    with adminapi.admin(gatehouse, key=OPS) as client:
+    """The answer, once the log has been indexed."""
+
+    def indexed() -> Any:
         response = client.get(path)
+        return None if response.status_code == 503 and response.json()["code"] == "audit_indexing" else response
+
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        response = until(indexed, what="the index")
     assert response.status_code == 200, response.text
     return response
 

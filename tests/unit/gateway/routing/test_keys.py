@@ -19,7 +19,7 @@ APIS: dict[str, WireApi] = {
     "messages": openai.ChatApi(),
     "prompt": openai.CompletionsApi(),
     "query": openai.RerankApi(),
-    "input": openai.APIS[2],
+    "input": next(api for api in openai.APIS if api.operation == "embeddings"),
 }
 CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
