@@ -96,6 +96,10 @@ class Prefilter(Protocol):
         """Whether every guardrail that is `triggered` allows the texts for certain. False says nothing."""
         ...
 
+    def clear_json(self, values: Sequence[bytes]) -> bool:
+        """The same for every string that stands in some JSON values."""
+        ...
+
 
 class ModelEntry:
     """One public model, ready to serve, with everything that the pipeline needs.

@@ -316,6 +316,10 @@ class WireApi:
         """The request's texts for the guardrails. Raises RequestError if they cannot be read."""
         raise NotImplementedError
 
+    def strings(self, request: InferenceRequest) -> list[Raw] | None:
+        """JSON values in which each of `texts` stands as one string; None where one may be made of several, or is elsewhere."""
+        return None
+
     def texts_steps(self, request: InferenceRequest) -> Steps[RequestTexts]:
         """The same for a large request, with a pause after every few milliseconds."""
         yield

@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, GuardrailViolation
 from gateway.core.wire import Path, WholeAnswer
+from gateway.wire.openai.views import PlainAnswer
 
 Place: TypeAlias = tuple[Path, Any, Any]
 
@@ -212,6 +213,11 @@ class OpenAiAnswer(WholeAnswer):
 
     def __init__(self, body: bytes, generates: bool) -> None:
         super().__init__(body)
+        self._document: dict[str, Any] | None = None
+        texts = plain_texts(body) if generates else None
+        if texts is not None:
+            self.texts = texts
+            return
         try:
             document = msgspec.json.decode(body) if generates else _without_numbers(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -227,12 +233,32 @@ class OpenAiAnswer(WholeAnswer):
             raise EngineError("The engine's answer has no list of choices.")
         if trim(document, lists=not generates):
             self.body = msgspec.json.encode(document)
-        self._document: dict[str, Any] = document
+        self._document = document
         self.texts = answer_texts(document)
 
     def replaced(self, texts: Sequence[str]) -> bytes:
-        replace_answer_texts(self._document, list(texts))
-        return msgspec.json.encode(self._document)
+        document = self._document
+        if document is None:
+            document = self._document = msgspec.json.decode(self.body)
+        assert document is not None
+        replace_answer_texts(document, list(texts))
+        return msgspec.json.encode(document)
+
+
+def plain_texts(body: bytes) -> list[str] | None:
+    """The texts of an answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by
+    field."""
+    try:
+        answer = _PLAIN.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
+        if name is not None and not is_name(name):
+            return None
+    return [choice.message.content for choice in answer.choices]
+
+
+_PLAIN: Final = msgspec.json.Decoder(PlainAnswer)
 
 
 def answer_texts(document: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from gateway.wire.json_api import ENCODER, FIELDS, JsonApi
 from gateway.wire.openai import calls, replay, schemas
 from gateway.wire.openai.answers import OpenAiAnswer
 from gateway.wire.openai.fields import KNOWN
-from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
+from gateway.wire.openai.passages import SILENT, ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import in_order, in_order_steps, settle_unknown
 from gateway.wire.openai.usage import finish_in
@@ -162,6 +162,12 @@ class ChatApi(OpenAiApi):
 
     def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
         return ChatTexts(request, self.read, at_once)
+
+    def strings(self, request: InferenceRequest) -> list[Raw] | None:
+        for message in request.view.messages:
+            if message.content.__class__ is list:  # its parts are read together
+                return None
+        return [value for name, value in request.fields.items() if name not in SILENT]
 
     def tools(self, request: InferenceRequest) -> list[str]:
         found: list[str] = []

@@ -19,7 +19,7 @@ from gateway.wire.openai.fields import MEDIA
 from gateway.wire.openai.media import CONTENT, is_media
 from gateway.wire.openai.views import Message
 
-_SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
+SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
 """Fields that never reach a model."""
 _STRUCTURE: Final = frozenset(
     [
@@ -126,7 +126,7 @@ class OpenAiTexts(RequestTexts):
         yield from self._read_own_fields()
         read = self._read
         for name, raw in self._request.fields.items():
-            if name not in read and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
+            if name not in read and name not in SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
                 self._decoded[name] = plain(raw, name)
                 yield
                 self._read_item(self._decoded, name)

@@ -6,7 +6,7 @@ Everything else passes through untouched.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
@@ -294,6 +294,50 @@ class UsageView(Struct, gc=False):
 
 class AnswerView(Struct, gc=False):
     usage: UsageView | None = None
+
+
+class _PlainPromptDetails(PromptDetails, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class _PlainCompletionDetails(CompletionDetails, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class PlainUsage(Struct, gc=False, forbid_unknown_fields=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _PlainPromptDetails | None = None
+    completion_tokens_details: _PlainCompletionDetails | None = None
+
+
+class PlainMessage(Struct, gc=False, forbid_unknown_fields=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    reasoning_content: None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+class PlainChoice(Struct, gc=False, forbid_unknown_fields=True):
+    message: PlainMessage
+    index: int = 0
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+class PlainAnswer(Struct, gc=False, forbid_unknown_fields=True):
+    """A chat's answer with one text a choice, and nothing that guardrails would remove. Most answers are of this form."""
+
+    choices: list[PlainChoice]
+    id: str | None = None
+    object: Literal["chat.completion"] | None = None
+    created: int | None = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    usage: PlainUsage | None = None
 
 
 class Delta(Struct, gc=False):

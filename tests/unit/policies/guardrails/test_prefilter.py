@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,43 @@ def test_what_is_cleared_is_allowed(texts: list[str]) -> None:
 def test_no_text_of_ascii_is_cleared_that_is_not_allowed(text: str) -> None:
     if FILTER.clear([text]):
         assert allowed([text])
+
+
+@given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join), min_size=1, max_size=3), st.booleans())
+def test_json_is_cleared_only_if_its_texts_would_be_allowed(texts: list[str], escaped: bool) -> None:
+    values = [json.dumps({"role": "user", text: [text]}, ensure_ascii=escaped).encode() for text in texts]
+    if FILTER.clear_json(values):
+        assert allowed(texts)
+
+
+@given(st.text(st.characters(max_codepoint=0x7F), max_size=60))
+def test_no_json_of_ascii_is_cleared_whose_text_is_not_allowed(text: str) -> None:
+    if FILTER.clear_json([json.dumps(text).encode()]):
+        assert allowed([text])
+
+
+@pytest.mark.parametrize("text", ["a plain text", "two\nlines", 'it says "so"', '"', "\n"])
+def test_json_of_prose_is_cleared(text: str) -> None:
+    usual = Prefilter([guardrail.trigger for guardrail in (pii.build(pii.PiiSettings(), HERE), *GUARDRAILS[1:])])
+    assert usual.clear_json([json.dumps([{"role": "user", "content": text}]).encode(), b"100"])
+
+
+@pytest.mark.parametrize(
+    "text", ["a red falcon", "red\nfalcon", "red \t falcon", "caf\u00e9", "a\\b", "\\n", "\\\\", "\x01", "/bob@example.com", "a" * MOST]
+)
+def test_json_with_what_it_cannot_judge_is_not_cleared(text: str) -> None:
+    assert not FILTER.clear_json([json.dumps({"content": text}).encode()])
+    assert not FILTER.clear_json([b'"a"', json.dumps(text).encode()])
+
+
+def test_what_stands_in_two_values_is_not_read_together() -> None:
+    usual = Prefilter([GUARDRAILS[2].trigger, "zzz"])
+    assert usual.clear_json([b"[100,200]", b'"red"', b'"falcon"'])
+
+
+@pytest.mark.parametrize("data", [b'"red falcon"', b'"a \x01 b \\" c"', b'"bob\\u0040example.com"', b'"a\\/b"', b'"a\\tb"'])
+def test_escapes_but_the_usual_two_are_left_to_the_guardrails(data: bytes) -> None:
+    assert not FILTER.clear_json([data])
 
 
 def test_no_sample_with_an_entity_is_cleared() -> None:

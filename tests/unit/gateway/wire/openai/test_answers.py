@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
-from gateway.wire.openai.answers import OpenAiAnswer, answer_texts, is_json, replace_answer_texts
+from gateway.wire.openai.answers import OpenAiAnswer, answer_texts, is_json, plain_texts, replace_answer_texts, trim
 
 
 def answer() -> dict[str, Any]:
@@ -99,3 +102,115 @@ def test_vectors_hold_no_texts(data: Any, texts: list[str]) -> None:
     found = OpenAiAnswer(json.dumps({"object": "list", "data": data}).encode(), False)
     assert found.texts == texts
     assert json.loads(found.replaced([text.upper() for text in texts]))["object"] == "list"
+
+
+# --- answers of the plain form
+
+
+def read_field_by_field(body: bytes) -> tuple[list[str], bool] | None:
+    """The texts and whether something is to be removed, as they are found without the plain form; None for what cannot be read."""
+    try:
+        document = msgspec.json.decode(body)
+        removed = trim(document, lists=False)
+        return answer_texts(document), removed
+    except (msgspec.DecodeError, UnicodeDecodeError, EngineError, AttributeError):
+        return None
+
+
+NAMES = ("stop", "length", "assistant", "user", "chat.completion", "a name", "x" * 130, "", "m1", "text with spaces")
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 2**70), st.floats(allow_nan=False), st.sampled_from(NAMES), st.text(max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(NAMES), inner, max_size=2)),
+    max_leaves=4,
+)
+MESSAGE = ("content", "role", "refusal", "reasoning_content", "tool_calls", "reasoning", "index")
+CHOICE = ("message", "index", "logprobs", "finish_reason", "text", "delta")
+AROUND = ("choices", "id", "object", "created", "model", "system_fingerprint", "service_tier", "usage", "error", "prompt_logprobs")
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "cost", "completion_tokens_details")
+USUAL: dict[str, st.SearchStrategy[Any]] = {
+    "content": st.text(max_size=12),
+    "role": st.just("assistant"),
+    "refusal": st.none(),
+    "tool_calls": st.just([]),
+    "finish_reason": st.sampled_from(("stop", "length", None)),
+    "logprobs": st.none(),
+    "created": st.integers(0, 2**40),
+    "prompt_tokens": st.integers(0, 99),
+    "prompt_tokens_details": st.dictionaries(st.sampled_from(("cached_tokens", "audio_tokens", "note")), st.integers(0, 9)),
+    "object": st.just("chat.completion"),
+    "id": st.sampled_from(("chatcmpl-1", "a name", "x" * 130)),
+}
+
+
+@st.composite
+def objects(draw: st.DrawFn, names: tuple[str, ...], own: dict[str, st.SearchStrategy[str]]) -> str:
+    """An object of JSON, in which a name may stand twice. own: of some names what is usual there, written already."""
+    parts = []
+    for name in draw(st.lists(st.sampled_from(names), max_size=5)) + [name for name in own if draw(st.integers(0, 9))]:
+        if name in own and draw(st.integers(0, 9)):
+            value = draw(own[name])
+        else:
+            value = json.dumps(draw(USUAL[name] if name in USUAL and draw(st.integers(0, 4)) else VALUES), ensure_ascii=draw(st.booleans()))
+        parts.append(f"{json.dumps(name)}: {value}")
+    return "{" + ", ".join(parts) + "}"
+
+
+CONTENT = st.text(max_size=12).map(json.dumps)
+MESSAGES = objects(MESSAGE[:5], {"content": CONTENT}) | objects(MESSAGE, {"content": CONTENT})
+CHOICES = objects(CHOICE[:4], {"message": MESSAGES}) | objects(CHOICE, {"message": MESSAGES})
+LISTS_OF_CHOICES = st.lists(CHOICES, max_size=2).map(lambda found: f"[{', '.join(found)}]")
+ANSWERS = objects(AROUND[:7], {"choices": LISTS_OF_CHOICES, "usage": objects(USAGE, {})}) | objects(
+    AROUND, {"choices": LISTS_OF_CHOICES, "usage": objects(USAGE, {})}
+)
+
+
+@given(ANSWERS)
+@settings(max_examples=400)
+def test_the_plain_form_has_the_texts_that_are_found_field_by_field_and_nothing_to_remove(document: str) -> None:
+    body = document.encode("utf-8", "surrogatepass")
+    if (texts := plain_texts(body)) is not None:
+        assert read_field_by_field(body) == (texts, False)
+
+
+PLAIN: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1677652288,
+    "model": "m1",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hello.", "refusal": None}, "logprobs": None, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21, "prompt_tokens_details": {"cached_tokens": 3}},
+}
+
+
+def test_an_answer_of_the_plain_form_is_kept_as_it_is_and_can_be_rewritten() -> None:
+    body = json.dumps(PLAIN).encode()
+    assert plain_texts(body) == ["Hello."]
+    found = OpenAiAnswer(body, True)
+    assert (found.texts, found.body) == (["Hello."], body)
+    assert json.loads(found.replaced(["Bye."]))["choices"][0]["message"]["content"] == "Bye."
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"note": "hidden"},
+        {"id": "a text with spaces"},
+        {"model": "x" * 129},
+        {"object": "a text"},
+        {"created": "hidden"},
+        {"usage": {"note": "hidden"}},
+        {"usage": {"prompt_tokens": "hidden"}},
+        {"usage": {"prompt_tokens_details": {"note": "hidden"}}},
+        {"choices": [{"message": {"content": "a", "reasoning": "hidden"}}]},
+        {"choices": [{"message": {"content": "a", "refusal": "hidden"}}]},
+        {"choices": [{"message": {"content": "a", "role": "hidden text"}}]},
+        {"choices": [{"message": {"content": "a", "tool_calls": [{}]}}]},
+        {"choices": [{"message": {"content": "a"}, "text": "hidden"}]},
+        {"choices": [{"message": {"content": "a"}, "logprobs": {"content": [{"token": "hidden"}]}}]},
+        {"choices": [{"message": {"content": "a"}, "finish_reason": "hidden text"}]},
+    ],
+)
+def test_an_answer_with_anything_more_is_read_field_by_field(change: dict[str, Any]) -> None:
+    assert plain_texts(json.dumps({**PLAIN, **change}).encode()) is None

@@ -7,10 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.core.errors import RequestError
-from gateway.core.types import InferenceRequest
+from gateway.core.plugins import Context
+from gateway.core.slices import at_once
+from gateway.core.types import ALLOW, InferenceRequest, Verdict
 from gateway.wire import table
+from policies.guardrails import denylist, pii, secrets
+from policies.guardrails.prefilter import Prefilter
 
 
 def parse(path: bytes, body: bytes) -> InferenceRequest:
@@ -148,3 +154,102 @@ def test_text_that_is_split_over_parts_is_read_as_one() -> None:
     texts.write()
     content = forwarded(found)["messages"][0]["content"]
     assert [part.get("text") for part in content] == ["a [X]", None, "falcon"]
+
+
+# --- a scan of the request's bytes in the place of its texts
+
+HERE = Context(name="g")
+GUARDRAILS = (
+    pii.build(pii.PiiSettings(entities=dict.fromkeys(pii.ENTITIES, "mask")), HERE),
+    secrets.build(secrets.SecretsSettings(action="mask"), HERE),
+    denylist.build(denylist.DenyListSettings(phrases=("red falcon", "c++", "\u00fcnder cover")), HERE),
+)
+FILTER = Prefilter([guardrail.trigger for guardrail in GUARDRAILS])
+FRAGMENTS = (
+    *("red", "falcon", "Red\tFalcon", " ", "\n", '"', "\\", "\\n", "/", "c++", "\u00e9", "\u200b", "a", "the weather", "{", "}", ",", ":"),
+    *("bob@example.com", "bob", "@", "example.com", "4111 1111 1111 1111", "4111 1111 ", "1111 1111", "\uff11\uff12\uff13", "12", "-"),
+    *("password", "=", "hunter2pass", "AKIAZ7Q3XW5T2VN4RKPM", "Bearer ", "DE89 3704 0044 0532 0130 00", "\x00", "\x01", "\ud83d\ude00"),
+)
+WRITTEN = st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
+PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, WRITTEN), min_size=1, max_size=3)
+CALLS = st.lists(
+    st.builds(
+        lambda name, text: {"id": "1", "type": "function", "function": {"name": name, "arguments": json.dumps({"q": text})}},
+        st.sampled_from(("find", "red_falcon", "bob@example.com")),
+        WRITTEN,
+    ),
+    min_size=1,
+    max_size=2,
+)
+SAID = st.builds(
+    lambda content, more: {"role": "user", "content": content, **more},
+    st.one_of(WRITTEN, WRITTEN, PARTS),
+    st.fixed_dictionaries({}, optional={"name": WRITTEN, "tool_calls": CALLS}),
+)
+FURTHER = st.fixed_dictionaries(
+    {"max_tokens": st.just(100)},
+    optional={
+        "user": WRITTEN,
+        "stop": st.lists(WRITTEN, max_size=2),
+        "tools": st.lists(
+            st.builds(
+                lambda text: {"type": "function", "function": {"name": "f", "description": text, "parameters": {text: {"enum": [text]}}}},
+                WRITTEN,
+            ),
+            max_size=1,
+        ),
+        "metadata": st.builds(lambda text: {"note": text}, WRITTEN),
+    },
+)
+
+
+def allowed(texts: list[str]) -> bool:
+    for guardrail in GUARDRAILS:
+        found = guardrail.check(texts)
+        if (found if isinstance(found, Verdict) else at_once(found)) is not ALLOW:
+            return False
+    return True
+
+
+@given(st.lists(SAID, min_size=1, max_size=3), FURTHER, st.booleans())
+@settings(max_examples=300)
+def test_a_request_whose_bytes_are_cleared_has_only_texts_that_are_allowed(
+    messages: list[dict[str, Any]], fields: dict[str, Any], escaped: bool
+) -> None:
+    body = json.dumps({"model": "m", "messages": messages, **fields}, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    try:
+        found = parse(CHAT, body)
+        values = found.api.strings(found)
+        texts = list(found.api.texts(found).texts)
+    except RequestError:
+        return
+    if values is not None and FILTER.clear_json(values):
+        assert allowed(texts)
+        assert all(not isinstance(message["content"], list) for message in messages)
+
+
+def test_the_bytes_of_a_plain_chat_are_cleared() -> None:
+    found = request(CHAT, messages=[{"role": "user", "content": "a plain text"}], max_tokens=9)
+    values = found.api.strings(found)
+    assert values is not None and FILTER.clear_json(values)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, EMBEDDINGS, CLASSIFY, RERANK])
+def test_other_requests_are_read_text_by_text(path: bytes) -> None:
+    found = request(path)
+    assert found.api.strings(found) is None
+
+
+def test_parts_are_read_together() -> None:
+    content = [{"type": "text", "text": "red fal"}, {"type": "text", "text": "con"}]
+    found = request(CHAT, messages=[{"role": "user", "content": content}])
+    assert found.api.strings(found) is None
+
+
+def test_what_was_rewritten_is_what_is_scanned() -> None:
+    found = request(CHAT, messages=[{"role": "user", "content": "a plain text"}])
+    texts = found.api.texts(found)
+    texts.replace(["a red falcon"])
+    texts.write()
+    values = found.api.strings(found)
+    assert values is not None and not FILTER.clear_json(values)
