@@ -45,6 +45,7 @@ class Inspector(Protocol):
     monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
     requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all. layered: it gives pseudonyms.
     label: what the action `label` gives to a request; "": none. triggered: `Snapshot.prefilter` looks for its trigger.
+    patterned: it looks for patterns, which an escape can hide.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Inspector(Protocol):
     layered: bool
     label: str
     triggered: bool
+    patterned: bool
 
     def allowed(self, ns: int) -> None:
         """Counts texts that a scan for the triggers of all guardrails has cleared; `ns`: this one's share of its time."""

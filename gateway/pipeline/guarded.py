@@ -135,6 +135,7 @@ class Guarded:
         plain = self.reads is None and self._check_labelled is None and not self.layered
         self.trigger: str = getattr(guardrail, "trigger", "") if plain else ""
         self.triggered: bool = self.trigger != ""
+        self.patterned: bool = hasattr(guardrail, "trigger")
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:

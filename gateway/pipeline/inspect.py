@@ -21,6 +21,7 @@ from gateway.core.waiting import Driver, check
 from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
+from gateway.pipeline.nested import decoded
 from gateway.pipeline.restoring import matchers, restored
 from gateway.pipeline.stream import StreamRelay
 
@@ -142,11 +143,22 @@ async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
         found = api.texts(inference)
     layers: list[Layer] = []
     replaced = await checked(x, guardrails, found.texts, "request", found.sources, layers)
+    await _nested(x, guardrails, found.texts if replaced is None else replaced)
     if replaced is not None:
         found.replace(replaced)
         found.write()
     if layers:
         x.layers = (*x.layers, *layers)
+
+
+async def _nested(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> None:
+    """What JSON inside of the texts says once it is decoded must be allowed, too. It cannot be rewritten: raises GuardrailViolation."""
+    strings = decoded(texts)
+    if not strings:
+        return
+    reading = [guardrail for guardrail in guardrails if guardrail.patterned]
+    if await checked(x, reading, strings, "request", None, []) is not None:
+        raise GuardrailViolation("JSON inside of a text has content, written with escapes, that a policy would rewrite.", code=x.guardrail)
 
 
 def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:

@@ -139,6 +139,47 @@ def ask(gatehouse: Gatehouse, api: str, key: str | None = KEY, text: str = "hell
         return client.post(path.replace("MODEL", name), json=filled)
 
 
+TENSOR = {"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "written", ["project\\u0020aurora", "\\u0070roject aurora", "project\\naurora", "PROJECT\\tAURORA", "pro\\u200bject aurora"]
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_no_escape_in_the_json_of_a_text_hides_it(every: Gatehouse, engine: EngineThread, written: str, nested: bool) -> None:
+    arguments = f'{{"a": "{written}"}}'
+    if nested:
+        arguments = json.dumps({"b": arguments})
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "x"},
+    ]
+    items = [
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "1", "output": "x"},
+    ]
+    before = len(engine.received)
+    with every.client(KEY) as client:
+        answers = [
+            client.post("/v1/chat/completions", json={"model": "m1", "messages": messages}),
+            client.post("/v1/responses", json={"model": "m1", "input": items}),
+        ]
+    assert [answer.status_code for answer in answers] == [400, 400] and len(engine.received) == before, answers[0].text
+
+
+@pytest.mark.parametrize(
+    "body", [{"id": "Project Aurora", "inputs": [TENSOR]}, {"inputs": [{**TENSOR, "parameters": {"a": "project aurora"}}]},
+             {"parameters": {"project aurora": 1}, "inputs": [TENSOR]}]
+)  # fmt: skip
+def test_what_stands_beside_tensors_is_read(every: Gatehouse, engine: EngineThread, body: dict[str, Any]) -> None:
+    before = len(engine.received)
+    with every.client(KEY) as client:
+        refused = client.post("/v2/models/m1/infer", json=body)
+    assert refused.status_code == 400 and len(engine.received) == before, refused.text
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_credentials_access_guardrails_and_records_hold(every: Gatehouse, engine: EngineThread, media: Media, api: str) -> None:
     operation = APIS[api][1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
@@ -20,14 +20,34 @@ class TensorView:
         self.request, self.version, self.json_length = request, version, json_length
 
 
+_PROTOCOL: Final = frozenset({"binary_data", "binary_data_output", "binary_data_size", "classification"})
+"""Parameters of the protocol's own extensions."""
+
+
 class TensorTexts(RequestTexts):
-    """The elements of a request's BYTES inputs. Tensors are never rewritten: if a policy would, the request is refused."""
+    """The elements of a request's BYTES inputs, its identifier and its parameters. Nothing of it is ever rewritten: if a policy would, the
+    request is refused."""
 
     __slots__ = ()
 
     def __init__(self, view: TensorView) -> None:
         super().__init__()
-        self.texts = texts_of(view.request.inputs)
+        request = view.request
+        self.texts = texts_of(request.inputs)
+        if request.id:
+            self.texts.append(request.id)
+        self._parameters(request.parameters)
+        for tensor in request.inputs:
+            self._parameters(tensor.parameters)
+        for output in request.outputs:
+            self._parameters(output.parameters)
+
+    def _parameters(self, parameters: codec.Parameters | None) -> None:
+        for name, value in (parameters or {}).items():
+            if name not in _PROTOCOL:
+                self.texts.append(name)
+            if isinstance(value, str):
+                self.texts.append(value)
 
     def replace(self, texts: Sequence[str]) -> None:
         raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")
