@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from engines.llamacpp.batcher import Batcher, Mailbox, SequenceJob, new_seed
+from engines.llamacpp.batcher import Batcher, new_seed
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.gbnf import Refusals
 from engines.llamacpp.generation import Generation
+from engines.llamacpp.jobs import Mailbox, SequenceJob
 from engines.llamacpp.native import Context, Model
 from engines.llamacpp.options import Defaults
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams

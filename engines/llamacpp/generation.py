@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from engines.llamacpp.batcher import Batcher, Event, Finish, Mailbox, SequenceJob
+from engines.llamacpp.batcher import Batcher
+from engines.llamacpp.jobs import Event, Finish, Mailbox, SequenceJob
 from engines.llamacpp.sampling import TopLogprobs
 from engines.llamacpp.text import Assembler
 

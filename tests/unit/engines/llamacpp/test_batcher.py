@@ -14,7 +14,8 @@ import pytest
 from engines.llamacpp import app
 from engines.llamacpp import batcher as batcher_module
 from engines.llamacpp.app import LlamaRuntime
-from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Mailbox, SequenceJob
+from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher
+from engines.llamacpp.jobs import Event, Mailbox, SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
 from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.llamacpp.scheduler import StepCosts

@@ -1,0 +1,131 @@
+"""What the event loop and the decode thread hand each other: jobs, their events, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engines.llamacpp.prefix import Line
+from engines.llamacpp.sampling import Sampler, TopLogprobs
+from engines.llamacpp.scheduler import Work
+from engines.sidecar.shell import ApiError
+
+_RATE_WINDOW = 2.0
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Event:
+    """One step's result for one sequence: a token (None if it only ends), and why it ended, if it did."""
+
+    token: int | None
+    piece: bytes = b""
+    logprobs: TopLogprobs | None = None
+    finish: Finish | None = None
+    error: ApiError | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class SequenceJob(Work):
+    """One sequence to generate. The first fields are the request, `mailbox` is its reader, the rest belongs to the decode thread."""
+
+    index: int = 0
+    tokens: list[int]
+    sampler: Sampler
+    max_tokens: int
+    mailbox: Mailbox
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    prompt_logprobs: bool = False
+    pin: bool = False
+    domain: bytes = b""
+    markers: Mapping[int, bytes] = field(default_factory=dict)
+    line: Line | None = None
+    reused: int = 0
+    generated: int = 0
+    last: int = 0
+    produced: int = 0
+    consumed: int = 0
+    output: int = -1
+    prompt_scores: list[TopLogprobs] = field(default_factory=list)
+
+
+class Mailbox:
+    """The loop's end of one request's jobs: events in order, for one reader."""
+
+    __slots__ = ("_events", "_waiter")
+
+    def __init__(self) -> None:
+        self._events: list[tuple[SequenceJob, Event]] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, job: SequenceJob, event: Event) -> None:
+        """Called by the batcher, on the loop."""
+        self._events.append((job, event))
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def get(self) -> list[tuple[SequenceJob, Event]]:
+        """All events since the last call; waits for at least one."""
+        if not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        events, self._events = self._events, []
+        for job, _event in events:
+            job.consumed += 1
+        return events
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of the decode thread; read by others, each a single assignment."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    decode_seconds: float = 0.0
+    requests: int = 0
+    cancelled: int = 0
+    longest_step: float = 0.0
+    faults: int = 0
+    in_use: int = 0
+    waiting: int = 0
+    cells_used: int = 0
+    rate: float = 0.0
+    _window: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def produced(self, count: int, now: float) -> None:
+        """Counts tokens generated in the step that ended at `now`."""
+        self.generated_tokens += count
+        window = self._window
+        window.append((now, count))
+        while now - window[0][0] > _RATE_WINDOW:
+            window.popleft()
+        span = max(now - window[0][0], 0.05)
+        self.rate = sum(item[1] for item in window) / span if len(window) > 1 else 0.0
+
+    def metrics(self) -> list[tuple[str, str, float]]:
+        """(name, kind, value) of every counter and gauge."""
+        return [
+            ("prompt_tokens_total", "counter", self.prompt_tokens),
+            ("cached_prompt_tokens_total", "counter", self.cached_tokens),
+            ("generated_tokens_total", "counter", self.generated_tokens),
+            ("decode_steps_total", "counter", self.steps),
+            ("decode_seconds_total", "counter", round(self.decode_seconds, 6)),
+            ("sequences_total", "counter", self.requests),
+            ("cancelled_total", "counter", self.cancelled),
+            ("faults_total", "counter", self.faults),
+            ("slots_in_use", "gauge", self.in_use),
+            ("waiting", "gauge", self.waiting),
+            ("kv_cells_used", "gauge", self.cells_used),
+        ]
+
+    def rate_at(self, now: float) -> float:
+        """Tokens a second over the last two seconds; 0 if none were generated lately."""
+        return self.rate if self._window and now - self._window[-1][0] < _RATE_WINDOW else 0.0
