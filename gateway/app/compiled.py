@@ -79,6 +79,7 @@ MODULES = (
     "gateway.pipeline.inspect",
     "gateway.pipeline.memory",
     "gateway.pipeline.named",
+    "gateway.pipeline.nested_stream",
     "gateway.pipeline.phases",
     "gateway.pipeline.pipeline",
     "gateway.pipeline.plane",

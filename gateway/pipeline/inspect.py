@@ -22,6 +22,7 @@ from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
 from gateway.pipeline.nested import decoded
+from gateway.pipeline.nested_stream import Nested, may_say_more, reading, whole_steps
 from gateway.pipeline.restoring import matchers, restored
 from gateway.pipeline.stream import StreamRelay
 
@@ -212,11 +213,27 @@ async def answer(
 async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> Sequence[str] | None:
     """The texts of an answer after every guardrail, with the values that pseudonyms stand for; None when they did not change."""
     if not x.layers:
-        return await checked(x, guardrails, texts, "response") if guardrails else None
+        if not guardrails:
+            return None
+        replaced = await checked(x, guardrails, texts, "response")
+        await _nested_answer(x, guardrails, texts if replaced is None else replaced)
+        return replaced
     before = restored(x.layers, texts, "before")
     after = await checked(x, guardrails, before, "response")
+    await _nested_answer(x, guardrails, before if after is None else after)
     found = restored(x.layers, before if after is None else after, "after")
     return None if found is texts else found
+
+
+async def _nested_answer(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> None:
+    """As `_nested`, for the texts of an answer, which may have been cut off within their JSON."""
+    if not any([may_say_more(text) for text in texts]):
+        return
+    notes = [guardrail.note("response", x.snapshot.audit.hash_body) for guardrail in guardrails]
+    try:
+        await x.plane.turns.run(whole_steps(guardrails, notes, texts))
+    finally:
+        x.notes += [note for note in notes if note.verdict != "allow"]
 
 
 class InspectedRelay(StreamRelay):
@@ -336,6 +353,9 @@ class StreamTexts(TextFilter):
             if matcher is None:  # such a stream is held (gateway.pipeline.held)
                 raise GuardrailViolation("The content could not be inspected.", code=guardrail.name)
             found.append(matcher)
+        strings = reading(self._guardrails, self._notes, number)
+        if strings is not None:
+            found.append(Nested(strings))
         return _Channel(found + matchers(layers, "after"))
 
 
