@@ -10,7 +10,7 @@ import msgspec
 
 from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
-from gateway.core.audit_questions import AuditSearch
+from gateway.core.audit_questions import AuditSearch, Unopened
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.log_levels import LogLevels
@@ -315,9 +315,10 @@ class HoldControl(Protocol):
 class AuditIndexReader(Protocol):
     """The index of the local audit log (gateway.audit.index)."""
 
-    async def search(self, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
+    async def search(self, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
         """The entries, the newest first, with `id`, `time` (seconds since the epoch), `kind`, and the fields of the log that are not empty;
-        records: with the lines themselves, decoded, in `records`. Raises AuditIndexing, AuditSearchTooLong."""
+        records: with the lines themselves, decoded, in `records`. And how many that may be wanted, too, are encrypted as a whole and could
+        not be opened. Raises AuditIndexing, AuditSearchTooLong."""
         ...
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Journal:
         """Returns when the intent is durable. Raises AuditUnavailable: then nothing may be changed."""
         if not self._audit.accepting:
             raise AuditUnavailable("The audit log cannot take records, so nothing was changed.")
-        await as_future(self._audit.event(self._record(call, "begun", {**_where(call), "body": _shown(call)})))
+        await as_future(self._audit.event(self._record(call, "begun", {**_where(call), **_path(call), "body": _shown(call)})))
 
     async def end(self, call: Call, outcome: str, code: str = "") -> None:
         """Records the outcome. The write has happened, so a failing log is reported by `/readyz`, not to the caller."""
@@ -67,11 +67,18 @@ class Journal:
 
     def _record(self, call: Call, outcome: str, detail: dict[str, Any]) -> EventRecord:
         event = f"admin.{call.operation.permission.replace(':', '.')}"
-        return EventRecord(self._clock.wall(), event, call.actor, (call.target or call.request.scope["path"])[:256], outcome, detail)
+        target = (call.target or call.request.scope["path"])[:256]
+        return EventRecord(self._clock.wall(), event, call.actor, target, outcome, detail, tuple(sorted(call.tenants)))
 
 
 def _where(call: Call) -> dict[str, Any]:
     return {"peer": peer_of(call.request.scope).address, "request_id": call.request_id, "method": call.operation.method}
+
+
+def _path(call: Call) -> dict[str, Any]:
+    """The tenant that the path of a write names: what it is about is known before the handler has looked."""
+    name = call.path.get("tenant") or (call.path.get("name") if call.operation.segments[0] == "tenants" else None)
+    return {} if name is None else {"tenant": name}
 
 
 def _shown(call: Call) -> Any:

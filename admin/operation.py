@@ -136,6 +136,8 @@ class Call:
     target: str = ""
     wait: float | None = None
     """Seconds to wait until a write is in force; None: the caller does not want to know."""
+    tenants: set[str] = field(default_factory=set)
+    """Those in which the caller needed a permission: whom a write is about."""
     asked: dict[str, Any] = field(default_factory=dict)
     """Answers of the fleet for this request, so that a long list asks only once."""
 
@@ -165,11 +167,15 @@ class Call:
 
     def require(self, permission: str, tenant: str | None = None) -> None:
         self.access.require(permission, tenant)
+        if tenant:
+            self.tenants.add(tenant)
 
     def seen(self, permission: str, tenant: str, kind: str, name: str) -> None:
         """Like `require`, but what the caller may not see does not exist for them (404)."""
         if not self.access.may(permission, tenant):
             raise NotFound(f"There is no {kind} {name!r}.")
+        if tenant:
+            self.tenants.add(tenant)
 
     def expected(self) -> int | None:
         """The version of If-Match; None when any will do. The store raises VersionMismatch for a version that never existed."""

@@ -3,6 +3,7 @@ told."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,23 +13,27 @@ from admin.cli.errors import CommandError
 PAGE: Final = 1000
 
 
-def found_by(client: Client, wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What one replica has found, the newest first, and whose logs its answer covers."""
+def found_by(client: Client, wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], dict[str, Any], Counter[str]]:
+    """What one replica has found, the newest first, whose logs its answer covers, and what could not be opened."""
     found: list[dict[str, Any]] = []
+    unopened = Counter[str]()
     cursor: str | None = None
     while True:
         params = {**wanted, "limit": min(PAGE, limit - len(found)), **({} if cursor is None else {"cursor": cursor})}
         part = client.json("GET", "/audit/search", timeout=LONG, params=params)
         found += part["items"]
+        unopened.update(part["unopened"])
         cursor = part["cursor"]
         if cursor is None or len(found) >= limit:
-            return found, part["coverage"]
+            return found, part["coverage"], unopened
 
 
 def found_by_all(
     clients: Sequence[Callable[[], Client]], wanted: dict[str, Any], limit: int
-) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    """The newest of all, the replicas that no answer covers, and what failed. Raises CommandError where nobody answers."""
+) -> tuple[list[dict[str, Any]], list[str], list[str], Counter[str]]:
+    """The newest of all, the replicas that no answer covers, what failed, and how many could not be opened, by the reason. Raises
+    CommandError where nobody answers."""
+    unopened = Counter[str]()
     found: list[dict[str, Any]] = []
     covered: set[str] = set()
     known: dict[str, str] = {}
@@ -36,11 +41,13 @@ def found_by_all(
     for connect in clients:
         try:
             with connect() as client:
-                part, coverage = found_by(client, wanted, limit)
+                part, coverage, closed = found_by(client, wanted, limit)
         except CommandError as error:
             failures.append(str(error))
             continue
-        found += [one for one in part if coverage["replica"] not in covered or not coverage["replica"]]
+        if coverage["replica"] not in covered or not coverage["replica"]:
+            found += part
+            unopened += closed
         covered.add(coverage["replica"])
         known.update((one["id"], one["state"]) for one in coverage["missing"] or ())
         if coverage["missing"] is None:
@@ -49,7 +56,7 @@ def found_by_all(
         raise CommandError("; ".join(failures))
     found.sort(key=lambda one: str(one["time"]), reverse=True)
     missing = [f"{name} ({state})" for name, state in sorted(known.items()) if name not in covered]
-    return found[:limit], missing, failures
+    return found[:limit], missing, failures, unopened
 
 
 SUMMED: Final = ("accesses", "callers", "denials", "logins")
@@ -94,6 +101,7 @@ def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "first_problem": first,
             "writers": [writer for one in integrity for writer in one["writers"]],
         }
+    whole["unopened"] = dict(sum((Counter[str](one["unopened"]) for one in reports), Counter[str]()))
     names = [one["coverage"]["replica"] for one in reports]
     known = {other["id"]: other for one in reports for other in one["coverage"]["missing"] or ()}
     told = all(one["coverage"]["missing"] is not None for one in reports)

@@ -53,6 +53,7 @@ def page(report: Mapping[str, Any]) -> str:
         "<h1>Audit report</h1>",
         f"<p>{escape(report['since'])} to {escape(report['until'])}, {escape(scope)}</p>",
         _coverage(report["coverage"]),
+        *(_unopened(why, count) for why, count in sorted(report["unopened"].items())),
         _integrity(report["integrity"]),
     ]
     for name, heading, columns in TABLES:
@@ -75,6 +76,11 @@ def _coverage(found: Mapping[str, Any]) -> str:
     others = ", ".join(f"{one['id']} ({one['state']})" for one in found["missing"])
     these = "replicas" if several else "replica"
     return f'<p class="bad">Of the {these} {escape(found["replica"])} alone. Not here: the requests of {escape(others)}.</p>'
+
+
+def _unopened(why: str, count: int) -> str:
+    """Of what is encrypted as a whole and cannot be read any more, a report has little."""
+    return f'<p class="bad">Of {count} requests and events only what is in the clear: they could not be opened ({escape(why)}).</p>'
 
 
 def _integrity(found: Mapping[str, Any] | None) -> str:

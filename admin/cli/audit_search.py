@@ -19,13 +19,27 @@ from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.session import Session, connected
-from gateway.core.audit_questions import AuditSearch
+from gateway.core.audit_questions import AuditSearch, Unopened
 from gateway.core.errors import GatehouseError
 
-SearchOffline = Callable[[Path, AuditSearch, bool], tuple[list[dict[str, Any]], int]]
-"""(directory, what is wanted, with the lines) to the entries, and to how many encrypted ones were not searched: gateway.app.offline,
+SearchOffline = Callable[[Path, AuditSearch, bool], tuple[list[dict[str, Any]], Unopened]]
+"""(directory, what is wanted, with the lines) to the entries, and to how many encrypted ones could not be opened: gateway.app.offline,
 handed in by the composition root. Raises OSError, or an error whose text says what is wrong."""
-COLUMNS: Final = ("time", "tenant", "principal", "user", "operation", "model", "outcome", "code", "rule", "event", "target", "request_id")
+COLUMNS: Final = (
+    "time",
+    "tenant",
+    "tenants",
+    "principal",
+    "user",
+    "operation",
+    "model",
+    "outcome",
+    "code",
+    "rule",
+    "event",
+    "target",
+    "request_id",
+)
 MOST: Final = 100_000
 
 
@@ -75,7 +89,8 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         ] = None,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
     ) -> None:
-        """Searches requests and events, the newest first. A text with * at its end matches every text that begins so."""
+        """Searches requests and events, the newest first. A text with * at its end matches every text that begins so. Exit code 1 if not
+        everything could be searched."""
         now = time.time()
         times = {name: now - duration(text) for name, text in (("since", since), ("until", until)) if text is not None}
         given = {"request_id": request, "tenant": tenant, "user": user, "agent": agent, "session": of, "method": method, "peer": peer}
@@ -98,12 +113,18 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
 
 def _of_all(session: Session, clients: list[Callable[[], Client]], wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
     """What the replicas have found, and whether all that were asked answered; tells whose logs were not searched."""
-    found, missing, failures = found_by_all(clients, wanted, limit)
+    found, missing, failures, unopened = found_by_all(clients, wanted, limit)
     if missing:
         session.out.remark(f"not searched: the logs of {', '.join(missing)}; name their admin listeners with --also")
     for failure in failures:
         session.out.remark(f"the search is incomplete: {failure}")
-    return found, not failures
+    _tell_unopened(session, unopened)
+    return found, not failures and not unopened
+
+
+def _tell_unopened(session: Session, unopened: Unopened) -> None:
+    for why, count in sorted(unopened.items()):
+        session.out.remark(f"the search is incomplete: {count} requests and events are encrypted as a whole and may fit, too ({why})")
 
 
 def _offline(
@@ -111,15 +132,15 @@ def _offline(
 ) -> tuple[list[dict[str, Any]], bool]:
     """What is in the directory, and whether all of it could be searched; tells what could not."""
     try:
-        found, unsearched = search(directory, asked, records)
+        found, unopened = search(directory, asked, records)
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
         raise CommandError(error.message) from None
-    if unsearched:
-        said = f"the search is incomplete: {unsearched} requests and events are encrypted as a whole and may fit, too"
-        session.out.remark(f"{said}; ask the gateway, which has their keys, or search by request, tenant, outcome, event and time alone")
-    return found, not unsearched
+    _tell_unopened(session, unopened)
+    if unopened:
+        session.out.remark("ask the gateway, which has their keys, or search by request, tenant, outcome, event and time alone")
+    return found, not unopened
 
 
 @connected
@@ -146,6 +167,8 @@ def report(
     found, failures = reported_by_all([session.client, *(partial(session.client_of, url) for url in also or ())], params)
     for failure in failures:
         session.out.remark(f"the report is incomplete: {failure}")
+    for why, count in sorted(found["unopened"].items()):
+        session.out.remark(f"of {count} requests and events the report has only what is in the clear: they could not be opened ({why})")
     _write(session, found, format, to)
     if failures:
         raise typer.Exit(1)

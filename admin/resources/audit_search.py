@@ -59,7 +59,8 @@ class SearchQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Found(msgspec.Struct, omit_defaults=True):
-    """A request, or an event. cost: in nano-units of the record's currency. records: the log's lines, where they were asked for."""
+    """A request, or an event. cost: in nano-units of the record's currency. records: the log's lines, where they were asked for. tenants:
+    those that an event is about. unopened: why a record of it, encrypted as a whole, could not be opened, so that parts are missing."""
 
     time: Timestamp
     kind: Kind
@@ -91,6 +92,8 @@ class Found(msgspec.Struct, omit_defaults=True):
     duration_ms: float = 0.0
     config: int = 0
     records: list[dict[str, Any]] = []
+    tenants: list[str] = []
+    unopened: str = ""
 
 
 class Missing(msgspec.Struct):
@@ -109,9 +112,13 @@ class Coverage(msgspec.Struct):
 
 
 class FoundList(msgspec.Struct, kw_only=True):
+    """unopened: how many requests and events may be wanted, too, but are encrypted as a whole and could not be opened; by the reason:
+    `shredded`, `withheld` (written without who asked, because the key could not be had), or another. Of several pages each has its own."""
+
     items: list[Found]
     cursor: str | None = None
     coverage: Coverage
+    unopened: dict[str, int]
 
 
 class ReportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -126,7 +133,8 @@ class ReportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """accesses, callers, denials: requests of the period, the most first; of callers `not_ok` counts those that did not end well.
     logins: events of logins and refused ones. changes: the newest changes of configuration and policy. log: events of the log itself.
-    integrity: as the verification found it; null where it was not asked for."""
+    integrity: as the verification found it; null where it was not asked for. unopened: how many requests and events of the period are
+    encrypted as a whole and could not be opened, by the reason: the tables have only what is in the clear of them."""
 
     since: Timestamp
     until: Timestamp
@@ -139,6 +147,7 @@ class Report(msgspec.Struct, kw_only=True):
     log: list[dict[str, Any]]
     integrity: dict[str, Any] | None
     coverage: Coverage
+    unopened: dict[str, int]
 
 
 async def search(call: Call) -> Answer:
@@ -156,10 +165,10 @@ async def search(call: Call) -> Answer:
         limit=q.limit,
         before=None if q.cursor is None else _place(q.cursor),
     )
-    found = await _index(call).search(asked, records=q.records)
+    found, unopened = await _index(call).search(asked, records=q.records)
     cursor = _cursor(found[-1]) if len(found) == q.limit else None
     items = [{**_without_id(one), "time": timestamp(one["time"])} for one in found]
-    return Answer({"items": items, "cursor": cursor, "coverage": await _coverage(call)})
+    return Answer({"items": items, "cursor": cursor, "coverage": await _coverage(call), "unopened": unopened})
 
 
 async def report(call: Call) -> Answer:
@@ -174,10 +183,10 @@ async def report(call: Call) -> Answer:
     if q.verify:
         call.require("audit:verify", None)
     found = await _index(call).report(q.since, until, tenants)
-    whole = {name: [_timed(row) for row in rows] for name, rows in {"log": [], **found}.items()}
+    whole = {name: [_timed(row) for row in rows] for name, rows in {"log": [], **found}.items() if name != "unopened"}
     integrity = await _verified(call) if q.verify else None
     period = {"since": timestamp(q.since), "until": timestamp(until), "tenants": None if tenants is None else sorted(tenants)}
-    return Answer({**period, **whole, "integrity": integrity, "coverage": await _coverage(call)})
+    return Answer({**period, **whole, "integrity": integrity, "coverage": await _coverage(call), "unopened": found["unopened"]})
 
 
 async def _coverage(call: Call) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class ApprovalBook:
         if taken.state == "taken":
             self._count("returned")
             actor = f"{wanted.requester.tenant}/{wanted.requester.id}"
-            self._record("approval_returned", wanted.id, {"request_id": wanted.request_id}, actor=actor)
+            self._record("approval_returned", wanted.id, {"request_id": wanted.request_id, "tenant": wanted.requester.tenant}, actor=actor)
         return taken
 
     # --- for operators
@@ -121,7 +121,8 @@ class ApprovalBook:
         """With the calls whole; None once they are erased. That somebody has seen them is recorded. Raises NotFound, ConfigError."""
         record, content = await self._kept.read(id)
         if content is not None:
-            self._record("approval_seen", record.id, {"arguments_sha256": record.held.sha256}, actor=actor)
+            detail = {"arguments_sha256": record.held.sha256, "tenant": record.requester.tenant}
+            self._record("approval_seen", record.id, detail, actor=actor)
         return record, None if content is None else content.uses
 
     async def decide(
@@ -147,7 +148,7 @@ class ApprovalBook:
             common = [identity for identity in common if not identity.startswith("tenant ")]
         if common:
             self._count("refused")
-            detail = {"why": "self_approval", "identity": common[0].partition(" ")[0]}
+            detail = {"why": "self_approval", "identity": common[0].partition(" ")[0], "tenant": record.requester.tenant}
             self._record("approval_decided", record.id, detail, actor=actor, outcome="denied")
             raise PermissionDenied(
                 f"Whoever asked may not decide, and the {common[0].partition(' ')[0]} of your credential is the requester's too: "
@@ -163,7 +164,8 @@ class ApprovalBook:
         decided = await self._kept.decide(id, approve, actor, reason, dry_run=dry_run)
         if not dry_run:
             self._count(decided.state)
-            detail = {"decision": decided.state, "arguments_sha256": record.held.sha256, "request_id": record.request_id}
+            tenant = record.requester.tenant
+            detail = {"decision": decided.state, "arguments_sha256": record.held.sha256, "request_id": record.request_id, "tenant": tenant}
             self._record("approval_decided", record.id, detail, actor=actor)
             self.notify("decided", decided)
         return decided
@@ -180,7 +182,8 @@ class ApprovalBook:
         self._counts, self._size = swept.counts, swept.size
         for record in swept.expired:
             self._count("expired")
-            self._record("approval_expired", record.id, {"request_id": record.request_id}, outcome="denied")
+            detail = {"request_id": record.request_id, "tenant": record.requester.tenant}
+            self._record("approval_expired", record.id, detail, outcome="denied")
             self.notify("expired", record)
 
     def _count(self, what: str) -> None:

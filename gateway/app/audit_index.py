@@ -18,7 +18,7 @@ from gateway.audit.indexer import BUSY, Progress
 from gateway.audit.lines import lines_at
 from gateway.audit.opened_index import search_opened, summary_opened
 from gateway.audit.opening import CLOSED, Opener
-from gateway.core.audit_questions import AuditSearch
+from gateway.core.audit_questions import AuditSearch, Unopened
 from gateway.core.errors import AuditIndexing, Overloaded
 
 COMMAND: Final = (sys.executable, "-m", "gateway.audit.indexer")
@@ -54,18 +54,18 @@ class AuditIndex:
         if self.path.exists():
             await self._started()
 
-    async def search(self, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
+    async def search(self, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
         """See admin.context.AuditIndexReader."""
-        found = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener))
+        found, unopened = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener))
         for entry in found:
             places = entry.pop("place")
             if records:
                 entry["records"] = await asyncio.to_thread(lines_at, self._directory, entry["writer"], places, self._opener)
-        return found
+        return found, unopened
 
     async def of_request(self, request_id: str) -> list[dict[str, Any]]:
         """The records of all requests with this id, decoded. Raises AuditIndexing, Overloaded."""
-        found = await self.search(AuditSearch(request_id=request_id, kind="request", limit=MOST_REQUESTS), records=True)
+        found, _ = await self.search(AuditSearch(request_id=request_id, kind="request", limit=MOST_REQUESTS), records=True)
         return [record for entry in found for record in entry["records"]]
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Captures:
             made = await self._store.update(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
         if not dry_run:
             self._tell({**self.until, key: until})
-            self._record("audit.capture_began", f"key/{key}", {"reason": reason, "until": until}, actor=actor)
+            self._record("audit.capture_began", f"key/{key}", {"reason": reason, "until": until, "tenant": tenant}, actor=actor)
         return made
 
     async def end(self, key: str, actor: str, *, dry_run: bool = False) -> Resource:
@@ -58,7 +58,7 @@ class Captures:
         gone = await self._store.delete(KIND, key, actor=actor, dry_run=dry_run)
         if not dry_run:
             self._tell({name: until for name, until in self.until.items() if name != key})
-            self._record("audit.capture_ended", f"key/{key}", {"why": "taken back"}, actor=actor)
+            self._record("audit.capture_ended", f"key/{key}", {"why": "taken back", "tenant": gone.tenant}, actor=actor)
         return gone
 
     async def clear(self) -> None:
@@ -68,9 +68,9 @@ class Captures:
             if until > now:
                 continue
             try:
-                await self._store.delete(KIND, key, actor="gatehouse")
+                gone = await self._store.delete(KIND, key, actor="gatehouse")
             except NotFound:
                 continue  # another replica was faster
             except GatehouseError:
                 return
-            self._record("audit.capture_ended", f"key/{key}", {"why": "its time is over"})
+            self._record("audit.capture_ended", f"key/{key}", {"why": "its time is over", "tenant": gone.tenant})

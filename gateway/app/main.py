@@ -70,7 +70,7 @@ def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope, progr
     return offline.verify_audit_log(directory, public_key, scope, progress)
 
 
-def search_audit_log(directory: Path, asked: AuditSearch, records: bool) -> tuple[list[dict[str, Any]], int]:
+def search_audit_log(directory: Path, asked: AuditSearch, records: bool) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """gateway.app.offline.search_audit_log, imported when it is called."""
     from gateway.app import offline  # noqa: PLC0415 - see above
 

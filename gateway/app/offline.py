@@ -19,13 +19,13 @@ from gateway.audit.index import FILE as INDEX
 from gateway.audit.index import Index
 from gateway.audit.indexer import Indexer
 from gateway.audit.lines import lines_at
-from gateway.audit.opened_index import search_opened, unsearched
+from gateway.audit.opened_index import search_opened
 from gateway.audit.opening import CLOSED
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
-from gateway.core.audit_questions import AuditScope, AuditSearch
+from gateway.core.audit_questions import AuditScope, AuditSearch, Unopened
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
@@ -98,7 +98,7 @@ def verify_audit_log(
     return verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress).as_dict()
 
 
-def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], int]:
+def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
     """Searches a log in its directory, with an index that is made for this question. The entries; and how many are encrypted, so that it
     cannot be told whether they are wanted. Raises OSError, AuditSearchTooLong."""
     if not list_segments(directory):
@@ -110,11 +110,11 @@ def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> t
             Indexer(directory, index).update(lambda: True)
         finally:
             index.close()
-        found = search_opened(path, asked, directory, CLOSED, OFFLINE_SECONDS)
+        found, unopened = search_opened(path, asked, directory, CLOSED, OFFLINE_SECONDS)
         for entry in found:
             places = entry.pop("place")
             if records:
                 entry["records"] = lines_at(directory, entry["writer"], places)
             entry["time"] = rfc3339(entry["time"])
             del entry["id"]
-        return found, unsearched(path, asked, OFFLINE_SECONDS)
+        return found, unopened

@@ -137,7 +137,13 @@ class Reveals:
         common = shared(found.body.requester.identities, identities(principal))
         if common:
             kind = common[0].partition(" ")[0]
-            self._record("audit.reveal_decided", id, {"why": "self_approval", "identity": kind}, actor=actor, outcome="denied")
+            self._record(
+                "audit.reveal_decided",
+                id,
+                {"why": "self_approval", "identity": kind, "tenant": found.tenant},
+                actor=actor,
+                outcome="denied",
+            )
             raise PermissionDenied(
                 f"Whoever asked may not decide, and the {kind} of your credential is theirs too: log in as somebody else.",
                 code="self_approval",
@@ -156,7 +162,7 @@ class Reveals:
         `approved`, MasterUnavailable: then it can be tried again."""
         found = await self.get(id)
         if found.body.requester.hashed != requester_of(principal).hashed:
-            self._record("audit.revealed", id, {"why": "not_the_requester"}, actor=actor, outcome="denied")
+            self._record("audit.revealed", id, {"why": "not_the_requester", "tenant": found.tenant}, actor=actor, outcome="denied")
             raise PermissionDenied("Only whoever asked may fetch the texts.", code="not_the_requester")
         self._insist(found, "approved")
         texts = await self._opened(found)

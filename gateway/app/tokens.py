@@ -223,7 +223,9 @@ class TokenService:
         }
         if not self._audit.accepting:
             raise AuditUnavailable("The audit log cannot take records, so no token was issued.")
-        await as_future(self._audit.event(EventRecord(now, "token_issued", f"{grant.tenant}/{grant.subject}", token_id, "ok", detail)))
+        await as_future(
+            self._audit.event(EventRecord(now, "token_issued", f"{grant.tenant}/{grant.subject}", token_id, "ok", detail, (grant.tenant,)))
+        )
 
     # --- for operators
 

@@ -160,7 +160,7 @@ class Vault:
         for tenant, ids in back.items():
             log.error("data keys of the tenant %r that were destroyed are in the store again: they are destroyed anew", tenant)
             await self._kept.shred(tenant, None)
-            self._record("audit.keys_returned", tenant, {"keys": ids[:MANY]}, outcome="failed")
+            self._record("audit.keys_returned", tenant, {"tenant": tenant, "keys": ids[:MANY]}, outcome="failed")
 
     # --- encrypting
 
@@ -286,7 +286,8 @@ class Vault:
             except AlreadyExists:
                 continue  # another process has rotated it just now
         if made:
-            self._record("audit.keys_rotated", tenant or "*", {"keys": [row.id for row in made][:MANY], "count": len(made)}, actor=actor)
+            detail = {"tenant": tenant or "*", "keys": [row.id for row in made][:MANY], "count": len(made)}
+            self._record("audit.keys_rotated", tenant or "*", detail, actor=actor)
         return made
 
     async def rewrap(self, actor: str, *, dry_run: bool = False) -> list[DataKeyRow]:
@@ -320,7 +321,7 @@ class Vault:
         where the log cannot be counted before (MasterUnavailable, StoreUnavailable)."""
         plan = await self.plan(tenant)
         if plan.held:
-            self._record("audit.shred", tenant, {"reason": reason, "why": plan.held}, actor=actor, outcome="denied")
+            self._record("audit.shred", tenant, {"tenant": tenant, "reason": reason, "why": plan.held}, actor=actor, outcome="denied")
             raise PermissionDenied(f"The tenant is under a legal hold: {plan.held}", code="legal_hold")
         if confirm != plan.digest:
             raise AlreadyExists("The tenant has other keys by now: look again.", code="plan_changed", param="confirm")
@@ -331,7 +332,13 @@ class Vault:
         self._drop(tenant)
         gone = await self._kept.shred(tenant, plan.keys)
         self._drop(tenant)
-        detail = {"reason": reason, "keys": [row.id for row in gone][:MANY], "count": len(gone), "kept_responses": answers}
+        detail = {
+            "tenant": tenant,
+            "reason": reason,
+            "keys": [row.id for row in gone][:MANY],
+            "count": len(gone),
+            "kept_responses": answers,
+        }
         self._record("audit.shred", tenant, detail, actor=actor)
         return plan
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Final
 
+from gateway.audit.about import about
 from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.audit.chain import Draft, Entry
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
@@ -219,6 +220,8 @@ class AuditBroker:
             signal: Signal[None] = Signal()
             signal.fail(self._refusal())
             return signal
+        if isinstance(record, EventRecord):
+            record = about(record)
         batch.entries.append(record if self._privacy is None else self._privacy(record))
         return batch.signal or self._open_batch()
 

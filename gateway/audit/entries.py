@@ -24,6 +24,8 @@ class Facts(msgspec.Struct):
 class Entry(msgspec.Struct):
     """What of a record is searched for, as the log names it; `method` is its `credential`, `currency` is in the line itself.
 
+    tenants: those that an event is about. withheld: its tenant's key could not be had, so it says nothing of people. unopened: why a line
+    that is encrypted as a whole could not be opened, where it was to be.
     sealed: 1 where the intent, the outcome or the event is encrypted as a whole, so that only what is in the clear is known of it.
     segment, offset: where the intent, the event, or the outcome without an intent begins; end_segment, end_offset: where the outcome does.
     """
@@ -59,6 +61,9 @@ class Entry(msgspec.Struct):
     config: int = 0
     sealed: int = msgspec.field(default=0, name="-sealed")
     facts: Facts | None = None
+    tenants: tuple[str, ...] = ()
+    withheld: bool = False
+    unopened: str = ""
     segment: int = msgspec.field(default=0, name="-segment")
     offset: int = msgspec.field(default=0, name="-offset")
     end_segment: int = msgspec.field(default=0, name="-end_segment")
@@ -108,4 +113,6 @@ def _close(intent: Entry, outcome: Entry) -> None:
     for name in (*OF_OUTCOMES, *COUNTS):
         setattr(intent, name, getattr(outcome, name))
     intent.sealed |= outcome.sealed
+    intent.withheld |= outcome.withheld
+    intent.unopened = intent.unopened or outcome.unopened
     intent.end_segment, intent.end_offset = outcome.segment, outcome.offset

@@ -1,9 +1,10 @@
 """Whole records encrypted (`audit.encryption.scope: record`): what a line keeps in the clear, and what is sealed in it.
 
 A line is `{"seq":N,"kind":K,CLEAR,"digest":"<64 hex>","sealed":{"v":1,"key":...,"salt":...,"n":N,"data":...},"hash":...}`. CLEAR is what
-the log itself needs: when, which request, whose, how it ended; of an event its name. `digest` is the SHA-256 of 16 random bytes and the
-record's JSON, which are what is encrypted: whoever is shown both can hold them against the line without any key, and without them it says
-nothing. The writer's id and everything of the line before `sealed` are authenticated with it, so it opens nowhere else.
+the log itself needs: when, which request, whose, how it ended; of an event its name and whom it is about. `digest` is the
+SHA-256 of 16 random bytes and the record's JSON, which are what is encrypted: whoever is shown both can hold them against the line without
+any key, and without them it says nothing.
+The writer's id and everything of the line before `sealed` are authenticated with it, so it opens nowhere else.
 
 Sealed in the writer's thread, once the line's number is known. A batch that is written again is sealed anew.
 """
@@ -92,11 +93,12 @@ class ClearOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClearEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event that belongs to no tenant."""
+    """An event. tenants: those that it is about."""
 
     time: float
     event: str
     outcome: str = "ok"
+    tenants: tuple[str, ...] = ()
 
 
 class _Peer(msgspec.Struct):
@@ -197,7 +199,8 @@ class _Batch:
         if isinstance(entry, IntentRecord):
             return self._of_tenant(entry, ClearIntent(entry.time, entry.request_id, entry.tenant), seq, salt)
         if isinstance(entry, EventRecord) and entry.event not in OF_THE_LOG:
-            return self._certainly(KINDS[EventRecord], ClearEvent(entry.time, entry.event, entry.outcome), encode(entry, MOST), seq, salt)
+            told = ClearEvent(entry.time, entry.event, entry.outcome, entry.tenants)
+            return self._certainly(KINDS[EventRecord], told, encode(entry, MOST), seq, salt)
         return entry
 
     def _of_tenant(self, record: IntentRecord | OutcomeRecord, clear: ClearIntent | ClearOutcome, seq: int, salt: bytes) -> bytes:

@@ -21,7 +21,9 @@ COLUMNS: Final = (
 """Of a CSV export."""
 SEVERITIES: Final = {"denied": 6, "failed": 5, "timeout": 5, "unknown": 6}
 """CEF's, from 0 to 10; 3 for everything else."""
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_SEPARATORS: Final = (";", "\t", "|")
+"""What some spreadsheets split a line at, by the country: a text that has one is quoted, and all others of its line."""
 _BREAKS: Final = re.compile(r"[\r\n]+")
 _CEF: Final = (
     *(("tenant", "cs1"), ("model", "cs2"), ("rule", "cs3"), ("guardrail", "cs4"), ("session", "cs5"), ("agent", "cs6")),
@@ -47,12 +49,16 @@ def _csv(record: Record) -> bytes:
 def csv_line(cells: Iterable[Any]) -> bytes:
     """RFC 4180, in UTF-8. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     out = io.StringIO()
-    csv.writer(out).writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells])
+    made = [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells]
+    splits = any(isinstance(cell, str) and any(one in cell for one in _SEPARATORS) for cell in made)
+    csv.writer(out, quoting=csv.QUOTE_NONNUMERIC if splits else csv.QUOTE_MINIMAL).writerow(made)
     return out.getvalue().encode("utf-8", "replace")
 
 
 def _cell(record: Record, name: str) -> Any:
     value = record.get(name, "")
+    if name == "tenant" and not value:
+        return " ".join(record.get("tenants", ()))  # of an event: those that it is about
     if name == "time" and isinstance(value, int | float):
         return rfc3339(float(value))
     return value if isinstance(value, str | int | float) else encode(value).decode()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from gateway.core.clock import Clock
 
 FILE: Final = "holds.json"
 _BLOCK: Final = 1024 * 1024
+_AMONG: Final = rb'"tenants":\[(?:"(?:[^"\\]|\\.)*",)*(?:%b)[,\]]'
+"""An event that is about one of these tenants."""
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -96,15 +99,16 @@ class Holds:
 
 
 def concerns(path: Path, tenants: frozenset[str]) -> bool:
-    """Whether a segment has a record of one of the tenants. Raises OSError."""
-    needles = [b'"tenant":' + json.dumps(tenant).encode("ascii") for tenant in tenants]  # as gateway.audit.encode escapes it
-    if not needles:
+    """Whether a segment has a record of one of the tenants, or an event about one. Raises OSError."""
+    names = [json.dumps(tenant).encode("ascii") for tenant in sorted(tenants)]  # as gateway.audit.encode escapes them
+    if not names:
         return False
-    rest, keep = b"", max(map(len, needles))
+    needles = [b'"tenant":' + name for name in names]
+    among = re.compile(_AMONG % b"|".join(map(re.escape, [*names, b'"*"'])))
+    rest = b""
     with open_segment(path) as file:
         while block := file.read(_BLOCK):
-            text = rest + block
-            if any(needle in text for needle in needles):
+            text, _, rest = (rest + block).rpartition(b"\n")
+            if any(needle in text for needle in needles) or among.search(text):
                 return True
-            rest = text[-keep:]
-    return False
+    return any(needle in rest for needle in needles) or among.search(rest) is not None

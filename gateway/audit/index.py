@@ -15,13 +15,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from gateway.audit.about import EVERY
 from gateway.audit.entries import COUNTS, NUMBERS, OF_OUTCOMES, Entry
 from gateway.audit.spent import storable
 from gateway.core.audit_questions import TEXTS, AuditSearch
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the file. One of another version is made anew."""
 FILE: Final = "audit-index.sqlite"
 SECONDS: Final = 5.0
@@ -58,6 +61,8 @@ _SCHEMA: Final = (
     *(f'CREATE INDEX by_{name} ON entries ("{name}", time) WHERE "{name}" <> 0' for name in _INDEXED),
     "CREATE INDEX by_outcome ON entries (outcome, time) WHERE outcome > 1",  # `ok` is 1: most are
     "CREATE INDEX by_sealed ON entries (time) WHERE sealed = 1",
+    "CREATE TABLE about (tenant INTEGER, entry INTEGER, PRIMARY KEY (tenant, entry)) WITHOUT ROWID",  # the tenants of an event
+    "CREATE INDEX about_entry ON about (entry)",
     "INSERT INTO names VALUES (0, ''), (1, 'ok')",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -124,7 +129,10 @@ class Index:
     def add(self, entries: Sequence[Entry], outcomes: Sequence[Entry], after: Position) -> None:
         """Adds a stretch of one writer's log, up to `after`: all of it or nothing. outcomes: those whose intents came earlier, or never."""
         with self._transaction():
+            first = self._db.execute("SELECT coalesce(max(id), 0) + 1 FROM entries").fetchone()[0]
             self._db.executemany(_ADD, [self._row(entry) for entry in entries])
+            told = [(self._number(name), id) for id, entry in enumerate(entries, first) for name in entry.tenants]
+            self._db.executemany("INSERT OR IGNORE INTO about VALUES (?, ?)", told)
             for outcome in outcomes:
                 self._close(outcome)
             self._db.execute(
@@ -138,7 +146,9 @@ class Index:
         name = self._number(writer)
         with self._transaction():
             bound, number = ("segment < ?", before) if before is not None else ("segment >= ?", since or 0)
-            self._db.execute(f"DELETE FROM entries WHERE writer = ? AND {bound}", (name, number))
+            gone = f"SELECT id FROM entries WHERE writer = ? AND {bound}"
+            self._db.execute(f"DELETE FROM about WHERE entry IN ({gone})", (name, number))
+            self._db.execute(f"DELETE FROM entries WHERE id IN ({gone})", (name, number))
             if before is None:
                 self._db.execute("DELETE FROM places WHERE writer = ?", (writer,))
 
@@ -210,22 +220,23 @@ def search(path: Path, asked: AuditSearch, seconds: float = SECONDS, *, sealed: 
     """The entries that are wanted, the newest first. sealed: only those that are encrypted as a whole. Raises FileNotFoundError without an
     index, AuditSearchTooLong, sqlite3.Error."""
     with closing(reading(path, seconds)) as db, too_long():
-        where, values = _conditions(db, asked)
-        if where is None:
-            return []
-        if sealed:
-            where = f"sealed = 1 AND {where}"
-        rows = db.execute(f"SELECT * FROM entries WHERE {where} ORDER BY time DESC, id DESC LIMIT ?", (*values, asked.limit))
-        return [_shown(db, row) for row in rows.fetchall()]
+        rows: list[sqlite3.Row] = []
+        for source, where, values in _sources(db, asked):
+            also = " AND sealed = 1" if sealed else ""
+            sql = f"SELECT entries.* FROM {source} WHERE {where}{also} ORDER BY time DESC, id DESC LIMIT ?"
+            rows += db.execute(sql, (*values, asked.limit)).fetchall()
+        rows.sort(key=lambda row: (row["time"], row["id"]), reverse=True)
+        return [_shown(db, row) for row in rows[: asked.limit]]
 
 
 def count_sealed(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> int:
     """How many entries that are encrypted as a whole would be wanted. Raises as `search`."""
     with closing(reading(path, seconds)) as db, too_long():
-        where, values = _conditions(db, asked)
-        if where is None:
-            return 0
-        return int(db.execute(f"SELECT count(*) FROM entries WHERE sealed = 1 AND {where}", values).fetchone()[0])
+        counts = (
+            db.execute(f"SELECT count(*) FROM {source} WHERE {where} AND sealed = 1", values).fetchone()[0]
+            for source, where, values in _sources(db, asked)
+        )
+        return sum(counts)
 
 
 @contextmanager
@@ -248,6 +259,21 @@ def reading(path: Path, seconds: float = SECONDS) -> sqlite3.Connection:
     end = time.monotonic() + seconds
     db.set_progress_handler(lambda: time.monotonic() > end, _STEP)
     return db
+
+
+def _sources(db: sqlite3.Connection, asked: AuditSearch) -> Iterator[tuple[str, str, list[Any]]]:
+    """Where what is asked is looked for: a table, a condition and its values. Of a tenant: its requests, and the events about it, which
+    only those see who may see everything."""
+    where, values = _conditions(db, asked)
+    if where is not None:
+        yield "entries", where, values
+    if asked.tenant is None or asked.tenants is not None or asked.kind == "request":
+        return
+    tenants = [*_numbers(db, asked.tenant), *_numbers(db, EVERY, exact=True)]
+    where, values = _conditions(db, replace(asked, tenant=None))
+    if where is not None:
+        about = f"(SELECT DISTINCT entry FROM about WHERE tenant IN ({','.join('?' * len(tenants))}))"
+        yield f"{about} CROSS JOIN entries ON entries.id = entry", where, [*tenants, *values]
 
 
 def _conditions(db: sqlite3.Connection, asked: AuditSearch) -> tuple[str | None, list[Any]]:
@@ -302,6 +328,9 @@ def _shown(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     for name in TEXTS:
         if row[name]:
             found[name] = db.execute("SELECT text FROM names WHERE id = ?", (row[name],)).fetchone()[0]
+    if not row["request"]:
+        told = db.execute("SELECT text FROM about JOIN names ON names.id = about.tenant WHERE entry = ? ORDER BY text", (row["id"],))
+        found |= {"tenants": names} if (names := [one[0] for one in told]) else {}
     found |= {name: row[name] for name in NUMBERS if row[name]}
     found["place"] = [[row["segment"], row["offset"]]] if row["segment"] else []
     if row["end_segment"]:

@@ -6,7 +6,8 @@ the newest first; a report indexes the period anew, in memory. Nothing that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import storable
 from gateway.audit.summary import summary, summary_of
-from gateway.core.audit_questions import TEXTS, AuditSearch
+from gateway.core.audit_questions import TEXTS, AuditSearch, Unopened
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
@@ -38,27 +39,39 @@ LATER: Final = 3600.0
 CLEAR: Final = frozenset({"tenant", "outcome", "event", "writer"})
 """Texts of an entry that are in the clear."""
 _HIDDEN: Final = tuple(name for name in TEXTS if name not in CLEAR)
+_PEOPLE: Final = frozenset({"principal", "user", "agent", "session", "method", "peer"})
+"""What a record says nothing of that is withheld (gateway.audit.envelopes)."""
+WITHHELD: Final = "withheld"
+"""Why it cannot be told who asked: the tenant's key could not be had when the record was written."""
+NO_KEYS: Final = "no keys"
+"""Why nothing was opened where the log is read without its gateway."""
+_OWN: Final = ("sealed", "-opened", "-withheld")
 _START: Final = 96
 """Bytes of a line that have its time."""
 _BLOCK: Final = 256
 """Lines between which other threads get their turn."""
 
 
-def search_opened(path: Path, asked: AuditSearch, directory: Path, opener: Opener, seconds: float = SECONDS) -> list[dict[str, Any]]:
-    """As gateway.audit.index.search, with the records in `directory` opened. Raises GatehouseError where their keys cannot be had now."""
+def search_opened(
+    path: Path, asked: AuditSearch, directory: Path, opener: Opener, seconds: float = SECONDS
+) -> tuple[list[dict[str, Any]], Unopened]:
+    """As gateway.audit.index.search, with the records in `directory` opened; and how many that may be wanted, too, could not be: of what
+    is newer than the last entry where there may be more. Raises GatehouseError where their keys cannot be had now."""
     found = search(path, asked, seconds)
-    conditions = _hidden(asked)
+    conditions, unopened = _hidden(asked), Unopened()
     with closing(LinesAt(directory, opener)) as lines:
-        if conditions:
-            found = _merged(found, _matching(path, asked, conditions, lines, seconds), asked.limit)
+        if conditions and opener.fetch is None:
+            unopened = _counted(NO_KEYS, count_sealed(path, replace(asked, **dict.fromkeys(conditions)), seconds))
+        elif conditions:
+            left = _Left()
+            found = _merged(found, _matching(path, asked, conditions, lines, seconds, left), asked.limit)
+            unopened = left.told(found[-1] if len(found) == asked.limit else None)
         shown = [_completed(entry, lines) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
-    return [{name: value for name, value in entry.items() if name not in ("sealed", "-opened")} for entry in shown]
+    return [{name: value for name, value in entry.items() if name not in _OWN} for entry in shown], unopened
 
 
-def unsearched(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> int:
-    """How many encrypted entries whoever has no keys cannot hold against what is asked: they fit as far as they are in the clear."""
-    conditions = _hidden(asked)
-    return count_sealed(path, replace(asked, **dict.fromkeys(conditions)), seconds) if conditions else 0
+def _counted(why: str, count: int) -> Unopened:
+    return {why: count} if count else {}
 
 
 def _hidden(asked: AuditSearch) -> dict[str, str]:
@@ -66,7 +79,24 @@ def _hidden(asked: AuditSearch) -> dict[str, str]:
     return {name: text for name in _HIDDEN if (text := getattr(asked, name)) is not None}
 
 
-def _matching(path: Path, asked: AuditSearch, conditions: dict[str, str], lines: LinesAt, seconds: float) -> Iterator[dict[str, Any]]:
+class _Left:
+    """The entries that may be wanted and could not be opened, each with why."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[float, int, str]] = []
+
+    def note(self, entry: dict[str, Any], why: str) -> None:
+        self._all.append((entry["time"], entry["id"], why))
+
+    def told(self, last: dict[str, Any] | None) -> Unopened:
+        """How many of each reason; last: older ones than this entry are told with the next page."""
+        after = (0.0, -1) if last is None else (last["time"], last["id"])
+        return dict(Counter(why for time, id, why in self._all if (time, id) > after))
+
+
+def _matching(
+    path: Path, asked: AuditSearch, conditions: dict[str, str], lines: LinesAt, seconds: float, left: _Left
+) -> Iterator[dict[str, Any]]:
     """The sealed entries that fit, the newest first."""
     wide = replace(asked, **dict.fromkeys(conditions), limit=MOST + 1)
     for number, entry in enumerate(search(path, wide, seconds, sealed=True)):
@@ -75,8 +105,20 @@ def _matching(path: Path, asked: AuditSearch, conditions: dict[str, str], lines:
         if number % _BLOCK == 0:
             sleep(0)
         opened = _completed(entry, lines)
-        if all(_fits(storable(str(opened.get(name, ""))), storable(text)) for name, text in conditions.items()):
+        unfit = [name for name, text in conditions.items() if not _fits(storable(str(opened.get(name, ""))), storable(text))]
+        if not unfit:
             yield opened
+        elif why := _unknown(opened, unfit):
+            left.note(opened, why)
+
+
+def _unknown(entry: dict[str, Any], unfit: list[str]) -> str:
+    """Why nobody can tell whether an entry fits; "" where it does not."""
+    if any(entry.get(name) for name in unfit):
+        return ""
+    if entry.get("unopened"):
+        return str(entry["unopened"])
+    return WITHHELD if entry.get("-withheld") and all(name in _PEOPLE for name in unfit) else ""
 
 
 def _fits(text: str, wanted: str) -> bool:
@@ -91,11 +133,15 @@ def _merged(first: list[dict[str, Any]], second: Iterator[dict[str, Any]], limit
 
 
 def _completed(entry: dict[str, Any], lines: LinesAt) -> dict[str, Any]:
-    """An entry with what its records hold."""
+    """An entry with what its records hold; `unopened` where one of them could not be opened."""
     found, outcomes = entries_of(Position(entry["writer"]), b"".join(lines(entry["writer"], entry["place"])))
     one: Entry | None = next(iter([*found, *outcomes]), None)
-    told = {} if one is None else {name: value for name in (*TEXTS, *NUMBERS) if name != "sealed" and (value := getattr(one, name))}
-    return {**entry, **told, "-opened": True}
+    if one is None:
+        return {**entry, "-opened": True}
+    told = {name: value for name in (*TEXTS, *NUMBERS) if name != "sealed" and (value := getattr(one, name))}
+    if one.unopened:
+        told["unopened"] = one.unopened
+    return {**entry, **told, "-opened": True, "-withheld": one.withheld}
 
 
 def summary_opened(
@@ -105,14 +151,13 @@ def summary_opened(
     with closing(reading(path)) as db:
         sealed = db.execute("SELECT 1 FROM entries WHERE sealed = 1 AND time >= ? AND time < ? LIMIT 1", (since, until)).fetchone()
     if sealed is None:
-        return summary(path, since, until, tenants)
-    index = Index.in_memory()
+        return {**summary(path, since, until, tenants), "unopened": Unopened()}
+    index, made = Index.in_memory(), _Report(since, until, tenants)
     try:
-        left = MOST_REPORTED
         for writer, segments in list_segments(directory).items():
             for number, name in _of_period(segments, since, until):
-                left = _add(index, writer, number, name, opener, left, (since - LATER, until + LATER))
-        return summary_of(index.db, since, until, tenants)
+                made.add(index, Position(writer, number), name, opener)
+        return {**summary_of(index.db, since, until, tenants), "unopened": made.unopened()}
     finally:
         index.close()
 
@@ -137,15 +182,31 @@ def _time(line: bytes) -> float:
         return 0.0
 
 
-def _add(index: Index, writer: str, number: int, path: Path, opener: Opener, left: int, period: tuple[float, float]) -> int:
-    place = Position(writer, number, 0)
-    with open_segment(path) as file:
-        while lines := list(islice(file, _BLOCK)):
-            lines = [line for line in lines if SEALED not in line or period[0] <= _time(line) <= period[1]]
-            left -= len(lines)
-            if left < 0:
-                raise AuditSearchTooLong(f"the report would open more than {MOST_REPORTED} lines: choose a shorter period")
-            block = b"".join([opener.line(writer, line) for line in lines])
-            index.add(*entries_of(place, block), place)
-            sleep(0)
-    return left
+class _Report:
+    """Lines on their way into the index of one report. tenants: None: of all."""
+
+    def __init__(self, since: float, until: float, tenants: frozenset[str] | None) -> None:
+        self._since, self._until, self._tenants = since, until, tenants
+        self._left = MOST_REPORTED
+        self._unopened: dict[tuple[str, str, int], str] = {}
+
+    def add(self, index: Index, place: Position, path: Path, opener: Opener) -> None:
+        first, last = self._since - LATER, self._until + LATER
+        with open_segment(path) as file:
+            while lines := list(islice(file, _BLOCK)):
+                lines = [line for line in lines if SEALED not in line or first <= _time(line) <= last]
+                self._left -= len(lines)
+                if self._left < 0:
+                    raise AuditSearchTooLong(f"the report would open more than {MOST_REPORTED} lines: choose a shorter period")
+                found, outcomes = entries_of(place, b"".join([opener.line(place.writer, line) for line in lines]))
+                index.add(found, outcomes, place)
+                self._note((*found, *outcomes))
+                sleep(0)
+
+    def _note(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.unopened and self._since <= entry.time < self._until and (self._tenants is None or entry.tenant in self._tenants):
+                self._unopened[entry.writer, entry.request_id, 0 if entry.request_id else len(self._unopened)] = entry.unopened
+
+    def unopened(self) -> Unopened:
+        return dict(Counter(self._unopened.values()))

@@ -28,6 +28,8 @@ NO_ENCRYPTION: Final = "audit.encryption is not configured"
 SHREDDED: Final = "shredded"
 """Why a line is not opened whose key was destroyed."""
 _HASH: Final = b',"hash":"'
+_WITHHELD: Final = b',"withheld":true'
+"""In the clear of a record whose tenant's key could not be had: what it holds says nothing of people."""
 
 
 class _Line(msgspec.Struct):
@@ -83,7 +85,8 @@ class Opener:
         end = line.rindex(_HASH)
         if isinstance(found, str):
             return b'%b,"unopened":%b%b' % (line[:end], msgspec.json.encode(found), line[end:])
-        return b'%b%b,"sealed":%b%b' % (_start(line), found.text[1:-1], msgspec.json.encode(found.key), line[end:])
+        withheld = _WITHHELD if _WITHHELD + b',"digest"' in line[: line.index(SEALED)] else b""
+        return b'%b%b%b,"sealed":%b%b' % (_start(line), found.text[1:-1], withheld, msgspec.json.encode(found.key), line[end:])
 
     def lines(self, writer: str, block: bytes) -> bytes:
         """The same for whole lines."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.audit.about import EVERY
 from gateway.audit.chain import read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.exports import HEADS, converted
@@ -165,7 +166,7 @@ class _Filter:
 
     def _belongs(self, record: dict[str, Any]) -> bool:
         request_id = str(record.get("request_id", ""))
-        if all(record.get(name) == value for name, value in self._subject.items()):
+        if all(record.get(name) == value or (name == "tenant" and _is_about(record, value)) for name, value in self._subject.items()):
             if record.get("kind") == "intent":
                 self._open.add(request_id)
             return True
@@ -177,6 +178,12 @@ class _Filter:
     def _timely(self, time: float) -> bool:
         since, until = self._wanted.since, self._wanted.until
         return (since is None or time >= since) and (until is None or time < until)
+
+
+def _is_about(record: dict[str, Any], tenant: str) -> bool:
+    """Whether it is an event about this tenant."""
+    tenants = record.get("tenants")
+    return isinstance(tenants, list) and (tenant in tenants or EVERY in tenants)
 
 
 def _named(event: str, wanted: str) -> bool:

@@ -25,7 +25,8 @@ _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
 _SEALED: Final[dict[str, type[msgspec.Struct]]] = {"intent": ClearIntent, "outcome": ClearOutcome, "event": ClearEvent}
 """What records that are encrypted as a whole have in the clear."""
 _OPENED: Final = {
-    "sealed": {"type": "string", "description": "The id of the key with which the line is encrypted in the log; this is what it holds."}
+    "sealed": {"type": "string", "description": "The id of the key with which the line is encrypted in the log; this is what it holds."},
+    "withheld": {"const": True, "description": "It says nothing of people, for its tenant's key could not be had when it was written."},
 }
 _SEQ: Final = {"type": "integer", "minimum": 1, "description": "Counts 1, 2, 3... through all segments of the writer."}
 _HASH: Final = {

@@ -78,6 +78,10 @@ class AuditSearch(msgspec.Struct, frozen=True):
     before: tuple[float, int] | None = None
 
 
+Unopened = dict[str, int]
+"""How many entries may be wanted, too, but are encrypted as a whole and could not be opened, by the reason."""
+
+
 TEXTS: Final = (
     *("tenant", "principal", "user", "agent", "session", "method", "peer", "operation", "model", "endpoint", "outcome", "code"),
     *("rule", "decision", "guardrail", "event", "actor", "target", "writer"),

@@ -199,7 +199,9 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class EventRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: an event that is not a request: an administrative write, a start, a reload, a breaker, a flood of failed logins."""
+    """Audit: an event that is not a request: an administrative write, a start, a reload, a breaker, a flood of failed logins.
+
+    tenants: those that it is about, `*` for all (gateway.audit.about adds what the details name)."""
 
     time: float
     event: str
@@ -207,6 +209,7 @@ class EventRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     target: str = ""
     outcome: str = "ok"
     detail: dict[str, Any] | None = None
+    tenants: tuple[str, ...] = ()
 
 
 AuditRecord = IntentRecord | OutcomeRecord | EventRecord

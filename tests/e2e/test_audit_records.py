@@ -143,7 +143,16 @@ def encrypted_whole(tmp_path: Path, engine: EngineThread, opened: HttpReceiver, 
         plan = got(again, "/audit/data-keys/shred?tenant=acme").json()
         posted(again, "/audit/data-keys/shred", tenant="acme", reason="asked for", confirm=plan["digest"])
         until(lambda: records(again, "r-4")[0].get("unopened") == "shredded", what="the shredding")
-        assert "user" not in records(again, "r-1")[0] and got(again, f"/audit/search?user={CANARY}").json()["items"] == []
+        assert "user" not in records(again, "r-1")[0]
+        searched = got(again, f"/audit/search?user={CANARY}").json()
+        assert searched["items"] == [] and searched["unopened"]["shredded"] >= 4, "r-1 to r-4"
+        assert got(again, f"/audit/search?tenant=globex&user={CANARY}").json()["unopened"] == {}
+        (one,) = got(again, "/audit/search?request_id=r-1").json()["items"]
+        assert one["unopened"] == "shredded" and one["outcome"] == "ok"
+        report = got(again, "/audit/report?since=2020-01-01T00:00:00Z").json()
+        assert report["unopened"]["shredded"] >= 4
+        events = {one["event"]: one for one in got(again, "/audit/search?tenant=acme&kind=event").json()["items"]}
+        assert {"audit.shred", "admin.audit.shred", "audit.keys_rotated"} <= events.keys() and events["audit.shred"]["tenants"] == ["acme"]
         used = {row["tenant"]: row["requests"] for row in got(again, "/usage").json()["items"]}
         assert ask(again, "r-5", SECRET).status_code == 200 and records(again, "r-5")[0]["user"] == CANARY
         verified(again)

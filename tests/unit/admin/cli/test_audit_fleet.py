@@ -13,7 +13,7 @@ def report(replica: str, others: list[str] | None, **more: Any) -> dict[str, Any
     tables: dict[str, Any] = {name: [] for name in ("accesses", "callers", "denials", "logins", "changes", "log")}
     integrity = {"ok": True, "first_problem": None, "writers": [{"writer": replica, "problems": []}]}
     period = {"since": "2026-01-01T00:00:00Z", "until": "2026-02-01T00:00:00Z", "tenants": None}
-    return {**period, **tables, "integrity": integrity, "coverage": {"replica": replica, "missing": missing}, **more}
+    return {**period, **tables, "integrity": integrity, "coverage": {"replica": replica, "missing": missing}, "unopened": {}, **more}
 
 
 def access(tenant: str, requests: int, tokens: int | None = 0) -> dict[str, Any]:

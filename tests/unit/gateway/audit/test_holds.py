@@ -67,3 +67,31 @@ async def test_a_tenants_records_are_found_without_keys_where_whole_records_are_
     for held in (tenant, "denied", "away"):
         assert concerns(bench.segment(), frozenset({held}))
     assert not concerns(bench.segment(), frozenset({"nobody"}))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("tenant", ["acme", "größe", 'with "quotes", and ]'])
+async def test_events_about_a_tenant_are_held_too(
+    bench: Any, make: Any, monkeypatch: pytest.MonkeyPatch, tenant: str, sealed: bool
+) -> None:
+    vault = Vault()
+    await vault.sealer.begin()
+
+    def write(*events: Any) -> Path:
+        writer = bench.writer()
+        if sealed:
+            writer.cover, writer.opener = vault.sealer, vault.opener
+        writer.open()
+        writer.write(list(events))
+        writer.close()
+        return Path(bench.segment())
+
+    def check() -> None:
+        path = write(make.event("admin.keys.create", tenants=("", 'o]"th,er', tenant)), make.event("admin.roles.create", detail={"x": "y"}))
+        for block in (1, 64, 1 << 20):
+            monkeypatch.setattr(holding, "_BLOCK", block)
+            assert concerns(path, frozenset({"nobody", tenant})) and concerns(path, frozenset({'o]"th,er'}))
+            assert not concerns(path, frozenset({"nobody", "er", "roles"}))
+        assert concerns(write(make.event("audit.keys_rotated", tenants=("*",))), frozenset({"nobody"})), "about every tenant"
+
+    await asyncio.to_thread(check)
