@@ -227,7 +227,7 @@ class Batcher:
             self._context.trim(line.seq, 0)
             del line.tokens[:]
             reuse = 0
-        job.line, job.done, job.reused = line, reuse, reuse
+        job.line, job.done, job.reused, job.placed = line, reuse, reuse, time.perf_counter_ns()
         self.stats.prompt_tokens += len(job.tokens)
         self.stats.cached_tokens += reuse
 
@@ -283,7 +283,7 @@ class Batcher:
                 self._score_prompt(job, count)
             job.done += count
             if job.done == job.prompt:
-                job.decoding = True
+                job.decoding, job.read = True, time.perf_counter_ns()
                 produced += self._sample(job)
         self.stats.produced(produced, time.monotonic())
 

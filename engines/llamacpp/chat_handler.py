@@ -60,6 +60,7 @@ class ChatHandler:
         self._engine.check_room(body.n or 1, "n")
         generation, readers = await self._engine.prepare(lambda: self._prepare(request, body), lambda made: discard(made[0]))
         generation.submit()
+        request.timed = generation.phases
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         envelope = Envelope("chatcmpl", "chat.completion", body.model or self._engine.name, with_usage=wants_usage)
         if body.stream:

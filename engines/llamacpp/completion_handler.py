@@ -29,6 +29,7 @@ class CompletionHandler:
         self._engine.check_room(len(prompts) * (body.n or 1), "prompt" if len(prompts) > 1 else "n")
         generation = await self._engine.prepare(lambda: self._prepare_completion(request, body, prompts), discard)
         generation.submit()
+        request.timed = generation.phases
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         envelope = Envelope("cmpl", "text_completion", body.model or self._engine.name, with_usage=wants_usage)
         if body.stream:

@@ -6,10 +6,12 @@ import asyncio
 import base64
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import numpy
@@ -26,6 +28,8 @@ Vector = NDArray[numpy.float32]
 class _Item:
     tokens: list[int]
     future: asyncio.Future[Vector]
+    began: int = 0
+    ended: int = 0
 
 
 class Embedder:
@@ -56,12 +60,14 @@ class Embedder:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def embed(self, prompts: Sequence[list[int]]) -> list[Vector]:
-        """Unit vectors of the prompts. Raises ApiError."""
+    async def embed(self, prompts: Sequence[list[int]], request: Request | None = None) -> list[Vector]:
+        """Unit vectors of the prompts. request: is told of its phases. Raises ApiError."""
         if self._outstanding and self._outstanding + len(prompts) > self._queue:
             raise overloaded(f"{self._outstanding} texts are waiting; no more are taken")
         loop = asyncio.get_running_loop()
         items = [_Item(tokens, loop.create_future()) for tokens in prompts]
+        if request is not None:
+            request.timed = partial(_phases, items, time.perf_counter_ns())
         self._outstanding += len(items)
         self._inbox.extend(items)
         self._bell.set()
@@ -102,11 +108,14 @@ class Embedder:
     def _serve(self, items: list[_Item]) -> None:
         wanted = [item for item in items if not item.future.cancelled()]
         results: list[Vector] | ApiError
+        began = time.perf_counter_ns()
         try:
             results = self._compute(wanted)
         except Exception as exc:  # noqa: BLE001 - boundary: a fault ends the texts of this batch, not the engine
             traceback.print_exception(exc, file=sys.stderr)
             results = ApiError(500, "the engine failed on this batch", kind="engine_error", code="engine_failed")
+        for item in wanted:
+            item.began, item.ended = began, time.perf_counter_ns()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver, wanted, results, len(items))
 
@@ -139,6 +148,11 @@ class Embedder:
                 item.future.set_result(results[at])
 
 
+def _phases(items: list[_Item], prepared: int) -> list[tuple[str, int]]:
+    """Of one request's texts, which may have been in several batches."""
+    return [("prepare", prepared), ("queue", min(item.began for item in items)), ("run", max(item.ended for item in items))]
+
+
 def normalised(vector: Vector) -> Vector:
     """The vector with length 1 (zero stays zero)."""
     length = float(numpy.linalg.norm(vector))
@@ -159,7 +173,7 @@ class EmbeddingHandler:
         if body.dimensions is not None and body.dimensions > self._model.n_embd:
             raise ApiError(400, f"dimensions: this model has {self._model.n_embd}", param="dimensions")
         prompts = await asyncio.get_running_loop().run_in_executor(None, self._tokens, body)
-        vectors = await self._embedder.embed(prompts)
+        vectors = await self._embedder.embed(prompts, request)
         if body.dimensions is not None:
             vectors = [normalised(vector[: body.dimensions]) for vector in vectors]
         total = sum(map(len, prompts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class Generation:
         self._mailbox = mailbox
         self._choices = {id(job): Choice(job, stops) for job in jobs}
         self.jobs = jobs
+        self._submitted = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -87,6 +89,15 @@ class Generation:
     def submit(self) -> None:
         """Queue the jobs; raises ApiError 503 when they do not fit."""
         self._batcher.submit(self.jobs)
+        self._submitted = time.perf_counter_ns()
+
+    def phases(self) -> list[tuple[str, int]]:
+        """For a trace: the prompt was made, the first sequence got a slot, its prompt was read, all choices were written."""
+        first = self.jobs[0]
+        found = [("prepare", self._submitted), ("queue", first.placed), ("prefill", first.read)]
+        if first.read and all(choice.finish is not None for choice in self._choices.values()):
+            found.append(("decode", time.perf_counter_ns()))
+        return [(name, at) for name, at in found if at]
 
     def cancel(self) -> None:
         """Stop everything that still runs; the slots are free at the next step."""

@@ -51,6 +51,8 @@ class SequenceJob(Work):
     produced: int = 0
     consumed: int = 0
     output: int = -1
+    placed: int = 0
+    read: int = 0
     prompt_scores: list[TopLogprobs] = field(default_factory=list)
 
 

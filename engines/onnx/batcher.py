@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from engines.sidecar.shell import ApiError, overloaded
+from engines.sidecar.shell import ApiError, Request, overloaded
 from gateway.core.clock import Clock
 
 REMEMBERED_KEYS = 256
@@ -56,7 +57,7 @@ class Unit:
 class BatchJob:
     """One request's units. `deadline` is absolute, in the clock's monotonic seconds; `done` is called once for each unit."""
 
-    __slots__ = ("deadline", "done", "later", "priority", "queued", "units")
+    __slots__ = ("began", "deadline", "done", "ended", "later", "priority", "queued", "submitted", "units")
 
     def __init__(
         self, units: Sequence[Unit], done: Callable[[Unit, Any, Exception | None], None], *, priority: int = 1,
@@ -64,10 +65,15 @@ class BatchJob:
     ) -> None:  # fmt: skip
         self.units, self.done = units, done
         self.priority, self.deadline = priority, deadline
+        self.submitted, self.began, self.ended = time.perf_counter_ns(), 0, 0
         self.later: deque[Unit] = deque()
         self.queued = 0
         for index, unit in enumerate(units):
             unit.index, unit.job = index, self
+
+    def phases(self) -> list[tuple[str, int]]:
+        """For a trace: the units were made, the first of them began to run, the last one so far has run."""
+        return [(name, at) for name, at in (("prepare", self.submitted), ("queue", self.began), ("run", self.ended)) if at]
 
 
 class Full(Exception):
@@ -243,8 +249,12 @@ class Batcher:
             self._work.put(None)
             await self._loop.run_in_executor(None, self._thread.join)
 
-    async def submit(self, units: Sequence[Unit], *, priority: int = 1, deadline: float | None = None) -> list[Any]:
-        """Results of the units, in their order. Raises RunFailed, or ApiError (503 queue full, 504 too late)."""
+    async def submit(
+        self, units: Sequence[Unit], *, priority: int = 1, deadline: float | None = None, request: Request | None = None
+    ) -> list[Any]:
+        """Results of the units, in their order. request: is told of its phases.
+
+        Raises RunFailed, or ApiError (503 queue full, 504 too late)."""
         if self._loop is None or self._closed:
             raise overloaded("the engine is draining")
         future: asyncio.Future[None] = self._loop.create_future()
@@ -263,6 +273,8 @@ class Batcher:
                 future.set_result(None)
 
         job = BatchJob(units, done, priority=priority, deadline=deadline)
+        if request is not None:
+            request.timed = job.phases
         try:
             self.queue.add(job, self._clock.monotonic())
         except Full:
@@ -296,7 +308,9 @@ class Batcher:
                 return
             units = self._in_time(taken, now)
             if units:
-                self.running = len(units)
+                self.running, began = len(units), time.perf_counter_ns()
+                for unit in units:
+                    unit.job.began = unit.job.began or began
                 self._work.put(units)
                 return
 
@@ -339,8 +353,9 @@ class Batcher:
         return [self._outcomes([unit])[0] for unit in units]
 
     def _finish(self, units: list[Unit], outcomes: list[Outcome], seconds: float) -> None:
-        self.running = 0
+        self.running, ended = 0, time.perf_counter_ns()
         for unit, (result, error) in zip(units, outcomes, strict=True):
+            unit.job.ended = ended
             unit.job.done(unit, result, error)
         self._observe(units, seconds, self._clock.monotonic())
         self._schedule()

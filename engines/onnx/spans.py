@@ -93,7 +93,7 @@ class Entities:
         cost = sum(len(text) for text in texts) / CHARACTERS_PER_COST
         read = await self._offload.call(cost, self._read, texts)
         units = [self._grouping.unit(window) for text in read for window in text.windows]
-        found = await self._batcher.submit(units, priority=request.priority, deadline=request.deadline) if units else []
+        found = await self._batcher.submit(units, priority=request.priority, deadline=request.deadline, request=request) if units else []
         spans = await self._offload.call(cost, self._decoded, texts, read, list(found))
         total = sum(len(window.ids) for text in read for window in text.windows)
         answer: dict[str, Any] = {

@@ -310,7 +310,7 @@ class Infer:
         self._count(sum(tensor.elements for tensor in parsed.inputs))
         self._bound(self._schema.output_bytes(feeds))
         units = units_of(feeds, self._max_batch)
-        arrays = joined(await self._batcher.submit(units, priority=request.priority, deadline=request.deadline))
+        arrays = joined(await self._batcher.submit(units, priority=request.priority, deadline=request.deadline, request=request))
         self._bound(sum(array.nbytes for array in arrays.values()))
         cost = sum(array.nbytes / (COPIED_PER_COST if parsed.wants_binary(name) else BYTES_PER_COST) for name, array in arrays.items())
         return await self._offload.call(cost, self._answer, parsed, arrays, model, version)

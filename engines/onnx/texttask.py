@@ -119,7 +119,7 @@ class TextTask:
         """One result for each input, in the request's order. Texts of similar length run together."""
         order = sorted(range(len(read.tokens)), key=lambda index: len(read.tokens[index].ids))
         units = [self.grouping.unit(read.tokens[index]) for index in order]
-        found = await self._batcher.submit(units, priority=request.priority, deadline=request.deadline)
+        found = await self._batcher.submit(units, priority=request.priority, deadline=request.deadline, request=request)
         results: list[Any] = [None] * len(order)
         for index, result in zip(order, found, strict=True):
             results[index] = result

@@ -29,6 +29,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
+Phases = Callable[[], list[tuple[str, int]]]
+"""Of a request: what was done for it so far, each step with its end in nanoseconds of the monotonic clock, in their order."""
+PHASES = b"x-gatehouse-phases"
+"""The header that tells a traced request's phases: `received=N`, then `NAME=N` for each step, separated by semicolons. The gateway,
+on the same machine and so with the same clock, makes spans of them (gateway.telemetry.spans)."""
+
+
 class ApiError(Exception):
     """An error that the client receives as the contract's JSON body."""
 
@@ -66,10 +73,14 @@ class Request:
 
     `headers` has lower-case names; `params` the placeholders of the route (``/v2/models/{model}/infer``); `priority` is
     0 (interactive), 1 (standard) or 2 (batch); `deadline` is absolute, in seconds of `time.monotonic()`, or None. `cache_salt` names the
-    caller's isolation domain, within which cached work may be reused; empty: the domain of direct calls.
+    caller's isolation domain, within which cached work may be reused; empty: the domain of direct calls. `received`: when it came, in
+    nanoseconds of the monotonic clock, where its caller traces it (the flag of `traceparent`), else 0; a handler that knows its
+    phases sets `timed`.
     """
 
-    __slots__ = ("body", "cache_salt", "deadline", "headers", "method", "params", "path", "priority", "query", "request_id")
+    __slots__ = (
+        "body", "cache_salt", "deadline", "headers", "method", "params", "path", "priority", "query", "received", "request_id", "timed",
+    )  # fmt: skip
 
     def __init__(
         self, method: str, path: str, headers: dict[bytes, bytes], body: bytes = b"", params: dict[str, str] | None = None,
@@ -86,6 +97,8 @@ class Request:
         self.cache_salt = headers.get(b"x-gatehouse-cache-salt", b"").lower()
         if self.cache_salt and not _SALT.fullmatch(self.cache_salt):
             raise ApiError(400, "x-gatehouse-cache-salt must be 2 to 128 hexadecimal digits", param="x-gatehouse-cache-salt")
+        self.timed: Phases | None = None
+        self.received = time.perf_counter_ns() if _traced(headers.get(b"traceparent")) else 0
         self.deadline: float | None = None
         left = headers.get(b"x-gatehouse-deadline-ms")
         if left is not None:
@@ -93,6 +106,18 @@ class Request:
                 self.deadline = time.monotonic() + max(0.0, float(int(left)) / 1000)
             except ValueError:
                 raise ApiError(400, "x-gatehouse-deadline-ms must be a whole number", param="x-gatehouse-deadline-ms") from None
+
+    def phases(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The header with the phases of a traced request; nothing for any other one."""
+        if not self.received or self.timed is None:
+            return ()
+        steps = [("received", self.received), *self.timed()]
+        return ((PHASES, ";".join(f"{name}={at}" for name, at in steps).encode()),)
+
+
+def _traced(header: bytes | None) -> bool:
+    """Whether a `traceparent` has the flag `sampled`, its lowest bit."""
+    return header is not None and len(header) >= 55 and header[54] in b"13579bdf"
 
 
 class Response:
@@ -206,6 +231,7 @@ class HandlerRun:
     async def _respond(self) -> int:
         response = await self.handler(self.request)
         if isinstance(response, Response):
+            response.headers += self.request.phases()
             await send_whole(self.send, response)
             return response.status
         chunks = response.chunks
@@ -253,7 +279,7 @@ class HandlerRun:
 
     async def _head(self, content_type: bytes) -> None:
         self.started = True
-        headers = [(b"content-type", content_type), (b"cache-control", b"no-store")]
+        headers = [(b"content-type", content_type), (b"cache-control", b"no-store"), *self.request.phases()]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _fail(self, error: ApiError) -> int:

@@ -29,7 +29,7 @@ from gateway.core.prices import Price, written
 from gateway.core.pseudonyms import Layer
 from gateway.core.shapes import ShapeGuard
 from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
+from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, ResponseHead, Usage
 from gateway.core.waiting import Driver, Signal
 from gateway.pipeline.guarded import Note
 from gateway.pipeline.phases import UNTIMED, PhaseClock, clock_of
@@ -76,11 +76,12 @@ class Client(Protocol):
 
 
 class Relay(Protocol):
-    """Takes the engine's answer for an exchange."""
+    """Takes the engine's answer for an exchange. head: of the answer, once it has come."""
+
+    head: ResponseHead | None
 
     def on_failed(self, error: Exception) -> None:
         """The answer will not come, or will not be complete."""
-        ...
 
     def tick(self, now: float) -> float:
         """Called when `wake_at` has come; returns the next time."""
@@ -91,7 +92,6 @@ class Relay(Protocol):
 
     def finish(self) -> str:
         """Why the engine stopped generating, as it said."""
-        ...
 
     def error_event(self, error: GatehouseError) -> bytes: ...
 
@@ -409,8 +409,8 @@ class Exchange:
         else:
             self.plane.metrics.denied(status, code)
         self.clock.finish(self.plane.metrics.phases)
-        if self.plane.observer is not None and record is not None:
-            self.plane.observer.settled(record, self.clock, self.headers.get(b"traceparent"))
+        if (observer := self.plane.observer) is not None and record is not None:
+            observer.settled(record, self.clock, self.headers.get(b"traceparent"), None if self.relay is None else self.relay.head)
         self.plane.settled(self)
         self.driver = None
         self.relay = None

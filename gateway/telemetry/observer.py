@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from gateway.core.types import OutcomeRecord
+from gateway.core.types import OutcomeRecord, ResponseHead
 from gateway.telemetry.tracing import Trace, of_header
 
 log = logging.getLogger("gatehouse.requests")
@@ -23,17 +23,21 @@ MOST: Final = 8192
 """Requests that wait for the thread."""
 WAKE: Final = 1024
 """So many wake it before its time."""
+PHASES: Final = b"x-gatehouse-phases"
+"""The header in which a sidecar tells the phases of a traced request (engines/sidecar/http.py)."""
 PERIOD: Final = 1.0
 """Seconds between two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One settled request. trace: None where it is only logged. marks: the ends of its phases in nanoseconds, after its beginning."""
+    """One settled request. trace: None where it is only logged. marks: the ends of its phases in nanoseconds, after its beginning.
+    phases: what its engine says of itself, as it came (`x-gatehouse-phases`)."""
 
     record: OutcomeRecord
     trace: Trace | None
     marks: list[tuple[str, int]]
+    phases: bytes = b""
 
 
 class SpanSink(Protocol):
@@ -81,21 +85,23 @@ class Observer:
         traced: Callable[[OutcomeRecord, str], None] = lambda record, trace: None,
     ) -> None:
         self._requests, self._traces, self.counts, self._traced = requests, traces, counts, traced
-        self._queue: deque[tuple[OutcomeRecord, Any, bytes | None]] = deque()
+        self._queue: deque[tuple[OutcomeRecord, Any, bytes | None, bytes]] = deque()
         self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None) -> None:
-        """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`."""
+    def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None, head: ResponseHead | None = None) -> None:
+        """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`. header: the caller's
+        `traceparent`. head: of the answer of the last engine that was asked, where there is one."""
         if clock.trace is None and not self._requests.wants(record) and (self._traces is None or not failed(record)):
             return
         if len(self._queue) >= MOST:
             self.counts["dropped"] += 1
             return
-        self._queue.append((record, clock, header))
+        phases = head.get(PHASES) if head is not None and clock.trace is not None else None
+        self._queue.append((record, clock, header, phases or b""))
         if len(self._queue) == WAKE:
             self._wake.set()
 
@@ -121,7 +127,7 @@ class Observer:
     def _round(self) -> None:
         traced: list[Seen] = []
         while self._queue:
-            record, clock, header = self._queue.popleft()
+            record, clock, header, phases = self._queue.popleft()
             trace = clock.trace
             if trace is None and self._traces is not None and failed(record):
                 trace = of_header(header)
@@ -129,7 +135,7 @@ class Observer:
                 self._requests.write(record, "" if trace is None else trace.trace)
             if trace is not None and self._traces is not None:
                 self._traced(record, trace.trace)
-                traced.append(Seen(record, trace, clock.marks))
+                traced.append(Seen(record, trace, clock.marks, phases))
         if traced and self._traces is not None:
             lost = self._sent(traced, self._traces)
             self.counts["dropped"] += lost

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
 from gateway.core.types import OutcomeRecord
 from gateway.telemetry.observer import Seen
 from gateway.telemetry.spans import spans_of
@@ -60,6 +67,71 @@ def test_each_call_of_a_retried_request_ends_where_the_next_begins() -> None:
     assert [(call.begin - calls[0].begin) // MS for call in calls] == [0, 9]
     assert (calls[0].end - calls[0].begin, calls[1].end - calls[1].begin) == (9 * MS, 40 * MS - 1)
     assert "gen_ai.usage.output_tokens" not in calls[0].attributes
+
+
+def engine_of(header: bytes, record: OutcomeRecord = RECORD) -> dict[str, tuple[int, int, str]]:
+    """The spans below the call: when they begin and end after the request's begin, in milliseconds, and the name of the span above."""
+    found = list(spans_of(replace(traced(record), phases=header)))
+    names = {span.span: span.name if span.kind != "client" else "call" for span in found}
+    begin = found[0].begin
+    below = found[[span.kind for span in found].index("client") + 1 :]
+    return {span.name: ((span.begin - begin) // MS, (span.end - begin) // MS, names[span.parent]) for span in below}
+
+
+def header(*phases: tuple[str, int]) -> bytes:
+    return ";".join(f"{name}={at * MS}" for name, at in phases).encode()
+
+
+WHOLE = changed(RECORD, first_ms=0.0)
+UNTIL_READ = (("received", 41), ("prepare", 42), ("queue", 50), ("prefill", 58))
+
+
+def test_an_engine_that_tells_its_phases_has_spans_of_its_own() -> None:
+    assert engine_of(header(*UNTIL_READ)) == {
+        "engine": (41, 95, "call"), "prepare": (41, 42, "engine"), "queue": (42, 50, "engine"), "prefill": (50, 58, "engine"),
+        "decode": (58, 95, "engine"),
+    }  # fmt: skip
+    whole = engine_of(header(*UNTIL_READ, ("decode", 90)), WHOLE)
+    assert (whole["engine"], whole["decode"]) == ((41, 90, "call"), (58, 90, "engine"))
+    assert engine_of(header(("received", 41), ("prepare", 42), ("queue", 42), ("run", 80)), WHOLE) == {
+        "engine": (41, 80, "call"), "prepare": (41, 42, "engine"), "run": (42, 80, "engine"),
+    }  # fmt: skip
+
+
+def test_a_stream_that_said_early_that_the_engine_works_has_the_gateways_view_of_the_rest() -> None:
+    assert engine_of(header(*UNTIL_READ[:2])) == {
+        "engine": (41, 95, "call"), "prepare": (41, 42, "engine"), "prefill": (42, 60, "engine"), "decode": (60, 95, "engine"),
+    }  # fmt: skip
+
+
+def test_phases_say_how_many_tokens_they_had_without_being_counted_twice() -> None:
+    found = {span.name: span for span in spans_of(replace(traced(changed(RECORD, cached_tokens=2)), phases=header(*UNTIL_READ)))}
+    assert found["prefill"].attributes == {"gatehouse.tokens_read": 5, "gatehouse.tokens_reused": 2}
+    assert found["decode"].attributes == {"gatehouse.tokens_written": 3}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"", b"received", b"received=x;prefill=y", header(("prefill", 50)), header(("received", 39), ("prefill", 50)),
+        header(("received", 41), ("prefill", 96)), header(("received", 60), ("prefill", 50), ("decode", 70)),
+        header(("received", 41)) + b";" + header(("prefill", 42)) * 50, b"received=" + b"9" * 30,
+    ],
+)  # fmt: skip
+def test_what_no_sidecar_of_ours_says_is_not_believed(wrong: bytes) -> None:
+    assert engine_of(wrong) == {"prefill": (40, 60, "call"), "decode": (60, 95, "call")}
+
+
+@given(st.binary(max_size=600) | st.text("receivd=;0123456789", max_size=80).map(str.encode))
+def test_no_header_makes_spans_outside_of_their_call(value: bytes) -> None:
+    assert all(40 <= begin <= end <= 95 for begin, end, _ in engine_of(value).values())
+
+
+def test_langfuse_gets_the_moment_of_the_first_token_and_the_cost() -> None:
+    [call] = [span for span in spans_of(traced(changed(RECORD, cost=1_500_000, currency="USD"))) if span.kind == "client"]
+    assert call.attributes["gen_ai.usage.cost"] == 0.0015
+    assert call.attributes["langfuse.observation.completion_start_time"] == "2023-11-14T22:13:19.960Z"
+    assert (call.attributes["user.id"], call.attributes["session.id"]) == ("ann", "s-1")
 
 
 def test_a_failure_that_was_not_sampled_is_one_span_with_its_error() -> None:
