@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, external
 from tests.e2e.resilience import reload
 from tests.fakes.http_receiver import HttpReceiver
 from tests.waiting import until
@@ -100,3 +100,31 @@ def test_a_receiver_that_is_away_costs_traces_alone(gatehouse: Gatehouse, receiv
     assert any("do not arrive" in line for line in gatehouse.lines)
     assert asked(gatehouse, "01").status_code == 200
     until(lambda: gatehouse.metric("gatehouse_traces_total", result="sent") == 1, what="the next one")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_sidecar_does_is_in_the_trace_and_nothing_of_it_reaches_the_client(
+    sidecar: Gatehouse, receiver: HttpReceiver, stream: bool
+) -> None:
+    answer = asked(sidecar, "01", stream=stream, max_tokens=8)
+    assert answer.status_code == 200 and "x-gatehouse-phases" not in answer.headers
+    until(lambda: spans(receiver), what="the spans")
+    found = {span.name if span.kind != 3 else "call": span for span in spans(receiver)}
+    assert found.keys() >= {"call", "engine", "prepare", "prefill", "decode"}
+    engine = found["engine"]
+    assert engine.parent_span_id == found["call"].span_id
+    assert {found[name].parent_span_id for name in ("prepare", "prefill", "decode")} == {engine.span_id}
+    times = [getattr(found[name], f"{end}_time_unix_nano") for name in ("prepare", "prefill", "decode") for end in ("start", "end")]
+    assert times == sorted(times) and engine.start_time_unix_nano == times[0] and engine.end_time_unix_nano == times[-1]
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path, receiver: HttpReceiver) -> Iterator[Gatehouse]:
+    config = configuration(
+        tmp_path / "state",
+        engines=[{"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 1, "context": 512}],
+        models=[{"name": "m", "pool": ["chat"]}],
+        telemetry={"traces": {"endpoint": receiver.url, "ratio": 0}},
+    )
+    with Gatehouse(tmp_path, config) as running:
+        yield running

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -189,6 +190,19 @@ def test_a_sidecar_reads_its_model_and_nothing_beside_it(start: Callable[..., Pr
         assert (report["no_new_privs"], report["landlock"], report["core_dumps"]) == (True, landlock(), False)
         assert sidecar.client.post("/v1/open", content=str(model)).text == "weights"
         assert sidecar.client.post("/v1/open", content=str(secret)).status_code == (403 if landlock() else 200)
+
+
+def test_only_a_traced_request_that_knows_its_phases_tells_them() -> None:
+    def told(traceparent: bytes | None, timed: bool = True) -> list[str]:
+        request = Request("POST", "/v1/echo", {} if traceparent is None else {b"traceparent": traceparent})
+        request.timed = (lambda: [("queue", 1), ("run", 2)]) if timed else None
+        return [value.decode() for name, value in request.phases() if name == b"x-gatehouse-phases"]
+
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
+    [phases] = told(trace + b"01")
+    assert re.fullmatch(r"received=\d+;queue=1;run=2", phases)
+    assert told(trace + b"03")
+    assert [told(None), told(trace + b"00"), told(trace + b"02"), told(trace), told(b""), told(trace + b"01", timed=False)] == [[]] * 6
 
 
 def test_a_stream_that_is_silent_says_that_the_engine_works(start: Callable[..., Process]) -> None:
