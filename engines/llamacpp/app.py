@@ -80,7 +80,9 @@ class LlamaRuntime:
         except NativeError as exc:
             raise LoadError("model_invalid", f"{path}: {exc}") from None
         try:
-            if self._metadata.pooling > 0 if options.embeddings is None else options.embeddings:
+            embeds = self._metadata.pooling > 0 if options.embeddings is None else options.embeddings
+            self._check_speculation(self._model, embeds)
+            if embeds:
                 self._embedder = self._build_embedder(self._model, self._log)
             else:
                 self._engine = self._build(self._model, self._log)
@@ -88,6 +90,14 @@ class LlamaRuntime:
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
         except ApiError as exc:
             raise LoadError("model_invalid", f"options.pinned: {exc}") from None
+
+    def _check_speculation(self, model: Model, embeds: bool) -> None:
+        """Refuse guesses where they cannot be taken back or nothing is generated."""
+        if self._options.speculation is None:
+            return
+        if embeds or not model.partial_memory:
+            why = "it makes embeddings" if embeds else "its memory cannot forget single tokens (recurrent layers)"
+            raise LoadError("load_failed", f"options.speculation: not with this model, {why}; leave the option out")
 
     def _check_memory(self, metadata: Metadata) -> None:
         """Refuse what cannot fit into main memory before llama.cpp tries. Devices are planned by the supervisor."""
@@ -132,12 +142,14 @@ class LlamaRuntime:
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines,
             costs=StepCosts(options.stall, options.least_chunk),
+            drafts=options.speculation.tokens if options.speculation is not None else 0,
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()
         return Engine(
             name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
             converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
+            speculation=options.speculation,
         )  # fmt: skip
 
     def _defaults(self) -> Defaults:

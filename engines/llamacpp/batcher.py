@@ -24,6 +24,7 @@ from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, logprobs_of
 from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, admit, share
+from engines.llamacpp.speculation import Prices, choose
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
@@ -37,15 +38,19 @@ WARM_UP = 16
 
 
 class Batcher:
-    """Runs jobs on one context. `slots` sequences at once, `queue` more may wait."""
+    """Runs jobs on one context. `slots` sequences at once, `queue` more may wait. drafts: most guessed tokens of a sequence in a step."""
 
-    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts) -> None:
+    def __init__(
+        self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0
+    ) -> None:  # fmt: skip
         self._model = model
         self._context = context
         self.slots = slots
         self.queue = queue
         self.stats = Stats()
         self.costs = costs
+        self._drafts = drafts
+        self._prices = Prices() if drafts else None
         self.failed: str | None = None
         self._batch = Batch(batch)
         self._lines = Lines(lines, context.cells, partial=model.partial_memory)
@@ -78,6 +83,8 @@ class Batcher:
         for count in (1, 1, WARM_UP, WARM_UP):  # the first of each pays for one-time setup
             self._batch.clear()
             last = self._batch.add(0, 0, [max(self._model.bos, 0)] * count, output_last=True)
+            if self._prices is not None:  # each guess needs logits
+                self._batch.output[:count] = 1
             started = time.monotonic()
             self._decode()
             self._context.logits(last)  # waits for an asynchronous device
@@ -85,6 +92,9 @@ class Batcher:
             self._context.clear()
         self.costs.observe(1, 0, costs[1])
         self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
+        if self._prices is not None:
+            for count, seconds in costs.items():
+                self._prices.observe(count, seconds)
 
     def stuck(self) -> bool:
         """Whether the decode thread has followed a grammar for longer than any sensible one takes."""
@@ -235,10 +245,13 @@ class Batcher:
         batch = self._batch
         batch.clear()
         prefilled = depths = 0
+        drafted = self._draft(plan) if self._prices is not None and not plan.prefill else 0
         for job in plan.decode:
             line = _line(job)
             job.output = batch.add_one(line.seq, len(line.tokens), job.last)
             line.tokens.append(job.last)
+            for ahead, token in enumerate(job.drafts, start=len(line.tokens)):
+                batch.add_one(line.seq, ahead, token)
         for job, count in plan.prefill:
             line = _line(job)
             piece = job.tokens[job.done : job.done + count]
@@ -251,19 +264,37 @@ class Batcher:
             prefilled += count
             depths += count * (job.done + count // 2)
         started = time.monotonic()
-        self._decode()
+        self._decode(drafted)
         self._faults = 0
         self.stats.steps += 1
         self._harvest(plan)
         now = time.monotonic()
-        self.costs.observe(len(plan.decode), prefilled, now - started, depths / max(1, prefilled))
+        if not drafted:
+            self.costs.observe(len(plan.decode), prefilled, now - started, depths / max(1, prefilled))
+        if self._prices is not None and not prefilled:
+            self._prices.observe(batch.count, now - started)
         self.stats.decode_seconds += now - started
         self.stats.longest_step = max(self.stats.longest_step, now - started)
         self.stats.cells_used = self._lines.used()
 
-    def _decode(self) -> None:
-        """Run the batch. Makes room among the cached lines first, and once more if llama.cpp finds none."""
-        for line in self._lines.room(0):
+    def _draft(self, plan: Plan[SequenceJob]) -> int:
+        """Guess the next tokens of the streams, as far as it pays; how many in all."""
+        offers = []
+        for job in plan.decode:
+            most = min(self._drafts, job.max_tokens - job.generated - 1)
+            offers.append(job.guesser.chances(most) if job.guesser is not None else [])
+        if self._prices is None or not any(offers):
+            return 0
+        room = self._batch.capacity - len(plan.decode)
+        counts = choose(self._prices, len(plan.decode), offers, room)
+        for job, count in zip(plan.decode, counts, strict=True):
+            job.drafts = job.guesser.guess(count) if job.guesser is not None and count else []
+        self.stats.drafted += sum(counts)
+        return sum(counts)
+
+    def _decode(self, drafted: int = 0) -> None:
+        """Run the batch. Makes room among the cached lines first (also for guesses), and once more if llama.cpp finds none."""
+        for line in self._lines.room(drafted):
             self._context.trim(line.seq, 0)
         status = self._context.decode(self._batch)
         if status == 1:
@@ -277,7 +308,7 @@ class Batcher:
         """Sample one token for every sequence that has logits."""
         produced = 0
         for job in plan.decode:
-            produced += self._sample(job)
+            produced += self._sample(job) if not job.drafts else self._verify(job)
         for job, count in plan.prefill:
             if job.prompt_logprobs:
                 self._score_prompt(job, count)
@@ -286,6 +317,20 @@ class Batcher:
                 job.decoding, job.read = True, time.perf_counter_ns()
                 produced += self._sample(job)
         self.stats.produced(produced, time.monotonic())
+
+    def _verify(self, job: SequenceJob) -> int:
+        """Sample after the job's token and after its guesses, as long as what is drawn is what was guessed; how many were produced."""
+        line, drafts, first, produced = _line(job), job.drafts, job.output, 0
+        job.drafts = []
+        for at in range(len(drafts) + 1):
+            job.output = first + at
+            produced += self._sample(job)
+            if job.ended or at == len(drafts) or job.last != drafts[at]:
+                break
+            line.tokens.append(job.last)
+            self.stats.accepted += 1
+        self._context.trim(line.seq, len(line.tokens))
+        return produced
 
     def _score_prompt(self, job: SequenceJob, count: int) -> None:
         """Log-probabilities of the prompt's tokens that follow those of this chunk (`echo` with `logprobs`)."""
@@ -317,6 +362,8 @@ class Batcher:
         job.generated += 1
         job.produced += 1
         job.last = token
+        if job.guesser is not None:
+            job.guesser.add(token)
         event = Event(token, job.markers.get(token) or self._model.piece(token), scores)
         if job.generated >= job.max_tokens:
             event.finish = "length"

@@ -16,8 +16,9 @@ from engines.llamacpp.gbnf import Refusals
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.jobs import Mailbox, SequenceJob
 from engines.llamacpp.native import Context, Model
-from engines.llamacpp.options import Defaults
+from engines.llamacpp.options import Defaults, Speculation
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams
+from engines.llamacpp.speculation import Guesser
 from engines.sidecar.shell import ApiError, Request
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Engine:
     context_size: int
     executor: ThreadPoolExecutor
     grammars: Refusals = field(default_factory=Refusals)
+    speculation: Speculation | None = None
 
     async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Run blocking work in the executor. If the caller is cancelled meanwhile, `undo` receives the result."""
@@ -102,6 +104,7 @@ def build(
                     ignore_eos=ignore_eos, markers=markers or {}, prompt_logprobs=score_prompt and first is None,
                     domain=request.cache_salt, largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
+                    guesser=Guesser(prompt.tokens, engine.speculation.match) if engine.speculation is not None else None,
                 )  # fmt: skip
                 jobs.append(job)
                 first = first or job

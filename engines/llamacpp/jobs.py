@@ -11,6 +11,7 @@ from typing import Literal
 from engines.llamacpp.prefix import Line
 from engines.llamacpp.sampling import Sampler, TopLogprobs
 from engines.llamacpp.scheduler import Work
+from engines.llamacpp.speculation import Guesser
 from engines.sidecar.shell import ApiError
 
 _RATE_WINDOW = 2.0
@@ -44,6 +45,8 @@ class SequenceJob(Work):
     pin: bool = False
     domain: bytes = b""
     markers: Mapping[int, bytes] = field(default_factory=dict)
+    guesser: Guesser | None = None
+    drafts: list[int] = field(default_factory=list)
     line: Line | None = None
     reused: int = 0
     generated: int = 0
@@ -96,6 +99,8 @@ class Stats:
     cancelled: int = 0
     longest_step: float = 0.0
     faults: int = 0
+    drafted: int = 0
+    accepted: int = 0
     in_use: int = 0
     waiting: int = 0
     cells_used: int = 0
@@ -123,6 +128,8 @@ class Stats:
             ("sequences_total", "counter", self.requests),
             ("cancelled_total", "counter", self.cancelled),
             ("faults_total", "counter", self.faults),
+            ("drafted_tokens_total", "counter", self.drafted),
+            ("accepted_draft_tokens_total", "counter", self.accepted),
             ("slots_in_use", "gauge", self.in_use),
             ("waiting", "gauge", self.waiting),
             ("kv_cells_used", "gauge", self.cells_used),

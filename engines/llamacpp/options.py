@@ -36,6 +36,15 @@ class Defaults(Spec, frozen=True):
     repeat_last_n: Annotated[int, Meta(ge=0, le=4096)] = 64
 
 
+class Speculation(Spec, frozen=True):
+    """Several tokens a step where the next ones can be guessed: what followed when the last tokens occurred before, in prompt or answer."""
+
+    tokens: Annotated[int, Meta(ge=1, le=64)] = 16
+    """Most guessed tokens of one request in a step."""
+    match: Annotated[int, Meta(ge=2, le=16)] = 3
+    """How many last tokens must have occurred before."""
+
+
 class LlamaOptions(ShellOptions, frozen=True):
     """The `options` of an engine with `runtime: llama.cpp`."""
 
@@ -67,5 +76,7 @@ class LlamaOptions(ShellOptions, frozen=True):
     """How keys are kept in the KV memory."""
     cache_type_v: CacheType = "f16"
     """How values are kept in the KV memory; other than f16 only with flash attention."""
+    speculation: Speculation | None = None
+    """Guess tokens and check several in a step; default: never."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""

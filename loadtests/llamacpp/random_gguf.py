@@ -7,7 +7,7 @@ template, tensors) is what a real llama-architecture file has.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 ALIGNMENT = 32
 F32, F16, Q8_0 = 0, 1, 8
+Weights = NDArray[numpy.float32]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
 CHATML = (
@@ -137,9 +138,10 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def write(
     path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0,
-    entries: Sequence[tuple[str, tuple[int, ...]]] | None = None,
+    entries: Sequence[tuple[str, tuple[int, ...]]] | None = None, own: Callable[[str, tuple[int, ...]], Weights | None] | None = None,
 ) -> Path:  # fmt: skip
-    """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text). `entries`: these tensors only."""
+    """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text). `entries`: these tensors only.
+    own: weights of a tensor instead of random ones, or None."""
     values = metadata(shape) if values is None else values
     entries = list(tensors(shape)) if entries is None else entries
     head = [b"GGUF", struct.pack("<IQQ", 3, len(entries), len(values))]
@@ -154,9 +156,33 @@ def write(
     with path.open("wb") as file:
         file.write(data + bytes(-len(data) % ALIGNMENT))
         for name, dims in entries:
-            body = _tensor(generator, name, dims, kind, scale)
+            given = own(name, dims) if own is not None else None
+            body = _tensor(generator, name, dims, kind, scale) if given is None else _packed(given, kind)
             file.write(body + bytes(-len(body) % ALIGNMENT))
     return path
+
+
+def write_circles(path: Path, shape: Shape, *, kind: int = Q8_0, circle: int = 24) -> Path:
+    """Write a model that runs in circles: after token t comes the next one of its block of `circle` tokens, after the last the first.
+
+    It computes all that a model of this shape computes, but its layers add nothing. At temperature 1 the next token is nearly certain; at a
+    higher one it is left now and then, for a random token and its circle.
+    """
+    size = len(vocabulary(shape.extra_words)[0])
+    embedding = numpy.random.default_rng(2).standard_normal((size, shape.width), numpy.float32) / numpy.float32(shape.width**0.5)
+    following = [token // circle * circle + (token + 1) % circle for token in range(size)]
+    following = [token if token < size else size // circle * circle for token in following]
+    output = numpy.zeros_like(embedding)
+    output[following] = embedding
+
+    def own(name: str, dims: tuple[int, ...]) -> Weights | None:
+        if name == "token_embd.weight":
+            return embedding
+        if name == "output.weight":
+            return output
+        return numpy.zeros(dims, numpy.float32) if name.endswith(("attn_output.weight", "ffn_down.weight")) else None
+
+    return write(path, shape, kind=kind, own=own)
 
 
 def write_parts(directory: Path, name: str, shape: Shape, count: int) -> list[Path]:
@@ -178,6 +204,10 @@ def _tensor(generator: numpy.random.Generator, name: str, dims: tuple[int, ...],
     weights = generator.standard_normal(dims, numpy.float32) / numpy.float32(dims[-1] ** 0.5)
     if name == "output.weight":
         weights *= numpy.float32(scale)
+    return _packed(weights, kind)
+
+
+def _packed(weights: Weights, kind: int) -> bytes:
     if kind == Q8_0:
         return quantise(weights)
     return weights.astype(numpy.float16 if kind == F16 else numpy.float32).tobytes()
