@@ -189,6 +189,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/config/convert.py": ("tests/unit/gateway/config/test_load.py", "did you mean"),
     "gateway/core/audit_questions.py": ("tests/unit/gateway/audit/test_index.py", "AuditSearch"),
     "gateway/core/audit_specs.py": ("tests/unit/gateway/audit/test_masters.py", "TransitSpec"),
+    "gateway/core/caching.py": ("tests/unit/gateway/caches/test_registry.py", "Answer("),
     "gateway/core/conversations.py": ("tests/unit/gateway/pipeline/test_conversations.py", "owner_of"),
     "gateway/core/errors.py": ("tests/unit/gateway/server/test_app.py", "gateway.core.errors"),
     "gateway/core/identity_specs.py": ("tests/unit/gateway/config/test_load.py", "spec"),

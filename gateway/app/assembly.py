@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.app.access import AccessBuilder
+from gateway.app.answer_versions import version_of
 from gateway.app.countries import Countries
 from gateway.app.moderation import moderation_of
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
+from gateway.caches.registry import AnswerCaches
 from gateway.config.convert import nearest
+from gateway.core.caching import AnswerCache
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.isolation import Salts
@@ -58,7 +61,7 @@ class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
     audit: where outcomes go. limiter: makes the Limiter of settings and their version, or that of places in queues. salts: the secret of
-    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs."""
+    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches: of the process."""
 
     def __init__(
         self,
@@ -70,7 +73,9 @@ class Assembler:
         salts: Callable[[], bytes],
         countries: Countries,
         claim: Claim,
+        caches: AnswerCaches,
     ) -> None:
+        self._caches = caches
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts, self._claim = limiter, salts, claim
         self._countries, self._networks = countries, countries.networks
@@ -119,10 +124,13 @@ class Assembler:
         moderations = moderation_of(spec, built, self._parts)
         yield
         entries: dict[str, ModelEntry] = {}
+        salts = Salts(self._salts())
+        secret = salts.secret("answers")
         for model in spec.models:
             route = router.route(model.name)
             assert route is not None
-            entry = self._entry(reading, model, route, prices.get(model.name))
+            cache = None if model.cache is None else self._caches.of(model, version_of(model, spec, version), secret)
+            entry = self._entry(reading, model, route, prices.get(model.name), cache)
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
         for model in spec.models:
@@ -146,7 +154,7 @@ class Assembler:
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             partial(table.parse, max_depth=depth, max_nodes=nodes),
-            Salts(self._salts()),
+            salts,
             owned,
             partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
             networks.rules(spec.listen.networks),
@@ -160,7 +168,12 @@ class Assembler:
         return Assembled(snapshot, router, parts)
 
     def _entry(
-        self, reading: list[tuple[GuardrailSpec, Guarded, ToolGuard | None]], model: ModelSpec, route: Route, prices: LineUp | None
+        self,
+        reading: list[tuple[GuardrailSpec, Guarded, ToolGuard | None]],
+        model: ModelSpec,
+        route: Route,
+        prices: LineUp | None,
+        cache: AnswerCache | None,
     ) -> ModelEntry:
         here = [each for each in reading if any(matches(pattern, model.name) for pattern in each[0].models)]
         shapes = tuple(shape for spec, guarded, _ in here if "response" in spec.on and (shape := self._parts.shape(spec, guarded)))
@@ -178,6 +191,7 @@ class Assembler:
             request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
             response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
             response_shapes=shapes,
+            cache=cache,
         )
 
 

@@ -65,6 +65,7 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.holds import Holds
 from gateway.audit.opening import Opener
 from gateway.audit.sinks import local_sink
+from gateway.caches.registry import AnswerCaches
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
@@ -144,11 +145,11 @@ class Gateway:
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
-        self.replays = Replays(SystemClock())
+        self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
         self.builder = SnapshotBuilder(
-            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim
+            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim, self.caches
         )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         self.changes = self._changes(loaded, environ, schemas)

@@ -13,6 +13,7 @@ from gateway.app.countries import Countries
 from gateway.app.parts import NONE, Parts, PartsBuilder
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.store_link import StoreLink
+from gateway.caches.registry import AnswerCaches
 from gateway.config.expand import Places, expanded
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
@@ -84,6 +85,7 @@ class SnapshotBuilder:
         countries: Countries,
         restock: Restock,
         claim: Claim,
+        caches: AnswerCaches,
     ) -> None:
         self._link, self._restock = link, restock
         self.shared_limits: SharedLimitsPart | None = None
@@ -91,7 +93,7 @@ class SnapshotBuilder:
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
-        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim)
+        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches)
 
     @property
     def salts(self) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from gateway.core.caching import AnswerCache
 from gateway.core.isolation import Salts
 from gateway.core.labels import Labels
 from gateway.core.moderation import Moderations
@@ -110,11 +111,12 @@ class ModelEntry:
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
     guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
-    response_shapes: those that judge the form of answers.
+    response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept.
     """
 
     __slots__ = (
         "_seen",
+        "cache",
         "fallbacks",
         "header",
         "holds",
@@ -146,7 +148,9 @@ class ModelEntry:
         request_tools: tuple[ToolGuard, ...] = (),
         response_tools: tuple[ToolGuard, ...] = (),
         response_shapes: tuple[ShapeGuard, ...] = (),
+        cache: AnswerCache | None = None,
     ) -> None:
+        self.cache = cache
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
@@ -188,6 +192,7 @@ class ModelEntry:
                 request_tools=self.request_tools,
                 response_tools=self.response_tools,
                 response_shapes=self.response_shapes,
+                cache=self.cache,
             )
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
@@ -208,6 +213,7 @@ class ModelEntry:
             request_tools=tuple(g for g in self.request_tools if g not in asked.request_tools),
             response_tools=(*asked.response_tools, *(g for g in self.response_tools if g not in asked.response_tools)),
             response_shapes=(*asked.response_shapes, *(g for g in self.response_shapes if g not in asked.response_shapes)),
+            cache=self.cache,
         )
 
 

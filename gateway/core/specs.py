@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
+from gateway.core.cache_specs import CacheSpec
 from gateway.core.conversations import ResponsesSpec
 from gateway.core.fleet_specs import DnsSpec, LifecycleSpec, RolloutSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
@@ -369,6 +370,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     created: Natural = 0
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
+    cache: CacheSpec | None = None
 
 
 class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,6 +20,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.flights import Flight
 from gateway.pipeline.queueing import acquired, note_route, queued
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
@@ -29,10 +30,13 @@ PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
 
 
-async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
+async def run(
+    exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay], flight: Flight | None = None
+) -> AnswerRelay:
     """Selects an endpoint and sends, again on another endpoint while that is safe. Returns the relay at the end of the answer.
 
-    Raises EngineError, Overloaded, AuditUnavailable. The attempt stays with the exchange until it is settled.
+    flight: takes the answer too, where others may share it or it may be kept. Raises EngineError, Overloaded, AuditUnavailable. The attempt
+    stays with the exchange until it is settled.
     """
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     tried: tuple[str, ...] = ()
@@ -45,6 +49,8 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             granted = None
         else:
             attempt = await acquired(exchange, entry, places, session, tried)
+        if flight is not None:
+            attempt = flight.led(exchange, attempt)
         exchange.attempt = attempt
         exchange.attempts += 1
         exchange.clock.mark("select")
@@ -54,21 +60,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.clock.mark("durable")
         request.foreign = request.api.dialect != "" and request.api.dialect not in attempt.apis
         relay = exchange.relay = relay_type(exchange)
-        salting, salt = attempt.salting, b""
-        if salting != "none":
-            salt = exchange.snapshot.salts.salt(exchange.principal, entry.spec.prefix_sharing)  # type: ignore[arg-type]
-        path, body = request.api.target(request, attempt.upstream_model, salt if salting != "header" else b"")
-        exchange.sent_ns = perf_counter_ns()
-        exchange.until = exchange.plane.now + attempt.total_timeout
-        exchange.wake_at = min(exchange.deadline, exchange.until)
-        head = upstream_head(exchange, attempt, path, salt if salting == "header" else b"")
-        if request.stream:
-            exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
-        else:  # before a whole answer, silence means work; a retry would make an engine do it all again
-            exchange.call = attempt.client.send(head, body, relay, inf, inf)
-        if exchange.client.paused:
-            exchange.call.pause()
-        exchange.clock.mark("dispatch")
+        _dispatch(exchange, entry, attempt, relay)
         pause: float | None = None
         try:
             if not relay.done.done:
@@ -89,6 +81,26 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.call = None
         attempt.close(result_of(relay.head))
         return relay
+
+
+def _dispatch(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay) -> None:
+    """Sends the request to the attempt's endpoint."""
+    request: InferenceRequest = exchange.request  # type: ignore[assignment]
+    salting, salt = attempt.salting, b""
+    if salting != "none":
+        salt = exchange.snapshot.salts.salt(exchange.principal, entry.spec.prefix_sharing)  # type: ignore[arg-type]
+    path, body = request.api.target(request, attempt.upstream_model, salt if salting != "header" else b"")
+    exchange.sent_ns = perf_counter_ns()
+    exchange.until = exchange.plane.now + attempt.total_timeout
+    exchange.wake_at = min(exchange.deadline, exchange.until)
+    head = upstream_head(exchange, attempt, path, salt if salting == "header" else b"")
+    if request.stream:
+        exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
+    else:  # before a whole answer, silence means work; a retry would make an engine do it all again
+        exchange.call = attempt.client.send(head, body, relay, inf, inf)
+    if exchange.client.paused:
+        exchange.call.pause()
+    exchange.clock.mark("dispatch")
 
 
 def _after_failure(

@@ -16,7 +16,6 @@ from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import (
     ApprovalPending,
     ClientGone,
-    ClientStalled,
     EngineTimeout,
     GatehouseError,
     GuardrailViolation,
@@ -35,7 +34,7 @@ from gateway.pipeline.guarded import Note
 from gateway.pipeline.phases import UNTIMED, PhaseClock, clock_of
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.restoring import pseudonym_counts
-from gateway.pipeline.statuses import status_line
+from gateway.pipeline.statuses import outcome_of, status_line
 from gateway.wire.table import identity_lines, refusal
 
 log = logging.getLogger("gatehouse.pipeline")
@@ -118,6 +117,7 @@ class Exchange:
         "engine_ns",
         "entry",
         "first_ns",
+        "flight",
         "guardrail",
         "head_sent",
         "headers",
@@ -168,6 +168,7 @@ class Exchange:
         self.reservation: Reservation | None = None
         self.intended = False
         self.attempt: Attempt | None = None
+        self.flight: Any = None  # whose answer may be kept (gateway.pipeline.flights.Flight)
         self.attempts = 0
         self.tried = 0
         """Attempts that have failed at the present model."""
@@ -491,10 +492,3 @@ class Exchange:
 def chunked(data: bytes) -> bytes:
     """One chunk of a body in chunked transfer coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def outcome_of(error: GatehouseError) -> str:
-    """The audit's word for how an error ended an exchange."""
-    if isinstance(error, EngineTimeout | ClientStalled):
-        return "timeout"
-    return "denied" if error.status < 500 else "failed"

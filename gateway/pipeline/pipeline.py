@@ -27,7 +27,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, conversations, inspect, moderation, shapes, tools
+from gateway.pipeline import approvals, attempt, cached, conversations, inspect, moderation, shapes, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -93,7 +93,7 @@ async def serve(x: Exchange) -> None:
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
-        relay = await attempt.run(x, entry, ticket, relay_type)
+        relay = await (attempt.run(x, entry, ticket, relay_type) if entry.cache is None else cached.run(x, entry, ticket, relay_type))
     if relay.started:
         await _finished(x, entry, ticket, relay)
     else:
@@ -104,7 +104,14 @@ async def serve(x: Exchange) -> None:
         if request.memory is not None and request.memory.keeps:
             await conversations.keep(x, body)
         _send(x, head, body, evidence)
-    x.settle("ok", 200)  # 11
+    _settled(x)  # 11
+
+
+def _settled(x: Exchange) -> None:
+    """Everything has passed: the answer may be kept, where answers are."""
+    if x.flight is not None:
+        x.flight.keep(x)
+    x.settle("ok", 200)
 
 
 async def _read(x: Exchange) -> bytes:
@@ -378,7 +385,8 @@ async def _with_fallbacks(
                 relay_type = _relay_type(x, candidate)
                 x.tried = 0
             try:
-                relay = await attempt.run(x, candidate, ticket, relay_type)
+                run = attempt.run if candidate.cache is None else cached.run
+                relay = await run(x, candidate, ticket, relay_type)
                 error = None if relay.started else _refusal(relay)
                 if error is None or error.type not in _ELSEWHERE:
                     return candidate, relay

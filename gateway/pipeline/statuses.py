@@ -1,8 +1,10 @@
-"""Status lines of HTTP."""
+"""Status lines of HTTP, and the audit log's words for how an exchange ended."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from gateway.core.errors import ClientStalled, EngineTimeout, GatehouseError
 
 _REASONS: Final = {
     200: b"200 OK",
@@ -31,3 +33,10 @@ _REASONS: Final = {
 def status_line(status: int) -> bytes:
     """`429 Too Many Requests`"""
     return _REASONS.get(status) or b"%d Status" % status
+
+
+def outcome_of(error: GatehouseError) -> str:
+    """The audit's word for how an error ended an exchange."""
+    if isinstance(error, EngineTimeout | ClientStalled):
+        return "timeout"
+    return "denied" if error.status < 500 else "failed"

@@ -10,7 +10,7 @@ from gateway.core.specs import CorsSpec
 from gateway.core.types import Headers
 
 EXPOSED = (
-    "x-request-id, request-id, x-gatehouse-overhead-us, x-gatehouse-model, x-gatehouse-endpoint, x-gatehouse-truncated, "
+    "x-request-id, request-id, x-gatehouse-overhead-us, x-gatehouse-model, x-gatehouse-endpoint, x-gatehouse-cache, x-gatehouse-truncated, "
     "inference-header-content-length, retry-after, retry-after-ms, x-should-retry, www-authenticate, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"

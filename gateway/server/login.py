@@ -8,8 +8,8 @@ from time import time
 from gateway.core.errors import AuthenticationError, GatehouseError
 from gateway.core.proofs import METHOD, PATH, PROOF, PROVED
 from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
-from gateway.pipeline.exchange import outcome_of
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.statuses import outcome_of
 
 
 async def identified(plane: DataPlane, headers: Headers, peer: Peer, request_id: bytes) -> Principal:

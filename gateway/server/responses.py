@@ -13,8 +13,8 @@ from gateway.core.types import InferenceRequest, OutcomeRecord, Peer, Principal,
 from gateway.core.waiting import WAITS, Signal, as_future
 from gateway.core.wire import WireApi
 from gateway.pipeline.conversations import wanted
-from gateway.pipeline.exchange import outcome_of
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.statuses import outcome_of
 from gateway.server.asgi import Message
 
 PREFIX: Final = b"/v1/responses/"

@@ -20,8 +20,8 @@ from gateway.core.proofs import PROVED
 from gateway.core.specs import GatewayTokensSpec
 from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, Mint, TokenDesk, recipient_of, sources_of
 from gateway.core.types import Headers, Login, OutcomeRecord, Peer, Principal
-from gateway.pipeline.exchange import outcome_of
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.statuses import outcome_of
 from gateway.server.asgi import Message, Receive
 from gateway.wire.table import OPERATIONS
 from policies.scopes import narrowed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.specs import ConfigSpec
+from gateway.core.cache_specs import CacheSpec
+from gateway.core.specs import ConfigSpec, ModelSpec
 
 
 def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
@@ -20,4 +21,10 @@ def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
         sockets=msgspec.structs.replace(listen.sockets, max_per_principal=-(-listen.sockets.max_per_principal // count)),
         memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
     )
-    return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry)
+    models = tuple(model if model.cache is None else _with_share(model, model.cache, count) for model in spec.models)
+    return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry, models=models)
+
+
+def _with_share(model: ModelSpec, cache: CacheSpec, count: int) -> ModelSpec:
+    entries, held = -(-cache.max_entries // count), -(-cache.max_bytes // count)
+    return msgspec.structs.replace(model, cache=msgspec.structs.replace(cache, max_entries=entries, max_bytes=held))

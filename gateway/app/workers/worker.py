@@ -55,6 +55,7 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.opening import FromLoop, Opener
 from gateway.audit.writers import claim
+from gateway.caches.registry import AnswerCaches
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -144,8 +145,9 @@ class Worker:
         salts, loop = bytes.fromhex(state.salts.reveal()), asyncio.get_running_loop()
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
+        self.caches = AnswerCaches(SystemClock().monotonic)
         self._assembler = Assembler(
-            self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim
+            self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim, self.caches
         )
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)

@@ -28,10 +28,10 @@ from gateway.core.errors import (
 )
 from gateway.core.types import IntentRecord, OutcomeRecord, Usage
 from gateway.core.waiting import Signal
-from gateway.pipeline.exchange import Exchange, chunked, outcome_of
+from gateway.pipeline.exchange import Exchange, chunked
 from gateway.pipeline.phases import UNTIMED
 from gateway.pipeline.plane import SAMPLE_EVERY
-from gateway.pipeline.statuses import status_line
+from gateway.pipeline.statuses import outcome_of, status_line
 from gateway.telemetry.tracing import Sampler, Trace
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk, unchunk
 

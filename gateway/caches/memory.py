@@ -1,0 +1,216 @@
+"""Answers in memory: bounded by entries and bytes, each with a time to live, the least valuable one evicted first.
+
+A value is opaque. Nothing here waits, so one event loop may use a store without a lock. What is expired is as good as absent at once; its
+memory is given back when it is asked for, purged or evicted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
+
+Eviction = Literal["lru", "lfu", "fifo"]
+OVERHEAD: Final = 512
+"""Bytes that an entry costs besides its value, as counted against the bound: keys, tables and the object itself."""
+_LEVEL: Final = 1
+"""Of zlib: what is compressed is read more often than written, and each hit pays for its decompression only."""
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """entries, bytes: of the whole store. largest: bytes of one value. compress_above: bytes from which a value is kept compressed, if that
+    makes it smaller; 0: never."""
+
+    entries: int = 10_000
+    bytes: int = 256 * 1024 * 1024
+    largest: int = 1024 * 1024
+    compress_above: int = 4096
+
+
+class Statistics(Struct, kw_only=True):
+    """Counted since the start, but `entries` and `bytes`, which are held now. misses: requests for which an engine was asked. joined: those
+    that shared such a call. bypassed: those whose clients wanted so. refused: values that were too large, or came from before a purge."""
+
+    entries: int = 0
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    joined: int = 0
+    bypassed: int = 0
+    stored: int = 0
+    refused: int = 0
+    evicted: int = 0
+    expired: int = 0
+    purged: int = 0
+
+
+class _Entry:
+    """uses: how often it was found or stored. size: what it costs of the store's bytes."""
+
+    __slots__ = ("compressed", "expires", "model", "size", "tenant", "uses", "value")
+
+    def __init__(self, value: bytes, compressed: bool, model: str, tenant: str, expires: float) -> None:
+        self.value, self.compressed, self.model, self.tenant, self.expires = value, compressed, model, tenant, expires
+        self.size = len(value) + OVERHEAD
+        self.uses = 1
+
+
+class _Order(Protocol):
+    """The order in which entries are evicted."""
+
+    def added(self, key: bytes) -> None: ...
+
+    def used(self, key: bytes, uses: int) -> None:
+        """It was found. uses: how often before."""
+        ...
+
+    def removed(self, key: bytes, uses: int) -> None: ...
+
+    def victim(self) -> bytes:
+        """The entry to be evicted first; there is one."""
+        ...
+
+
+class _Sequence:
+    """The oldest first. moves: what is used counts as new."""
+
+    def __init__(self, moves: bool) -> None:
+        self._moves = moves
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def added(self, key: bytes) -> None:
+        self._keys[key] = None
+
+    def used(self, key: bytes, uses: int) -> None:
+        if self._moves:
+            self._keys.move_to_end(key)
+
+    def removed(self, key: bytes, uses: int) -> None:
+        del self._keys[key]
+
+    def victim(self) -> bytes:
+        return next(iter(self._keys))
+
+
+class _Frequency:
+    """The least used first; of several, the one that was used longest ago."""
+
+    def __init__(self) -> None:
+        self._by_uses: dict[int, OrderedDict[bytes, None]] = {}
+        self._least = 1
+
+    def added(self, key: bytes) -> None:
+        self._by_uses.setdefault(1, OrderedDict())[key] = None
+        self._least = 1
+
+    def used(self, key: bytes, uses: int) -> None:
+        self.removed(key, uses)
+        self._by_uses.setdefault(uses + 1, OrderedDict())[key] = None
+        if self._least not in self._by_uses:
+            self._least = uses + 1
+
+    def removed(self, key: bytes, uses: int) -> None:
+        keys = self._by_uses[uses]
+        del keys[key]
+        if not keys:
+            del self._by_uses[uses]
+
+    def victim(self) -> bytes:
+        if self._least not in self._by_uses:  # the last one of its kind was purged
+            self._least = min(self._by_uses)
+        return next(iter(self._by_uses[self._least]))
+
+
+def _order(eviction: Eviction) -> _Order:
+    return _Frequency() if eviction == "lfu" else _Sequence(moves=eviction == "lru")
+
+
+class AnswerStore:
+    """Keeps answers by their keys. now: monotonic seconds."""
+
+    def __init__(self, bounds: Bounds, eviction: Eviction, now: Callable[[], float]) -> None:
+        self._bounds, self._now = bounds, now
+        self.settings = (bounds, eviction)
+        self.flights: dict[bytes, Any] = {}
+        """Engine calls under way for answers that may come here (gateway.pipeline.flights), by their place."""
+        self._entries: dict[bytes, _Entry] = {}
+        self._order = _order(eviction)
+        self.counted = Statistics()
+        self.epoch = 0
+        """Rises with each purge. Whoever means to store an answer remembers the epoch from before it was asked for."""
+
+    def find(self, key: bytes) -> bytes | None:
+        """The value, or None where there is none that may still be given."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.expires <= self._now():
+            self._remove(key, entry)
+            self.counted.expired += 1
+            entry = None
+        if entry is None:
+            return None
+        self.counted.hits += 1
+        self._order.used(key, entry.uses)
+        entry.uses += 1
+        return zlib.decompress(entry.value) if entry.compressed else entry.value
+
+    def store(self, key: bytes, value: bytes, *, model: str, tenant: str, ttl: float, epoch: int) -> bool:
+        """Keeps the value for `ttl` seconds, in the place of an older one; whether it is kept. It is not where it is larger than a value
+        may be, and where anything was purged since `epoch`: the purge may have meant it."""
+        if epoch != self.epoch or len(value) > self._bounds.largest or ttl <= 0:
+            self.counted.refused += 1
+            return False
+        compressed = False
+        if 0 < self._bounds.compress_above < len(value):
+            smaller = zlib.compress(value, _LEVEL)
+            if len(smaller) < len(value):
+                value, compressed = smaller, True
+        entry = _Entry(value, compressed, model, tenant, self._now() + ttl)
+        if entry.size > self._bounds.bytes:
+            self.counted.refused += 1
+            return False
+        if (old := self._entries.get(key)) is not None:
+            self._remove(key, old)
+        while self._entries and (len(self._entries) >= self._bounds.entries or self.counted.bytes + entry.size > self._bounds.bytes):
+            self._evict()
+        self._entries[key] = entry
+        self._order.added(key)
+        self.counted.bytes += entry.size
+        self.counted.stored += 1
+        return True
+
+    def purge(self, *, model: str | None = None, tenant: str | None = None, key: bytes | None = None) -> int:
+        """Forgets what matches all that is given, everything where nothing is, and lets no answer be stored that was asked for before. How
+        many were forgotten."""
+        self.epoch += 1
+        chosen = [
+            (name, entry)
+            for name, entry in ([(key, self._entries[key])] if key in self._entries else [] if key is not None else self._entries.items())
+            if (model is None or entry.model == model) and (tenant is None or entry.tenant == tenant)
+        ]
+        for name, entry in chosen:
+            self._remove(name, entry)
+        self.counted.purged += len(chosen)
+        return len(chosen)
+
+    def statistics(self) -> Statistics:
+        """A copy."""
+        found = Statistics(**{name: getattr(self.counted, name) for name in Statistics.__struct_fields__})
+        found.entries = len(self._entries)
+        return found
+
+    def _evict(self) -> None:
+        key = self._order.victim()
+        entry = self._entries[key]
+        self._remove(key, entry)
+        if entry.expires <= self._now():
+            self.counted.expired += 1
+        else:
+            self.counted.evicted += 1
+
+    def _remove(self, key: bytes, entry: _Entry) -> None:
+        del self._entries[key]
+        self._order.removed(key, entry.uses)
+        self.counted.bytes -= entry.size

@@ -1,0 +1,121 @@
+"""The caches of a process's models. What they hold outlives the configuration: it goes when its model does, or gets other bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gateway.caches.keys import key_of
+from gateway.caches.memory import AnswerStore, Bounds
+from gateway.core.cache_specs import CacheSpec
+from gateway.core.caching import Answer
+from gateway.core.specs import ModelSpec
+from gateway.core.types import InferenceRequest, Principal
+
+ZERO: Final = frozenset({b"0", b"0.0"})
+_PACKED: Final = msgspec.msgpack.Encoder()
+_Stored = tuple[list[tuple[bytes, bytes]], bool, list[bytes], bytes]
+_UNPACKED: Final = msgspec.msgpack.Decoder(_Stored)
+
+
+class ModelCache:
+    """The cache of one model. See gateway.core.caching.AnswerCache. version: names the model and its guardrails as they are configured."""
+
+    __slots__ = (
+        "_any",
+        "_operations",
+        "_secret",
+        "_sharing",
+        "_store",
+        "_ttl",
+        "_version",
+        "charge",
+        "flights",
+        "largest",
+        "model",
+        "shares",
+    )
+
+    def __init__(
+        self, model: ModelSpec, spec: CacheSpec, version: bytes, secret: bytes, store: AnswerStore, flights: dict[bytes, Any]
+    ) -> None:
+        self.model, self._version, self._secret, self._store = model.name, version, secret, store
+        self._operations, self._any = frozenset(spec.operations), spec.temperature == "any"
+        self._sharing, self._ttl = spec.sharing or model.prefix_sharing, spec.ttl
+        self.charge, self.largest, self.shares = spec.charge, spec.max_answer_bytes, spec.deduplicate
+        self.flights = flights
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch
+
+    def concerns(self, request: InferenceRequest) -> bool:
+        if request.operation not in self._operations or request.memory is not None:
+            return False
+        return self._any or not request.api.generates or cold(request.fields.get("temperature"))
+
+    def key(self, principal: Principal, request: InferenceRequest) -> bytes:
+        return key_of(self._secret, principal, self._sharing, self._version, request)
+
+    def find(self, key: bytes) -> Answer | None:
+        found = self._store.find(key)
+        return None if found is None else Answer(*_UNPACKED.decode(found))
+
+    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int) -> None:
+        value = _PACKED.encode((list(answer.headers), answer.foreign, answer.parts, answer.prefix))
+        self._store.store(key, value, model=self.model, tenant=tenant, ttl=self._ttl, epoch=epoch)
+
+    def missed(self) -> None:
+        self._store.counted.misses += 1
+
+    def joined(self) -> None:
+        self._store.counted.joined += 1
+
+    def bypassed(self) -> None:
+        self._store.counted.bypassed += 1
+
+
+def cold(temperature: bytes | Any) -> bool:
+    """Whether a request's temperature, as the client wrote it, is zero. Engines take another one where there is none."""
+    if temperature is None:
+        return False
+    given = bytes(temperature)
+    if given in ZERO:
+        return True
+    try:
+        return float(given) == 0.0
+    except ValueError:
+        return False
+
+
+class AnswerCaches:
+    """All caches of a process. now: monotonic seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._stores: WeakValueDictionary[str, AnswerStore] = WeakValueDictionary()
+
+    def of(self, model: ModelSpec, version: bytes, secret: bytes) -> ModelCache | None:
+        """The cache of a model, with the answers that it had before; None if it has none."""
+        spec = model.cache
+        if spec is None:
+            return None
+        bounds = Bounds(
+            entries=spec.max_entries, bytes=spec.max_bytes, largest=spec.max_answer_bytes * 2, compress_above=spec.compress_above
+        )
+        store = self._stores.get(model.name)
+        if store is None or store.settings != (bounds, spec.policy):
+            store = self._stores[model.name] = AnswerStore(bounds, spec.policy, self._now)
+        return ModelCache(model, spec, version, secret, store, store.flights)
+
+    def statistics(self) -> Mapping[str, dict[str, int]]:
+        """By model."""
+        return {name: msgspec.structs.asdict(store.statistics()) for name, store in sorted(self._stores.items())}
+
+    def purge(self, model: str | None = None, tenant: str | None = None, key: bytes | None = None) -> int:
+        """See AnswerStore.purge; how many answers were forgotten."""
+        stores = [store for name, store in self._stores.items() if model is None or name == model]
+        return sum(store.purge(tenant=tenant, key=key) for store in stores)

@@ -1,0 +1,35 @@
+"""Settings of the cache of a model's answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.core.spec import Positive, Spec, Timeout
+
+CacheOperation = Literal["chat", "completions", "embeddings", "rerank", "score", "classify"]
+CACHED: tuple[CacheOperation, ...] = ("chat", "completions", "embeddings", "rerank", "score", "classify")
+
+
+class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which answers of a model are kept, where and for how long.
+
+    policy: which answer goes first where there is no room: the one that was used longest ago, least often, or stored first. max_entries,
+    max_bytes: of the process's memory; workers have equal shares. max_answer_bytes: of one answer. compress_above: bytes from which an
+    answer is kept compressed; 0: never. temperature: `zero` for requests that say `temperature: 0`, `any` for all. sharing: who gets an
+    answer that somebody else caused; null: as the model's `prefix_sharing`, within a tenant at most. charge: whether an answer from the
+    cache costs what the engine's did. deduplicate: whether requests that ask the same at the same time share one engine call.
+    """
+
+    ttl: Timeout = 3600.0
+    policy: Literal["lru", "lfu", "fifo"] = "lru"
+    max_entries: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
+    max_bytes: Positive = 64 * 1024 * 1024
+    max_answer_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
+    compress_above: Annotated[int, Meta(ge=0, le=1 << 40)] = 4096
+    operations: tuple[CacheOperation, ...] = CACHED
+    temperature: Literal["zero", "any"] = "zero"
+    sharing: Literal["key", "tenant"] | None = None
+    charge: bool = True
+    deduplicate: bool = True

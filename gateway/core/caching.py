@@ -1,0 +1,68 @@
+"""The port of the cache of answers. What is kept is what an engine sent, so what is given again passes all that the engine's answer did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from gateway.core.types import InferenceRequest, Principal
+
+
+class Answer:
+    """An engine's whole answer with status 200. headers: those that the relay reads. foreign: as of the request that it was given to.
+    parts: its body, cut where its identifier stands. prefix: what identifiers of its kind begin with."""
+
+    __slots__ = ("foreign", "headers", "parts", "prefix")
+
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]], foreign: bool, parts: list[bytes], prefix: bytes = b"") -> None:
+        self.headers, self.foreign, self.parts, self.prefix = headers, foreign, parts, prefix
+
+    def body(self, identity: bytes) -> bytes:
+        """The body with another identifier, of which this is the part behind the prefix."""
+        return self.parts[0] if len(self.parts) == 1 else (b'"%b%b"' % (self.prefix, identity)).join(self.parts)
+
+
+class AnswerCache(Protocol):
+    """The cache of one model, as one Snapshot has it. Nothing here raises."""
+
+    charge: bool
+    """Whether what is found costs what the engine's answer did."""
+    largest: int
+    """Bytes of an answer that may be kept."""
+    shares: bool
+    """Whether requests share engine calls that are under way."""
+    flights: dict[bytes, Any]
+    """The engine calls under way that others may share (gateway.pipeline.flights), by key."""
+
+    @property
+    def epoch(self) -> int:
+        """Rises with each purge."""
+        ...
+
+    def concerns(self, request: InferenceRequest) -> bool:
+        """Whether answers to such requests are kept."""
+        ...
+
+    def key(self, principal: Principal, request: InferenceRequest) -> bytes:
+        """What the answers are kept by; to be asked once the request is as the engine would get it."""
+        ...
+
+    def find(self, key: bytes) -> Answer | None:
+        """Counts a hit if there is one; whoever goes on to an engine says so (`missed`)."""
+        ...
+
+    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int) -> None:
+        """epoch: from before the engine was asked."""
+        ...
+
+    def missed(self) -> None:
+        """Counts a request for which an engine is asked."""
+        ...
+
+    def joined(self) -> None:
+        """Counts a request that shares an engine call."""
+        ...
+
+    def bypassed(self) -> None:
+        """Counts a request that the client wanted to have nothing to do with the cache."""
+        ...

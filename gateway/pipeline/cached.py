@@ -1,0 +1,176 @@
+"""Phases 8 and 9 for a model with a cache: its answer from the cache, from a call that is under way, or from an engine.
+
+A hit has passed all that comes before an engine is asked (authorisation, limits, guardrails, the audit log's intent) and is relayed like an
+engine's answer, so it passes all that comes behind.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Final
+
+from gateway.core.caching import Answer, AnswerCache
+from gateway.core.errors import EngineError
+from gateway.core.snapshot import ModelEntry
+from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
+from gateway.core.waiting import Completion, Signal, check
+from gateway.pipeline import attempt
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.flights import Flight, Orphaned, Recording, StoredAttempt
+from gateway.pipeline.stream import AnswerRelay
+
+TRIES: Final = 3
+"""How often a request joins others before it asks by itself, whatever they do."""
+SLICE: Final = 16 * 1024
+"""Bytes of a stored stream that are sent at once, so that a client that reads slowly can pause it."""
+LINE: Final = b"x-gatehouse-cache: "
+
+
+async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
+    """As attempt.run, for an entry with a cache. Raises what that raises."""
+    cache: AnswerCache = entry.cache  # type: ignore[assignment]
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    if not cache.concerns(request):
+        return await attempt.run(x, entry, ticket, relay_type)
+    looks, keeps = wishes(x.headers)
+    if not keeps:
+        cache.bypassed()
+        _say(x, "bypass")
+        return await attempt.run(x, entry, ticket, relay_type)
+    key = cache.key(x.principal, request)  # type: ignore[arg-type]
+    place = key + x.principal.priority.encode()  # type: ignore[union-attr]  # nobody waits for one who waits longer in the queue
+    shares = cache.shares and request.api.dialect == ""  # in which form others get an answer is known once an engine has it
+    if looks:
+        for _ in range(TRIES):
+            answer = cache.find(key)
+            if answer is not None:
+                return await _stored(x, cache, answer, ticket, relay_type)
+            flight: Flight | None = cache.flights.get(place) if shares else None
+            if flight is None:
+                break
+            relay = await _joined(x, cache, flight, ticket, relay_type)
+            if relay is not None:
+                return relay
+    _say(x, "miss")
+    cache.missed()
+    flight = x.flight = Flight(cache, key, place, request)
+    if shares and place not in cache.flights:
+        flight.open()
+    try:
+        return await attempt.run(x, entry, ticket, relay_type, flight)
+    except BaseException as error:
+        x.flight = None
+        flight.given_up(error)
+        raise
+
+
+def wishes(headers: Headers) -> tuple[bool, bool]:
+    """(whether the client takes a stored answer, whether its own may be stored), by `cache-control` (RFC 9111, 5.2.1)."""
+    given = headers.get(b"cache-control")
+    if given is None:
+        return True, True
+    words = [word.strip() for word in given.lower().split(b",")]
+    if b"no-store" in words:
+        return False, False
+    return b"no-cache" not in words and b"max-age=0" not in words, True
+
+
+async def _stored(x: Exchange, cache: AnswerCache, answer: Answer, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
+    """The relay of an answer from the cache."""
+    _say(x, "hit")
+    if not cache.charge:
+        _uncharged(x)
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    if not ticket.done:
+        await Completion(ticket)
+    check(ticket.error)
+    recording = Recording(0)
+    recording.head = ResponseHead(200, list(answer.headers))
+    body = answer.body(x.plane.next_id().replace(b"-", b""))
+    recording.pieces = _slices(body) if request.stream and len(body) > SLICE else [body]
+    recording.ended = True
+    request.foreign = answer.foreign
+    relay = await _read(x, recording, relay_type)
+    x.sent_ns = 0  # no engine was asked
+    return relay
+
+
+async def _joined(
+    x: Exchange, cache: AnswerCache, flight: Flight, ticket: Signal[None], relay_type: type[AnswerRelay]
+) -> AnswerRelay | None:
+    """The relay of an answer that somebody else has asked for; None where that has not come to anything."""
+    if not ticket.done:
+        await Completion(ticket)
+    check(ticket.error)
+    if flight.ended or not flight.keeps:
+        return None
+    price = x.request.price  # type: ignore[union-attr]
+    _say(x, "joined")
+    cache.joined()
+    if not cache.charge:
+        _uncharged(x)
+    x.request.foreign = False  # type: ignore[union-attr]
+    error: EngineError | Orphaned | None = None
+    try:
+        relay = await _read(x, flight, relay_type)
+    except (EngineError, Orphaned) as failed:
+        error = failed
+    if error is None:
+        x.flight = flight
+        return relay
+    x.attempt, x.usage, x.request.price = None, None, price  # type: ignore[union-attr]
+    if isinstance(error, Orphaned) or (flight.orphan and flight.head is None and not error.interrupts):
+        error = None
+        return None
+    try:
+        raise error
+    finally:
+        error = None
+
+
+async def _read(x: Exchange, recording: Recording, relay_type: type[AnswerRelay]) -> AnswerRelay:
+    """Relays a recorded answer to its end. Raises its error."""
+    x.attempt = StoredAttempt()  # type: ignore[assignment]  # what is asked of an attempt once it is there
+    x.sent_ns = perf_counter_ns()
+    x.until = x.wake_at = x.deadline
+    relay = x.relay = relay_type(x)
+    reading = recording.read_by(relay)
+    x.call = reading
+    if x.client.paused:
+        reading.pause()
+    reading.go_on()
+    if not relay.done.done:
+        await Completion(relay.done)
+    x.call = None
+    x.clock.mark("engine")
+    if relay.done.error is not None and not relay.started:
+        x.relay = None
+    check(relay.done.error)
+    return relay
+
+
+def _uncharged(x: Exchange) -> None:
+    x.usage, x.request.price = Usage(), None  # type: ignore[union-attr]
+
+
+def _say(x: Exchange, word: str) -> None:
+    """Tells the client and the record. A later word, of another try or a fallback, takes the place of one before."""
+    if (at := x.cors.find(LINE)) >= 0:
+        x.cors = x.cors[:at]
+    x.cors += b"%b%b\r\n" % (LINE, word.encode())
+    x.detail = {**(x.detail or {}), "cache": word}
+
+
+def _slices(body: bytes) -> list[bytes]:
+    """The events of a stream in pieces of some size, each with whole events."""
+    found: list[bytes] = []
+    start = 0
+    while len(body) - start > SLICE:
+        end = body.find(b"\n\n", start + SLICE) + 2
+        if end == 1:
+            break
+        found.append(body[start:end])
+        start = end
+    if start < len(body):
+        found.append(body[start:])
+    return found

@@ -1,0 +1,381 @@
+"""An engine's answer as it comes, and those who read it: the request that asked for it and, at their own pace, others that ask the same.
+
+A `Recording` is the answer so far; one from the cache is whole already. A `Reading` hands it to one relay and is that exchange's Call, so a
+client that reads slowly pauses its own reading. A `Flight` is a Recording whose answer an engine is giving. It owns the attempt, which its
+leader, the exchange that made it, sees as a `LedAttempt`: the leader may leave and the call goes on while anybody reads.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from gateway.core.caching import Answer, AnswerCache
+from gateway.core.errors import ClientStalled, EngineError
+from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
+from gateway.core.prices import SlotTime
+from gateway.core.types import InferenceRequest, ResponseHead
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.stream import AnswerRelay
+from gateway.wire.identifiers import cut
+
+READ_HEADERS: Final = frozenset({b"content-type"})
+"""Of an engine's answer, those that relays read. The others are about that answer alone."""
+UNFINISHED: Final = frozenset({"", "content_filter", "error"})
+"""Reasons to stop generating of which no answer is kept; "": the engine gave none, so the answer may be cut."""
+BEHIND: Final = "The client reads its answer more slowly than others that asked the same, by more than is kept for it."
+
+
+class Recording:
+    """head, pieces: of the answer, as they came. keeps: whether all of it is here, as it is not larger than `most` bytes; else only what
+    somebody has still to read. ended: nothing follows; with `error`, because it failed."""
+
+    __slots__ = ("_behind", "call", "ended", "error", "head", "keeps", "most", "pieces", "readings", "size")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.head: ResponseHead | None = None
+        self.pieces: list[bytes] = []
+        self.size = self._behind = 0
+        self.keeps = True
+        self.ended = False
+        self.error: Exception | None = None
+        self.call: Call | None = None
+        """The call to the engine, while it is under way."""
+        self.readings: list[Reading] = []
+
+    def read_by(self, relay: AnswerRelay) -> Reading:
+        """What has come goes to the relay with `Reading.go_on`."""
+        reading = Reading(self, relay)
+        self.readings.append(reading)
+        return reading
+
+    def came(self, data: bytes) -> None:
+        """A piece of the answer."""
+        self.pieces.append(data)
+        self.size += len(data)
+        if self.size > self.most:
+            self.keeps = False
+        self.tell()
+        if not self.keeps:
+            self._trim()
+
+    def tell(self) -> None:
+        """Hands what is new to all who read and are not paused."""
+        if len(self.readings) == 1:
+            self.readings[0].go_on()
+        else:
+            for reading in tuple(self.readings):
+                reading.go_on()
+
+    def left(self, reading: Reading) -> None:
+        """Somebody reads no further. The last one to leave takes the call along."""
+        if reading in self.readings:
+            self.readings.remove(reading)
+        call = self.call
+        if call is not None and not self.readings:
+            self.call = None
+            call.cancel()
+            self.deserted()
+        elif call is not None:
+            self.paced()
+
+    def deserted(self) -> None:
+        """Nobody reads any more; the call has been given up."""
+
+    def paced(self) -> None:
+        """The engine's stream pauses while all who read it do."""
+        call = self.call
+        if call is None:
+            return
+        for reading in self.readings:
+            if not reading.paused:
+                call.resume()
+                return
+        call.pause()
+
+    def at(self, position: int) -> bytes | None:
+        """The piece with this number; None if it has not come yet."""
+        index = position - self._behind
+        return self.pieces[index] if index < len(self.pieces) else None
+
+    def _trim(self) -> None:
+        """Lets go of what all have read, and of whoever is too far behind."""
+        readings = self.readings
+        for reading in tuple(readings):
+            if len(readings) > 1 and self.size - reading.taken > self.most:
+                reading.fail(ClientStalled(BEHIND))
+        first = min([reading.position for reading in readings], default=self._behind + len(self.pieces))
+        if first > self._behind:
+            del self.pieces[: first - self._behind]
+            self._behind = first
+
+
+class Reading:
+    """One relay's way through a Recording, and the Call of its exchange. position: the number of the next piece. taken: bytes so far."""
+
+    __slots__ = ("_busy", "_headed", "_recording", "gone", "paused", "position", "relay", "taken")
+
+    def __init__(self, recording: Recording, relay: AnswerRelay) -> None:
+        self._recording, self.relay = recording, relay
+        self.position = self.taken = 0
+        self.paused = self.gone = self._busy = self._headed = False
+
+    def go_on(self) -> None:
+        """Hands over what has come since, until the relay wants to pause."""
+        if self._busy or self.gone:
+            return
+        self._busy = True
+        recording, relay = self._recording, self.relay
+        try:
+            if not self._headed and recording.head is not None:
+                self._headed = True
+                relay.on_head(recording.head)
+            while not (self.paused or self.gone):
+                piece = recording.at(self.position)
+                if piece is None:
+                    break
+                self.position += 1
+                self.taken += len(piece)
+                relay.on_body(piece)
+            if recording.ended and not (self.paused or self.gone):
+                self._over(recording.error)
+        except Exception as error:  # noqa: BLE001 - boundary: as for the transport, a receiver that fails ends its own reading only
+            self.fail(error)
+        finally:
+            self._busy = False
+
+    def _over(self, error: Exception | None) -> None:
+        self.gone = True
+        self._recording.left(self)
+        if error is None:
+            self.relay.on_end()
+        else:
+            self.relay.on_failed(copy.copy(error))  # each exchange's own: a traceback holds the exchange
+
+    def fail(self, error: Exception) -> None:
+        """The relay gets no more than this error."""
+        if not self.gone:
+            self.gone = True
+            self._recording.left(self)
+        self.relay.on_failed(error)
+
+    # --- Call
+
+    def pause(self) -> None:
+        if not self.paused:
+            self.paused = True
+            self._recording.paced()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.go_on()
+            if not self.gone:
+                self._recording.paced()
+
+    def cancel(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self._recording.left(self)
+
+
+class Orphaned(Exception):
+    """Whoever was to ask the engine has not, for a reason of its own: somebody else has to."""
+
+
+class Flight(Recording):
+    """An engine call of which others may read the answer, and whose answer may be kept. Receiver of the call.
+
+    key: of the answer. place: of the flight among those under way. epoch: the cache's before the engine was asked.
+    """
+
+    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_orphan", "_place", "_request")
+
+    def __init__(self, cache: AnswerCache, key: bytes, place: bytes, request: InferenceRequest) -> None:
+        super().__init__(cache.largest)
+        self._cache, self._key, self._place, self._request = cache, key, place, request
+        self._epoch = cache.epoch
+        self._attempt: Attempt | None = None
+        self._leader: Reading | None = None
+        self._orphan = self._kept = False
+
+    @property
+    def orphan(self) -> bool:
+        """Whether its leader has left."""
+        return self._orphan
+
+    def open(self) -> None:
+        """From now on others may join, until it lands."""
+        self._cache.flights[self._place] = self
+
+    def land(self) -> None:
+        """Nobody may join any more."""
+        flights = self._cache.flights
+        if flights.get(self._place) is self:
+            del flights[self._place]
+
+    # --- the leader's side
+
+    def led(self, exchange: Exchange, attempt: Attempt) -> Attempt:
+        """The attempt as the leader is to use it. A second try goes on without the others if they have something of the first."""
+        if self.head is not None or self.ended or self.call is not None:
+            self.land()
+            exchange.flight = None
+            return attempt
+        self._attempt = attempt
+        return LedAttempt(self, attempt)
+
+    def send(self, head: bytes, body: bytes, relay: AnswerRelay, first_byte_timeout: float, idle_timeout: float) -> Call:
+        """Sends the leader's request; the Call is the leader's alone."""
+        assert self._attempt is not None
+        reading = self._leader = self.read_by(relay)
+        call = self._attempt.client.send(head, body, self, first_byte_timeout, idle_timeout)
+        if not (reading.gone or self.ended):
+            self.call = call
+        return reading
+
+    def closed(self, attempt: Attempt, result: AttemptResult) -> None:
+        """The leader has no more use for its attempt."""
+        if attempt is self._attempt and self.call is not None:
+            self._orphan = True
+        else:
+            attempt.close(result)
+
+    def given_up(self, error: BaseException) -> None:
+        """The leader has failed. What was its own reason is not that of others."""
+        if self.ended or self.call is not None:
+            return
+        self.land()
+        self.ended = True
+        self.error = error if isinstance(error, EngineError) else Orphaned()
+        self.tell()
+
+    def deserted(self) -> None:
+        self.land()
+        if self._orphan and self._attempt is not None:
+            self._attempt.close(AttemptResult.NEUTRAL)
+
+    # --- Receiver
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.head = head
+        self.tell()
+
+    def on_body(self, data: bytes) -> None:
+        self.came(data)
+        if not self.keeps:
+            self.land()
+
+    def on_end(self) -> None:
+        self.call = None
+        self.ended = True
+        self.land()
+        head, attempt = self.head, self._attempt
+        if attempt is not None and head is not None and (self._orphan or head.status < 400):
+            attempt.close(AttemptResult.SUCCESS if head.status < 400 else AttemptResult.NEUTRAL)
+        self.tell()
+
+    def on_failed(self, error: Exception) -> None:
+        self.call = None
+        leader = self._leader
+        if self.head is None and leader is not None and not leader.gone:
+            leader.fail(error)  # it may try again, with those who wait still waiting
+            return
+        self.land()
+        self.ended, self.error = True, error
+        if self._orphan and self._attempt is not None:
+            refused = isinstance(error, EngineError) and error.refused
+            self._attempt.close(AttemptResult.REFUSED if refused else AttemptResult.FAILURE)
+        self.tell()
+
+    def stranded(self) -> bool:
+        leader = self._leader
+        return leader is not None and not leader.gone and leader.relay.stranded()
+
+    # --- the cache
+
+    def keep(self, exchange: Exchange) -> None:
+        """Keeps the answer, which has passed all that judged it, where it is whole and ended as answers do."""
+        head = self.head
+        if self._kept or not self.keeps or not self.ended or self.error is not None or head is None or head.status != 200:
+            return
+        request, relay, principal = exchange.request, exchange.relay, exchange.principal
+        assert request is not None and principal is not None
+        if exchange.spent is not None or (request.api.generates and (relay is None or relay.finish() in UNFINISHED)):
+            return
+        self._kept = True
+        parts, prefix = cut(b"".join(self.pieces), request.stream)
+        headers = [(name.lower(), value) for name, value in head.headers if name.lower() in READ_HEADERS]
+        self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch)
+
+
+class LedAttempt:
+    """A flight's attempt in its leader's hands. See gateway.core.ports.Attempt."""
+
+    __slots__ = (
+        "_attempt",
+        "_flight",
+        "apis",
+        "client",
+        "device",
+        "endpoint_header",
+        "endpoint_name",
+        "first_byte_timeout",
+        "idle_timeout",
+        "request_headers",
+        "salting",
+        "total_timeout",
+        "upstream_model",
+    )
+
+    def __init__(self, flight: Flight, attempt: Attempt) -> None:
+        self._flight, self._attempt = flight, attempt
+        self.client: Any = LedClient(flight, attempt.client.base_path)
+        self.endpoint_name, self.endpoint_header = attempt.endpoint_name, attempt.endpoint_header
+        self.upstream_model, self.request_headers = attempt.upstream_model, attempt.request_headers
+        self.first_byte_timeout, self.idle_timeout = attempt.first_byte_timeout, attempt.idle_timeout
+        self.total_timeout = attempt.total_timeout
+        self.salting, self.apis = attempt.salting, attempt.apis
+        self.device = attempt.device
+
+    def answering(self) -> None:
+        self._attempt.answering()
+
+    def close(self, result: AttemptResult) -> None:
+        self._flight.closed(self._attempt, result)
+
+
+class LedClient:
+    """The way to a flight's endpoint, for its leader."""
+
+    __slots__ = ("_flight", "base_path")
+
+    def __init__(self, flight: Flight, base_path: bytes) -> None:
+        self._flight, self.base_path = flight, base_path
+
+    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
+        assert isinstance(receiver, AnswerRelay)
+        return self._flight.send(head, body, receiver, first_byte_timeout, idle_timeout)
+
+    def forsake(self) -> None:
+        """Probes tell the endpoint's own client."""
+
+    async def aclose(self) -> None:
+        """The endpoint's own client stays open."""
+
+
+class StoredAttempt:
+    """Stands for the attempt at an engine where there is none: the answer is in the cache."""
+
+    __slots__ = ("device", "endpoint_header", "endpoint_name")
+
+    def __init__(self) -> None:
+        self.endpoint_name, self.endpoint_header = "", b""
+        self.device: SlotTime | None = None
+
+    def answering(self) -> None:
+        """Nobody waits to know."""
+
+    def close(self, result: AttemptResult) -> None:
+        """It holds no slot."""

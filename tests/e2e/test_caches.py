@@ -1,0 +1,173 @@
+"""Answers from the cache over a running gateway: who gets them, what they pass, and requests that share one engine call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, external
+from tests.waiting import reached, until
+
+HEADER = "x-gatehouse-cache"
+
+
+@pytest.fixture(scope="module")
+def caching(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("caching")
+    config = configuration(
+        directory / "state",
+        engines=[external("fake", engine.port, slots=64)],
+        models=[
+            {"name": "m1", "pool": ["fake"], "cache": {"ttl": "1h"}},
+            {"name": "own", "pool": ["fake"], "cache": {"sharing": "key"}},
+            {"name": "plain", "pool": ["fake"]},
+        ],
+        guardrails=[{"name": "words", "type": "denylist", "models": ["m1"], "settings": {"phrases": ["nightfall"], "action": "mask"}}],
+        limits=[{"name": "everybody", "requests": {"rate": 10000, "burst": 10000, "per": "1m"}}],
+    )
+    with Gatehouse(directory, config) as running:
+        yield running
+
+
+def ask(gatehouse: Gatehouse, text: str, key: str = KEY, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    body = {"model": "m1", "messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+    with gatehouse.client(key) as client:
+        return client.post("/v1/chat/completions", json=body, headers=headers or {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeated_request_reaches_no_engine(caching: Gatehouse, engine: EngineThread, stream: bool) -> None:
+    before = len(engine.received)
+    answers = [ask(caching, f"repeated {stream}", stream=stream) for _ in range(3)]
+    assert [answer.headers[HEADER] for answer in answers] == ["miss", "hit", "hit"]
+    assert len(engine.received) == before + 1
+    assert all("x-ratelimit-limit-requests" in answer.headers for answer in answers)
+    outcome = caching.outcome(answers[1].headers["x-request-id"])
+    first = caching.outcome(answers[0].headers["x-request-id"])
+    assert (outcome["outcome"], outcome.get("endpoint", ""), outcome.get("attempts", 0)) == ("ok", "", 0)
+    assert outcome["detail"]["cache"] == "hit"
+    assert outcome["completion_tokens"] == first["completion_tokens"] > 0
+    if not stream:
+        ids = [answer.json()["id"] for answer in answers]
+        assert len(set(ids)) == 3
+        assert [answer.json()["choices"] for answer in answers[1:]] == [answers[0].json()["choices"]] * 2
+
+
+def test_the_official_client_streams_a_hit(caching: Gatehouse, engine: EngineThread) -> None:
+    client = openai.OpenAI(base_url=f"{caching.url}/v1", api_key=KEY, max_retries=0)
+    before, texts = len(engine.received), []
+    for _ in range(2):
+        events = list(
+            client.chat.completions.create(
+                model="m1",
+                temperature=0,
+                stream=True,
+                stream_options={"include_usage": True},
+                messages=[{"role": "user", "content": "an official stream"}],
+            )
+        )
+        assert len({event.id for event in events}) == 1
+        assert events[-1].usage is not None
+        texts.append("".join(event.choices[0].delta.content or "" for event in events if event.choices))
+    assert len(engine.received) == before + 1
+    assert texts[0] == texts[1]
+    assert texts[0]
+
+
+def test_another_tenant_asks_an_engine_and_another_key_where_so_configured(caching: Gatehouse) -> None:
+    assert [ask(caching, "tenants", key).headers[HEADER] for key in (KEY, OTHER_KEY, KEY, OTHER_KEY)] == ["miss", "miss", "hit", "hit"]
+
+
+def test_what_differs_for_the_engine_is_another_request(caching: Gatehouse) -> None:
+    changes: list[dict[str, Any]] = [{}, {"user": "ann"}, {"user": "bob"}, {"seed": 1}, {"max_tokens": 3}, {"stop": ["x"]}, {"n": 1}]
+    assert [ask(caching, "differs", **change).headers[HEADER] for change in changes] == ["miss"] * len(changes)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-request-id": "somebody-elses"},
+        {"x-session-id": "s-1"},
+        {"x-forwarded-host": "evil.example"},
+        {"x-gatehouse-cache": "miss"},
+        {"x-gatehouse-cache-salt": "00"},
+        {"accept-language": "de"},
+        {"x-original-url": "/v1/embeddings"},
+        {"pragma": "nothing", "cache-control": "stale-if-error=5"},
+    ],
+)
+def test_no_header_of_a_client_poisons_what_others_get(caching: Gatehouse, engine: EngineThread, headers: dict[str, str]) -> None:
+    """What a header could change must be in the key; what is not in the key must reach no engine, and no answer of another."""
+    text = f"poisoned by {sorted(headers)}"
+    first = ask(caching, text, headers=headers)
+    assert first.headers[HEADER] == "miss"
+    assert not set(headers) - {"x-request-id", "pragma", "cache-control"} & {name for name, _ in engine.received[-1].headers}
+    second = ask(caching, text)
+    assert second.headers[HEADER] == "hit"
+    assert second.json()["choices"] == first.json()["choices"]
+    assert second.headers["x-request-id"] != first.headers["x-request-id"]
+    assert "somebody-elses" not in second.text
+
+
+def test_a_hundred_identical_requests_at_once_are_one_engine_call(caching: Gatehouse, engine: EngineThread) -> None:
+    before = len(engine.received)
+    engine.play("hold")
+
+    async def all_of_them() -> list[httpx.Response]:
+        body = {"model": "m1", "messages": [{"role": "user", "content": "at once"}], "temperature": 0}
+        limits = httpx.Limits(max_connections=100)
+        async with httpx.AsyncClient(base_url=caching.url, headers={"authorization": f"Bearer {KEY}"}, timeout=90, limits=limits) as client:
+            tasks = [asyncio.ensure_future(client.post("/v1/chat/completions", json=body)) for _ in range(100)]
+            await reached(lambda: in_flight(caching) >= 100, what="100 requests under way")
+            await asyncio.to_thread(engine.release)
+            return await asyncio.gather(*tasks)
+
+    answers = asyncio.run(all_of_them())
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(engine.received) == before + 1
+    words = [answer.headers[HEADER] for answer in answers]
+    assert words.count("miss") == 1
+    assert set(words) <= {"miss", "joined", "hit"}, "one whose body came late may have found the answer"
+    outcomes = [caching.outcome(answer.headers["x-request-id"]) for answer in answers]
+    assert all(outcome["completion_tokens"] == outcomes[0]["completion_tokens"] > 0 for outcome in outcomes)
+
+
+def in_flight(gatehouse: Gatehouse) -> float:
+    return gatehouse.metric("gatehouse_in_flight")
+
+
+def test_a_guardrail_that_changes_counts_for_answers_that_are_kept(caching: Gatehouse, engine: EngineThread) -> None:
+    """The engine's text has `tok`, which nothing forbids at first."""
+    assert ask(caching, "guarded").headers[HEADER] == "miss"
+    assert ask(caching, "guarded").headers[HEADER] == "hit"
+    config = caching.config
+    changed = {**config["guardrails"][0], "on": ["response"], "settings": {"phrases": ["tok0"], "action": "block"}}
+    try:
+        reload(caching, {**config, "guardrails": [changed]})
+        wanted = [400, 400]
+        no_cache = {"cache-control": "no-cache"}
+        until(lambda: [ask(caching, "guarded", headers=each).status_code for each in ({}, no_cache)] == wanted, what="the guardrail")
+    finally:
+        reload(caching, config)
+        until(lambda: ask(caching, "another word").status_code == 200, what="the guardrail as it was")
+
+
+def reload(gatehouse: Gatehouse, config: dict[str, Any]) -> None:
+    gatehouse.file.write_text(json.dumps(config))
+    assert gatehouse.process is not None
+    gatehouse.process.send_signal(signal.SIGHUP)
+
+
+def test_models_without_a_cache_say_nothing_of_one(caching: Gatehouse, engine: EngineThread) -> None:
+    before = len(engine.received)
+    answers = [ask(caching, "plain", model="plain") for _ in range(2)]
+    assert [HEADER in answer.headers for answer in answers] == [False, False]
+    assert len(engine.received) == before + 2

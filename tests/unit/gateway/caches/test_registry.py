@@ -1,0 +1,125 @@
+"""The caches of a process: what outlives a change of the configuration, and which requests they concern."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.caches.registry import AnswerCaches, ModelCache, cold
+from gateway.core.cache_specs import CacheSpec
+from gateway.core.caching import Answer
+from gateway.core.specs import ModelSpec
+from gateway.core.types import InferenceRequest, Principal
+from gateway.wire.table import parse
+
+SECRET = b"s" * 32
+CALLER = Principal("k", "acme", "api_key")
+ANSWER = Answer([(b"content-type", b"application/json")], True, [b'{"id":', b"}"], b"chatcmpl-")
+
+
+def model(name: str = "m", **settings: Any) -> ModelSpec:
+    return ModelSpec(name=name, pool=("a",), cache=CacheSpec(**settings))
+
+
+def chat(**fields: Any) -> InferenceRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, **fields}
+    return parse(b"/v1/chat/completions", json.dumps(body).encode(), {})
+
+
+def made(caches: AnswerCaches, spec: ModelSpec, version: bytes = b"1") -> ModelCache:
+    found = caches.of(spec, version, SECRET)
+    assert found is not None
+    return found
+
+
+def stored(cache: ModelCache, request: InferenceRequest | None = None) -> bytes:
+    key = cache.key(CALLER, request or chat())
+    cache.store(key, ANSWER, "acme", cache.epoch)
+    return key
+
+
+def test_an_answer_comes_back_as_it_was() -> None:
+    cache = made(AnswerCaches(lambda: 0.0), model())
+    found = cache.find(stored(cache))
+    assert found is not None
+    assert (list(found.headers), found.foreign, found.parts, found.prefix) == (ANSWER.headers, True, ANSWER.parts, ANSWER.prefix)
+
+
+def test_a_model_without_the_setting_has_no_cache() -> None:
+    assert AnswerCaches(lambda: 0.0).of(ModelSpec(name="m", pool=("a",)), b"1", SECRET) is None
+
+
+def test_a_change_of_other_settings_keeps_what_is_kept() -> None:
+    caches = AnswerCaches(lambda: 0.0)
+    first = made(caches, model())
+    key = stored(first)
+    second = made(caches, model(ttl=5.0, charge=False))
+    assert second.find(key) is not None
+    assert second.flights is first.flights
+
+
+@pytest.mark.parametrize("change", [{"policy": "lfu"}, {"max_entries": 5}, {"max_bytes": 5000}, {"compress_above": 0}])
+def test_other_bounds_begin_anew(change: dict[str, Any]) -> None:
+    caches = AnswerCaches(lambda: 0.0)
+    first = made(caches, model())
+    key = stored(first)
+    assert made(caches, model(**change)).find(key) is None
+
+
+def test_another_version_of_the_model_reaches_nothing_of_before() -> None:
+    caches = AnswerCaches(lambda: 0.0)
+    first = made(caches, model())
+    stored(first)
+    second = made(caches, model(), b"2")
+    assert second.find(second.key(CALLER, chat())) is None
+
+
+def test_what_a_model_had_goes_with_it() -> None:
+    caches = AnswerCaches(lambda: 0.0)
+    cache = made(caches, model())
+    stored(cache)
+    assert caches.statistics()["m"]["entries"] == 1
+    del cache
+    gc.collect()
+    assert caches.statistics() == {}
+
+
+def test_purges_by_model_tenant_and_key() -> None:
+    caches = AnswerCaches(lambda: 0.0)
+    one, two = made(caches, model("one")), made(caches, model("two"))
+    keys = [stored(one), stored(two)]
+    assert caches.purge(model="two") == 1
+    assert [one.find(keys[0]) is None, two.find(keys[1]) is None] == [False, True]
+    assert caches.purge(tenant="globex") == 0
+    assert caches.purge(tenant="acme") == 1
+    key = stored(one)
+    stored(one, chat(seed=1))
+    assert caches.purge(key=key) == 1
+    assert caches.statistics()["one"]["entries"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "concerned"),
+    [({}, True), ({"temperature": 0.0}, True), ({"temperature": 0.1}, False), ({"temperature": None}, False), ({"temperature": 2}, False)],
+)
+def test_only_requests_without_chance(fields: dict[str, Any], concerned: bool) -> None:
+    assert made(AnswerCaches(lambda: 0.0), model()).concerns(chat(**fields)) is concerned
+    assert made(AnswerCaches(lambda: 0.0), model(temperature="any")).concerns(chat(**fields))
+
+
+@pytest.mark.parametrize(
+    ("given", "zero"), [(b"0", True), (b"0.0", True), (b"-0.0", True), (b"0e5", True), (b"1e-9", False), (b"null", False), (b"", False)]
+)
+def test_a_temperature_of_zero_in_any_spelling(given: bytes, zero: bool) -> None:
+    assert cold(msgspec.Raw(given)) is zero
+    assert not cold(None)
+
+
+def test_requests_of_a_conversation_that_is_kept_are_left_alone() -> None:
+    request = chat()
+    request.memory = object()  # type: ignore[assignment]
+    assert not made(AnswerCaches(lambda: 0.0), model()).concerns(request)

@@ -1,0 +1,277 @@
+"""Requests that ask the same at the same time: one engine call, each with its own settlement, pace and end."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.errors import EngineError, Overloaded
+from gateway.core.types import Principal, Usage
+from gateway.pipeline.exchange import Exchange
+from tests.unit.gateway.pipeline.test_cached import ANSWER, STREAM, body, cached
+from tests.unit.gateway.pipeline.test_inspect import deny
+from tests.unit.gateway.pipeline.world import JSON_HEAD, SSE_HEAD, Client, World, chunk
+
+STREAMED = body(stream=True)
+
+
+def safe() -> EngineError:
+    error = EngineError("The engine closed the connection.")
+    error.safe = True
+    return error
+
+
+def closed(world: World) -> list[str]:
+    """How each attempt was closed; a second close of it does nothing."""
+    return [attempt.results[0] for attempt in world.route.attempts]
+
+
+def test_a_hundred_identical_requests_are_one_engine_call() -> None:
+    world = World()
+    cached(world)
+    clients = [world.start(body())[1] for _ in range(100)]
+    assert len(world.engine.calls) == len(world.route.attempts) == 1
+    world.call.answer(ANSWER)
+    assert {client.body for client in clients} == {ANSWER}
+    assert [client.headers["x-gatehouse-cache"] for client in clients] == ["miss", *["joined"] * 99]
+    assert all(each.settled == [Usage(7, 3, 0)] for each in world.limiter.reservations)
+    assert [outcome.outcome for outcome in world.audit.outcomes] == ["ok"] * 100
+    assert closed(world) == ["success"]
+    world.start(body())
+    assert len(world.engine.calls) == 1
+
+
+def test_streams_join_late_and_get_all_of_it() -> None:
+    world = World()
+    cache = cached(world)
+    _, first = world.start(STREAMED)
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    _, second = world.start(STREAMED)
+    assert b"hel" in second.body
+    world.call.body(STREAM[1])
+    _, third = world.start(STREAMED)
+    for event in STREAM[2:]:
+        world.call.body(event)
+    world.call.end()
+    assert first.body == second.body == third.body
+    assert first.complete
+    assert second.complete
+    assert third.complete
+    assert not cache.flights
+
+
+@pytest.mark.parametrize("request_body", [body(), STREAMED])
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_leader_hangs_up_and_the_others_go_on(request_body: bytes, begun: bool) -> None:
+    world = World()
+    cache = cached(world)
+    streamed = request_body is STREAMED
+    leader, _ = world.start(request_body)
+    _, follower = world.start(request_body)
+    if begun:
+        world.call.head(SSE_HEAD if streamed else JSON_HEAD).body(STREAM[0] if streamed else ANSWER[:50])
+    leader.client_gone()
+    assert not world.call.cancelled
+    assert world.route.attempts[0].results == [], "the slot is in use"
+    if not begun:
+        world.call.head(SSE_HEAD if streamed else JSON_HEAD).body(STREAM[0] if streamed else ANSWER[:50])
+    world.call.body(b"".join(STREAM[1:]) if streamed else ANSWER[50:]).end()
+    assert follower.body == (b"".join(STREAM[:3]) + STREAM[4] if streamed else ANSWER)
+    assert closed(world) == ["success"]
+    assert sorted(outcome.outcome for outcome in world.audit.outcomes) == ["cancelled", "ok"]
+    assert not cache.flights
+    world.start(request_body)
+    assert len(world.engine.calls) == 1, "the follower's answer was whole, so it is kept"
+
+
+def test_the_last_one_to_leave_ends_the_call() -> None:
+    world = World()
+    cache = cached(world)
+    exchanges = [world.start(STREAMED)[0] for _ in range(3)]
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    for number, exchange in enumerate(exchanges):
+        assert not world.call.cancelled, number
+        exchange.client_gone()
+    assert world.call.cancelled
+    assert closed(world) == ["neutral"]
+    assert not cache.flights
+
+
+def test_a_leader_that_waits_for_a_slot_and_leaves_is_followed_by_another() -> None:
+    world = World()
+    cached(world)
+    world.route.wait = True
+    leader, _ = world.start(body())
+    _, second = world.start(body())
+    _, third = world.start(body())
+    assert len(world.route.queue) == 1
+    leader.client_gone()
+    assert len(world.route.queue) == 2, "the second one asks now, the third one waits for it"
+    world.route.queue[1].set(world.route.grant())
+    world.call.answer(ANSWER)
+    assert second.body == third.body == ANSWER
+    assert second.headers["x-gatehouse-cache"] == "miss"
+    assert third.headers["x-gatehouse-cache"] == "joined"
+
+
+def test_what_refuses_the_leader_alone_does_not_refuse_the_others() -> None:
+    world = World()
+    cached(world)
+    world.route.wait = True
+    _, first = world.start(body())
+    _, second = world.start(body())
+    world.route.queue[0].fail(Overloaded("Displaced."))
+    assert first.status == 503
+    world.route.queue[1].set(world.route.grant())
+    world.call.answer(ANSWER)
+    assert second.body == ANSWER
+
+
+def test_the_leader_tries_again_while_the_others_wait() -> None:
+    world = World()
+    cached(world)
+    world.route.retries = [0.0]
+    clients = [world.start(body())[1] for _ in range(3)]
+    world.engine.calls[0].fail(safe())
+    assert len(world.engine.calls) == 2
+    world.call.answer(ANSWER)
+    assert [client.body for client in clients] == [ANSWER] * 3
+    assert closed(world) == ["failure", "success"]
+
+
+def test_an_engine_that_fails_for_good_fails_all_at_once() -> None:
+    world = World()
+    cache = cached(world)
+    clients = [world.start(body())[1] for _ in range(3)]
+    world.call.fail(EngineError("It broke off."))
+    assert [client.status for client in clients] == [502] * 3
+    assert len(world.engine.calls) == 1
+    assert not cache.flights
+    assert [each.settled for each in world.limiter.reservations] == [[None]] * 3
+
+
+def test_a_stream_that_breaks_off_ends_for_all_with_an_error() -> None:
+    world = World()
+    cached(world)
+    clients = [world.start(STREAMED)[1] for _ in range(3)]
+    world.call.head(SSE_HEAD).body(STREAM[0]).fail(EngineError("It broke off."))
+    assert all(client.complete for client in clients)
+    assert all(b'"error"' in client.body for client in clients)
+    assert closed(world) == ["failure"]
+
+
+def test_a_call_without_a_leader_that_fails_before_its_answer_is_made_again() -> None:
+    world = World()
+    cached(world)
+    leader, _ = world.start(body())
+    _, second = world.start(body())
+    leader.client_gone()
+    world.call.fail(safe())
+    assert len(world.engine.calls) == 2
+    world.call.answer(ANSWER)
+    assert second.body == ANSWER
+    assert closed(world) == ["failure", "success"]
+
+
+def paused(world: World, exchange: Exchange, client: Client) -> None:
+    client.paused = True
+    exchange.pause()
+
+
+def test_one_that_reads_slowly_holds_up_nobody_and_catches_up() -> None:
+    world = World()
+    cached(world)
+    _, fast = world.start(STREAMED)
+    exchange, slow = world.start(STREAMED)
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    paused(world, exchange, slow)
+    assert not world.call.paused
+    before = len(slow.body)
+    world.call.body(b"".join(STREAM[1:])).end()
+    assert fast.complete
+    assert len(slow.body) == before
+    slow.paused = False
+    exchange.resume()
+    assert slow.body == fast.body
+    assert slow.complete
+
+
+def test_the_engine_waits_while_nobody_reads() -> None:
+    world = World()
+    cached(world)
+    pairs = [world.start(STREAMED) for _ in range(2)]
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    for exchange, client in pairs:
+        assert not world.call.paused
+        paused(world, exchange, client)
+    assert world.call.paused
+    pairs[1][1].paused = False
+    pairs[1][0].resume()
+    assert not world.call.paused
+
+
+def test_one_that_falls_too_far_behind_is_cut_off_and_the_others_go_on() -> None:
+    world = World()
+    cache = cached(world, max_answer_bytes=4096)
+    _, fast = world.start(STREAMED)
+    exchange, slow = world.start(STREAMED)
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    flight = next(iter(cache.flights.values()))
+    paused(world, exchange, slow)
+    for _ in range(10):
+        world.call.body(chunk("x" * 1000))
+    assert slow.ends
+    assert b"client_stalled" in slow.body
+    assert sum(map(len, flight.pieces)) == 0, "what all have read is let go"
+    assert not cache.flights, "who comes now would miss the beginning"
+    world.call.body(b"".join(STREAM[2:])).end()
+    assert fast.complete
+    assert fast.body.count(b"x" * 1000) == 10
+
+
+def test_another_priority_waits_for_nobody() -> None:
+    world = World()
+    cached(world)
+    world.start(body())
+    world.identity.caller = Principal("k", "acme", "api_key", ("*",), priority="interactive")
+    world.start(body())
+    assert len(world.engine.calls) == 2
+
+
+def test_each_has_its_own_deadline() -> None:
+    world = World()
+    cached(world)
+    leader, _ = world.start(body())
+    late, client = world.start(body())
+    late.deadline = 1010.0
+    late.expired(1010.0)
+    assert client.status == 504
+    assert not world.call.cancelled
+    world.call.answer(ANSWER)
+    assert leader.settled
+    assert len(world.engine.calls) == 1
+
+
+def test_deduplication_can_be_switched_off() -> None:
+    world = World()
+    cached(world, deduplicate=False)
+    world.start(body())
+    world.start(body())
+    assert len(world.engine.calls) == 2
+
+
+def test_a_client_that_asks_for_a_new_answer_shares_none_that_is_under_way() -> None:
+    world = World()
+    cached(world)
+    world.start(body())
+    world.start(body(), headers={b"cache-control": b"no-cache"})
+    assert len(world.engine.calls) == 2
+
+
+def test_an_answer_that_a_guardrail_refuses_is_not_stored() -> None:
+    world = World(response=[deny(mask=False, phrase="hello")])
+    cached(world)
+    clients = [world.start(body())[1] for _ in range(2)]
+    world.call.answer(ANSWER)
+    assert [client.status for client in clients] == [400] * 2
+    world.start(body())
+    assert len(world.engine.calls) == 2
