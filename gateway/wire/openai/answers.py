@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, GuardrailViolation
 from gateway.core.wire import Path, WholeAnswer
+from gateway.wire.openai.scores import narrow
 from gateway.wire.openai.views import PlainAnswer
 
 Place: TypeAlias = tuple[Path, Any, Any]
@@ -41,6 +42,16 @@ WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
 """Written freely by the model: every string inside is a text."""
+FIELDS: Final = frozenset(
+    {"index", "delta", "message", "role", "content", "text", "reasoning", "reasoning_content", "thinking", "signature", "refusal"}
+    | {"tool_calls", "function_call", "function", "custom", "id", "type", "name", "arguments", "input", "output", "status", "call_id"}
+    | {"finish_reason", "native_finish_reason", "stop_reason", "matched_stop", "logprobs", "audio", "data", "transcript", "expires_at"}
+    | {"annotations", "url_citation", "url", "title", "start_index", "end_index", "citations", "summary", "action", "caller", "phase"}
+    | {"namespace", "object", "embedding", "document", "relevance_score", "score", "label", "labels", "probs", "num_classes", "parsed"}
+    | {"token_ids", "prompt_token_ids", "prompt_logprobs", "b64_json", "revised_prompt", "partial_json", "encrypted_content"}
+    | {"tool_call_id", "format", "results", "queries", "reasoning_details", "images", "image_url", "prompt", "seed"}
+)
+"""Names of fields in answers as engines have them. Any other name may be a text of its own, which is read too."""
 _NONE: Final[frozenset[str]] = frozenset()
 MAX_DEPTH: Final = 16
 _DELTA: Final = "delta"
@@ -50,18 +61,22 @@ def choice_texts(choice: dict[str, Any]) -> list[Place]:
     """The places of all texts in one choice of an answer or of a chunk, in order. Raises EngineError when they are nested too deep."""
     found: list[Place] = []
     for key, value in choice.items():
+        if key not in FIELDS:
+            found.append((((key,), WHOLE), _Key(key), WHOLE))
         if value.__class__ is str:
             if key not in LABELS or not is_name(value):
                 found.append(((key,), choice, key))
         elif key == _DELTA and value.__class__ is dict:
             for name, text in value.items():
+                if name not in FIELDS:
+                    found.append(((_DELTA, (name,), WHOLE), _Key(name), WHOLE))
                 if text.__class__ is str:
                     if name not in LABELS or not is_name(text):
                         found.append(((_DELTA, name), value, name))
                 elif text.__class__ is dict or text.__class__ is list:
                     _gather((_DELTA, name), text, found, _NONE if name in FREE else LABELS)
         elif (value.__class__ is dict or value.__class__ is list) and key != LOGPROBS:
-            _gather((key,), value, found, LABELS)
+            _gather((key,), value, found, _NONE if key in FREE else LABELS)
     return found
 
 
@@ -76,7 +91,7 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
         raise EngineError("The engine's answer is nested too deep to be inspected.")
     if value.__class__ is dict:
         for key, inner in value.items():
-            if labels is _NONE and key.find(" ") >= 0:
+            if labels is _NONE or key not in FIELDS:
                 found.append(((*path, (key,), WHOLE), _Key(key), WHOLE))
             if inner.__class__ is str:
                 if key not in labels or not is_name(inner):
@@ -206,12 +221,13 @@ def is_json(body: bytes) -> bool:
 
 
 class OpenAiAnswer(WholeAnswer):
-    """A whole answer, decoded. generates: its text is in `choices`. Raises EngineError for one that is not an object with its texts where
-    they belong: an unreadable answer must not pass. `body` is without the fields that `trim` removes."""
+    """A whole answer, decoded. generates: its text is in `choices`. inspected: guardrails read it. Raises EngineError for one that is not
+    an object with its texts where they belong: an unreadable answer must not pass. `body` is without the fields that `trim` removes, and
+    without log probabilities that do not only repeat what is read."""
 
     __slots__ = ("_document",)
 
-    def __init__(self, body: bytes, generates: bool) -> None:
+    def __init__(self, body: bytes, generates: bool, inspected: bool = True) -> None:
         super().__init__(body)
         self._document: dict[str, Any] | None = None
         texts = plain_texts(body) if generates else None
@@ -231,7 +247,12 @@ class OpenAiAnswer(WholeAnswer):
                     raise EngineError("The engine's answer has a choice that is not an object.")
         elif choices is not None or generates:
             raise EngineError("The engine's answer has no list of choices.")
-        if trim(document, lists=not generates):
+        changed = trim(document, lists=not generates)
+        if inspected and choices.__class__ is list:
+            for choice in choices:
+                if choice.get(LOGPROBS) is not None:
+                    changed |= narrow(choice)
+        if changed:
             self.body = msgspec.json.encode(document)
         self._document = document
         self.texts = answer_texts(document)

@@ -126,7 +126,7 @@ class OpenAiApi(JsonApi):
         return finish_in(body) if self.generates else ""
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
-        return OpenAiAnswer(body, self.generates)
+        return OpenAiAnswer(body, self.generates, inspected)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
         return calls.of_answer(body) if self.generates and calls.suspicious(body) else (body, ())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.errors import EngineError
+from gateway.core.errors import EngineError, GuardrailViolation
 from gateway.wire.openai.answers import OpenAiAnswer, answer_texts, is_json, plain_texts, replace_answer_texts, trim
 
 
@@ -32,6 +32,26 @@ def test_texts_of_an_answer() -> None:
     replace_answer_texts(document, list("ABCDNEOF"))
     assert answer_texts(document) == list("ABCDNEOF")
     assert document["choices"][0]["logprobs"] is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "texts"),
+    [
+        ({"message": {"hidden": 1}}, ["hidden"]),
+        ({"hidden": 1}, ["hidden"]),
+        ({"delta": {"hidden": None}}, ["hidden"]),
+        ({"delta": {"content": "x", "tool_calls": [{"index": 0, "function": {"arguments": "y", "hidden": {}}}]}}, ["x", "y", "hidden"]),
+        ({"input": {"id": "a@b.co", "name": 1}}, ["id", "a@b.co", "name"]),
+        ({"message": {"tool_calls": [{"function": {"arguments": {"id": "a@b.co"}}}]}}, ["id", "a@b.co"]),
+    ],
+)
+def test_names_of_fields_that_no_engine_has_are_texts(choice: dict[str, Any], texts: list[str]) -> None:
+    document = {"choices": [choice]}
+    assert answer_texts(document) == texts
+    for number, text in enumerate(texts):
+        if text in ("hidden", "id", "name"):
+            with pytest.raises(GuardrailViolation):
+                replace_answer_texts(document, [*texts[:number], "changed", *texts[number + 1 :]])
 
 
 @pytest.mark.parametrize("document", [{}, {"choices": None}, {"choices": 5}, {"choices": []}, {"data": [{"embedding": [1.0]}]}])
@@ -95,7 +115,7 @@ def test_answers_without_choices_are_read_too() -> None:
         ([{"embedding": [0.5, "hidden"]}], ["hidden"]),
         ([["hidden"], "too"], ["hidden", "too"]),
         ("hidden", ["hidden"]),
-        ({"a": "hidden"}, ["hidden"]),
+        ({"document": "hidden"}, ["hidden"]),
     ],
 )
 def test_vectors_hold_no_texts(data: Any, texts: list[str]) -> None:
