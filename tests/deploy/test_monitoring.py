@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.e2e.harness import Gatehouse, configuration, external
+from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
 from tests.fakes.ports import empty_port
 from tests.waiting import until
 
@@ -113,7 +113,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     engine = subprocess.Popen([sys.executable, "-m", "tests.fakes.engine", "--port", "0"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None
     port = int(engine.stdout.readline().split()[1].rpartition(":")[2])
-    config = configuration(folder / "state", engines=[external("vllm", port)], models=[{"name": "chat", "pool": ["vllm"]}])
+    sidecar = {"name": "own", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 2, "context": 256, "scale": {"max": 1}}
+    config = configuration(
+        folder / "state",
+        engines=[external("vllm", port), sidecar],
+        models=[{"name": "chat", "pool": ["vllm"]}, {"name": "own", "pool": ["own"]}],
+        telemetry={"tenant_metrics": 4},
+    )
     try:
         with Gatehouse(folder, config) as gatehouse:
             prometheus = folder / "prometheus.yml"
@@ -163,12 +169,14 @@ def serve(gatehouse: Gatehouse) -> None:
     for stream in (False, True):
         for _ in range(3):
             assert gatehouse.chat(model="chat", stream=stream).status_code == 200
+    assert gatehouse.chat(model="own", max_tokens=4).status_code == 200
     assert gatehouse.chat(model="chat", key="gh_nobody").status_code == 401
 
 
 def test_every_panel_shows_something_where_the_gateway_has_its_metrics(scraped: httpx.Client) -> None:
     there = set(scraped.get("/label/__name__/values").json()["data"])
     asked = filled = 0
+    shown: set[str] = set()
     for where, query in panels():
         found = value(scraped, concrete(query))
         asked += 1
@@ -176,7 +184,13 @@ def test_every_panel_shows_something_where_the_gateway_has_its_metrics(scraped: 
         if all(name in there or f"{name}_bucket" in there for name in used) and "action!=" not in query:
             assert found or "== 0" in query, f"{where}: {query}"
             filled += bool(found)
-    assert asked >= 40 and filled >= 25
+            shown |= {where} if found else set()
+    assert asked >= 80 and filled >= 55
+    empty = {
+        f"gatehouse-machine: {title}" for title in ("Addresses behind names", "Copies started and stopped")
+    }  # nothing is named or scaled here
+    machine = {where for where, _ in panels() if where.startswith("gatehouse-machine: ")}
+    assert machine - empty - {"gatehouse-machine: Time in the queue"} <= shown
 
 
 def test_rules_are_evaluated_and_a_healthy_gateway_raises_no_alert(scraped: httpx.Client) -> None:
