@@ -106,5 +106,18 @@ removable_files: Final = listed("/model-files", source="registry")
 uploads: Final = listed("/model-uploads", "id", prefix=False)
 policies: Final = _policies()
 stored_policies: Final = _policies(source="store")
-operations: Final = one_of("chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "images", "speech", "infer")
+operations: Final = one_of(
+    "chat",
+    "completions",
+    "embeddings",
+    "rerank",
+    "score",
+    "classify",
+    "moderations",
+    "images",
+    "speech",
+    "transcriptions",
+    "translations",
+    "infer",
+)
 priorities: Final = one_of("interactive", "standard", "batch")

@@ -88,7 +88,8 @@ def explain(
         str,
         typer.Option(
             "--operation",
-            help="chat, completions, embeddings, rerank, score, classify, moderations, images, speech or infer.",
+            help="chat, completions, embeddings, rerank, score, classify, moderations, images, speech, transcriptions, translations "
+            "or infer.",
             autocompletion=completion.operations,
         ),
     ] = "chat",

@@ -40,7 +40,21 @@ from gateway.core.units import written
 
 State = Literal["active", "rotated", "expired", "revoked"]
 Operations = tuple[
-    Literal["chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "images", "speech", "infer"], ...
+    Literal[
+        "chat",
+        "completions",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "moderations",
+        "images",
+        "speech",
+        "transcriptions",
+        "translations",
+        "infer",
+    ],
+    ...,
 ]
 Names = Annotated[tuple[Tenant, ...], Meta(max_length=64)]
 Networks = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=256)]

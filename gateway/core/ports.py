@@ -28,6 +28,7 @@ from gateway.core.types import (
     Usage,
     Verdict,
 )
+from gateway.core.uploads import BodySource
 from gateway.core.waiting import Maybe, Signal
 
 # --- 2 authenticate
@@ -208,7 +209,6 @@ class Receiver(Protocol):
     def stranded(self) -> bool:
         """The endpoint has been found not to work while no byte of a response had arrived. True: the call fails now, as the request can be
         served elsewhere; False: it waits on."""
-        ...
 
 
 class Call(Protocol):
@@ -222,7 +222,6 @@ class Call(Protocol):
 
     def cancel(self) -> None:
         """Gives up: closes the connection and tells the receiver nothing more."""
-        ...
 
 
 class EngineClient(Protocol):
@@ -233,10 +232,11 @@ class EngineClient(Protocol):
         """The prefix of every path at this endpoint (usually b"")."""
         ...
 
-    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
-        """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Timeouts in
-        seconds, from the sending to the first byte and between two reads. Never raises for the network: failures reach the
-        receiver, possibly before this returns."""
+    def send(
+        self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float, source: BodySource | None = None
+    ) -> Call:
+        """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Timeouts in seconds,
+        from the sending to the first byte and between two reads. source: gives the rest of the body. Never raises for the network."""
         ...
 
     def forsake(self) -> None:

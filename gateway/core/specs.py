@@ -183,6 +183,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_header_bytes: Positive = 16 * 1024
     max_headers: Positive = 64
     max_body_bytes: Positive = 8 * 1024 * 1024
+    max_upload_bytes: Positive = 64 * 1024 * 1024
     max_json_depth: Positive = 64
     max_json_nodes: Annotated[int, Meta(ge=256, le=1 << 24)] = 65_536
     header_timeout: Timeout = 10.0

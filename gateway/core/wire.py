@@ -256,12 +256,13 @@ class WireApi:
     prefix: error bodies for every path below it are this format's, whether or not there is such a path (b"": none).
     generates: whether it generates text, so that tokens can be estimated from bytes. describes: whether whole answers are read for the
     audit record even where no guardrail reads them. moderates: a guardrail answers it, where one is configured for the model
-    (gateway.core.moderation). dialect: the name of the format in `engines[].apis`, if not every engine speaks it; for others it is
+    (gateway.core.moderation). forms: its requests are forms with a file, which is passed on as it arrives
+    (gateway.pipeline.uploading). dialect: the name of the format in `engines[].apis`, if not every engine speaks it; for others it is
     translated. remembers_any: a request may go on with an answer that was kept, or have its own kept. Two formats may share an operation:
     then policies and limits do not tell them apart.
     """
 
-    __slots__ = ("describes", "dialect", "generates", "moderates", "operation", "paths", "prefix", "remembers_any")
+    __slots__ = ("describes", "dialect", "forms", "generates", "moderates", "operation", "paths", "prefix", "remembers_any")
 
     def __init__(
         self,
@@ -276,7 +277,7 @@ class WireApi:
     ) -> None:
         self.operation, self.paths, self.prefix, self.dialect = operation, paths, prefix, dialect
         self.generates, self.describes, self.moderates = generates, describes, moderates
-        self.remembers_any = False
+        self.remembers_any = self.forms = False
 
     def __repr__(self) -> str:
         return f"<{self.operation}>"
@@ -294,6 +295,14 @@ class WireApi:
     def parse_steps(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> Steps[InferenceRequest]:
         """The same for a large body, with a pause after every few milliseconds."""
         raise NotImplementedError
+
+    def form(self, path: bytes, fields: bytes, headers: Headers) -> InferenceRequest:
+        """The typed view of a request that is a form with a file. fields: its texts as a JSON object. Raises RequestError."""
+        raise NotImplementedError
+
+    def unanswerable(self, request: InferenceRequest) -> str:
+        """Why no answer to this request could be inspected; "" where one may be."""
+        return ""
 
     def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
         """Applies the model's `unknown_fields` to the request's unknown fields. Raises RequestError."""

@@ -94,7 +94,10 @@ def _dispatch(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: An
     exchange.until = exchange.plane.now + attempt.total_timeout
     exchange.wake_at = min(exchange.deadline, exchange.until)
     head = upstream_head(exchange, attempt, path, salt if salting == "header" else b"")
-    if request.stream:
+    if exchange.upload is not None:
+        body, whole = exchange.upload.body(body)
+        exchange.call = attempt.client.send(head, body, relay, inf, inf, None if whole else exchange.upload)
+    elif request.stream:
         exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
     else:  # before a whole answer, silence means work; a retry would make an engine do it all again
         exchange.call = attempt.client.send(head, body, relay, inf, inf)
@@ -120,13 +123,18 @@ def _after_failure(
         attempt.close(AttemptResult.NEUTRAL)
     else:
         attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
-    if relay.started:
+    if relay.started or is_spent(exchange):
         return None
     pause = entry.route.may_retry(error, made)
     if pause is not None:
         entry.meter.retries += 1
         exchange.attempt = None
     return pause
+
+
+def is_spent(exchange: Exchange) -> bool:
+    """Whether the request cannot be sent again: an engine has got some of a body that was not kept."""
+    return exchange.upload is not None and bool(exchange.upload.begun)
 
 
 async def _sleep(seconds: float) -> None:

@@ -30,7 +30,7 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     """As attempt.run, for an entry with a cache. Raises what that raises."""
     cache: AnswerCache = entry.cache  # type: ignore[assignment]
     request: InferenceRequest = x.request  # type: ignore[assignment]
-    if not cache.concerns(request):
+    if x.upload is not None or not cache.concerns(request):  # of two forms with the same texts, the files may differ
         return await attempt.run(x, entry, ticket, relay_type)
     looks, keeps = wishes(x.headers)
     if not keeps:

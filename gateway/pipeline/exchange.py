@@ -147,6 +147,7 @@ class Exchange:
         "status",
         "tried",
         "until",
+        "upload",
         "usage",
         "wake_at",
     )
@@ -190,6 +191,7 @@ class Exchange:
         self.layers: tuple[Layer, ...] = ()  # of pseudonyms; the answer passes them from the last to the first
         self.detail: dict[str, Any] | None = None
         self.kept: Any = None  # what is kept of its texts (gateway.pipeline.capture)
+        self.upload: Any = None  # the form with a file that it is (gateway.pipeline.uploading)
         self.cors = identity_lines(path, request_id)  # and what pages of other origins may read
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
         self.usage: Usage | None = None  # of the answer, once it is whole
@@ -206,7 +208,6 @@ class Exchange:
         driver.start()
 
     def body_complete(self, body: bytes) -> None:
-        """The server has read the whole body."""
         self.body = body
         if self.body_ready is not None:
             self.body_ready.set(body)
@@ -413,8 +414,9 @@ class Exchange:
         if (observer := self.plane.observer) is not None and record is not None:
             observer.settled(record, self.clock, self.headers.get(b"traceparent"), None if self.relay is None else self.relay.head)
         self.plane.settled(self)
-        self.driver = None
-        self.relay = None
+        self.driver = self.relay = None
+        if self.upload is not None:
+            self.upload.close()
         self.client.finished(self.keep_alive)
 
     def _add_notes(self) -> None:
@@ -486,7 +488,11 @@ class Exchange:
     def _facts(self, entry: ModelEntry | None) -> DecisionFacts | None:
         """What was decided on, of a request without an intent."""
         assert self.request is not None
-        return request_facts(self.request, "" if entry is None else entry.name, self.peer, len(self.body or b""))
+        return request_facts(self.request, "" if entry is None else entry.name, self.peer, self.size)
+
+    @property
+    def size(self) -> int:
+        return len(self.body or b"") if self.upload is None else self.upload.size
 
 
 def chunked(data: bytes) -> bytes:

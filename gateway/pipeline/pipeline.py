@@ -17,6 +17,7 @@ from gateway.core.errors import (
     AuthenticationError,
     EngineError,
     GatehouseError,
+    GuardrailViolation,
     InternalError,
     ModelNotFound,
     PermissionDenied,
@@ -27,7 +28,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, cached, conversations, inspect, moderation, shapes, tools
+from gateway.pipeline import approvals, attempt, cached, conversations, inspect, moderation, shapes, tools, uploading
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -57,8 +58,10 @@ async def serve(x: Exchange) -> None:
         await x.plane.records.at_hand(principal.tenant)
     x.clock.mark("authenticate")
 
-    body = await _read(x) if x.body is None else x.body
-    if len(body) > LARGE and snapshot.parse_steps is not None:  # 3
+    body = b"" if x.upload is not None else await _read(x) if x.body is None else x.body
+    if x.upload is not None:
+        body, request = await uploading.opened(x)
+    elif len(body) > LARGE and snapshot.parse_steps is not None:  # 3
         request = x.request = await x.plane.turns.run(snapshot.parse_steps(x.path, body, x.headers))
     else:
         request = x.request = snapshot.parse(x.path, body, x.headers)
@@ -75,9 +78,7 @@ async def serve(x: Exchange) -> None:
         return
 
     reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
-    if isinstance(reservation, WAITS):
-        reservation = await reservation
-    x.reservation = reservation
+    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
     x.clock.mark("reserve")
 
     if entry.request_guardrails or entry.request_tools:  # 6
@@ -182,7 +183,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     if request.api.moderates:
         moderation.choose(snapshot, request)
     entry = snapshot.models.get(request.model)
-    decision = snapshot.authorizer.decide(principal, request, x.peer, len(x.body or b""))
+    decision = snapshot.authorizer.decide(principal, request, x.peer, x.size)
     x.decision_rule, x.allowed = decision.rule, decision.allow
     narrowed = decision is NARROWED
     if entry is None or (not decision.allow and not narrowed and not snapshot.authorizer.may_see(principal, request.model)):
@@ -207,7 +208,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")
     if entry.prices is not None:
         request.price = x.price_of(entry)
-    request.size = len(x.body or b"")
+    request.size = x.size
     known = snapshot.labels
     if known is not None and (labels := known.of(request, principal, entry.name, x.headers, x.peer)):
         inspect.labelled(x, labels)
@@ -343,7 +344,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             request.operation,  # operation
             entry.name,  # model
             request.stream,  # stream
-            len(body),  # bytes
+            x.size,  # bytes
             audit.hash_body(api.evidence(request, body)),  # body_hash
             x.decision_rule,  # rule
             x.snapshot.version,  # config
@@ -388,10 +389,10 @@ async def _with_fallbacks(
                 run = attempt.run if candidate.cache is None else cached.run
                 relay = await run(x, candidate, ticket, relay_type)
                 error = None if relay.started else _refusal(relay)
-                if error is None or error.type not in _ELSEWHERE:
+                if error is None or error.type not in _ELSEWHERE or attempt.is_spent(x):
                     return candidate, relay
             except GatehouseError as failed:
-                if (failed.type not in _ELSEWHERE and failed.code != NOT_CLEARED) or x.head_sent:
+                if (failed.type not in _ELSEWHERE and failed.code != NOT_CLEARED) or x.head_sent or attempt.is_spent(x):
                     raise
                 error = failed
             log.info("model %s cannot answer (%s)", candidate.name, error.code)
@@ -415,7 +416,7 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
     bound = fallback.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         return False
-    if not x.snapshot.authorizer.decide(x.principal, request, x.peer, len(x.body or b"")).allow:  # type: ignore[arg-type]
+    if not x.snapshot.authorizer.decide(x.principal, request, x.peer, x.size).allow:  # type: ignore[arg-type]
         return False
     if x.plane.standing.active and x.plane.standing.of_model(fallback.name) is not None:
         return False
@@ -431,9 +432,12 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
 
 
 def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
-    """Raises RequestError for a form of the answer that cannot be asked for."""
+    """Raises RequestError for a form of the answer that cannot be asked for, GuardrailViolation for one that nothing could inspect."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    if (entry.response_guardrails or x.layers) and (why := request.api.unanswerable(request)):
+        raise GuardrailViolation(why)
     x.shapes = shapes.concerning(x, entry.response_shapes) if entry.response_shapes else ()
-    if not x.request.stream:  # type: ignore[union-attr]
+    if not request.stream:
         return AnswerRelay
     return _stream_relay(entry, entry.holds or bool(x.shapes), bool(x.layers))
 
@@ -472,6 +476,8 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: the part of the body that its hash in the audit record covers."""
+    if x.upload is not None and x.body is None:  # the engine has answered before it had all of it
+        x.keep_alive = False
     lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]
     if x.shows_cost:
         lines += x.cost_line()

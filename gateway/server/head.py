@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import RequestError
 from gateway.core.types import Headers
+from gateway.wire.table import APIS
 
 QUESTION_MARK, UNDERSCORE, PERCENT, DOT, SLASH = b"?_%./"
 """As integers: `x in data` costs ten times as much when x is bytes, because Python first tries x as a number."""
@@ -16,8 +17,8 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::[0-9]*)?").fullmatch
 """RFC 9112, 3.2: what an authority may have; empty for a target without one."""
-FORMS: Final = b"/auth/token"
-"""The path that takes forms (gateway.server.tokens)."""
+FORMS: Final = frozenset({b"/auth/token", *(path for api in APIS if api.forms for path in api.paths)})
+"""The paths that take forms (gateway.server.tokens, gateway.server.uploads)."""
 _SEGMENTS: Final = re.compile(rb"[/\\]").split
 _REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r?\n").search
 
@@ -67,7 +68,7 @@ def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> R
         return RequestError("The Host header is not a host and a port.", code="invalid_header")
     if method == b"POST" and (kind := headers.get(b"content-type")) is not None and kind != b"application/json":
         base = kind.partition(b";")[0].strip().lower()
-        if base not in (b"application/json", b"application/octet-stream", b"") and path != FORMS:
+        if base not in (b"application/json", b"application/octet-stream", b"") and path not in FORMS:
             return RequestError("Send the body as application/json.", code="unsupported_media_type", status=415)
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         return RequestError(

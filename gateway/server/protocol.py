@@ -18,7 +18,7 @@ from gateway.core.specs import StreamSpec
 from gateway.core.types import Peer, Usage
 from gateway.pipeline.exchange import Client, Exchange
 from gateway.pipeline.fetch import HeadOnly, metadata
-from gateway.pipeline.memory import STEP, UNCOUNTED
+from gateway.pipeline.memory import STEP
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.account import Account
@@ -52,6 +52,7 @@ from gateway.server.states import (
     TAKE,
     after,
 )
+from gateway.server.uploads import FormBody
 from gateway.telemetry.metrics import PHASES
 from gateway.telemetry.refused import NETWORK
 from gateway.wire.oip.codec import V2_MODELS
@@ -186,7 +187,6 @@ class Connection(RequestReader):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being received or answered."""
         return self.serving is not None or self.in_request or self.paused
 
     def cut_short(self, error: GatehouseError) -> None:
@@ -233,7 +233,7 @@ class Connection(RequestReader):
         if self.answering == READY:
             self._begin()
         request = self.request
-        if request is not None and not self._readable(request):
+        if request is not None and not self.readable(request):
             self._hold()
 
     def eof_received(self) -> bool:
@@ -299,13 +299,6 @@ class Connection(RequestReader):
         except GatehouseError as error:
             raise self.rejected(error) from None
 
-    def _readable(self, request: ParsedRequest) -> bool:
-        """Whether more of a body may be read: a large one only once its memory is taken, which is when its handler asks for it."""
-        if request.admitted:
-            return True
-        declared = request.declared()
-        return (request.size if declared is None else declared) <= UNCOUNTED
-
     def _crowded(self) -> bool:
         """Whether so many requests wait, or so many bytes of bodies, that no further read is to be made."""
         if len(self.waiting) >= MAX_PIPELINED:
@@ -325,7 +318,7 @@ class Connection(RequestReader):
         """Reads again when there is room."""
         if self.paused or self._crowded():
             return
-        if self.request is not None and not self._readable(self.request):
+        if self.request is not None and not self.readable(self.request):
             return
         self.held = False
         self.transport.resume_reading()
@@ -372,6 +365,8 @@ class Connection(RequestReader):
         exchange.keep_alive = request.keep_alive
         exchange.body = request.body
         request.handler = exchange
+        if request.streams:
+            exchange.upload = FormBody(exchange, request, self).upload
         if self.limits.cors.origins:
             exchange.cors += cors_headers(self.limits.cors, request.headers)
         return exchange
@@ -399,12 +394,20 @@ class Connection(RequestReader):
         request = self.serving
         if request is None or request.complete:
             return
-        if not request.admitted:
+        if not request.admitted and not request.streams:
             self._account.admit(request, self.limits)
             if self.held:
                 self._read_on()
         if b"expect" in request.headers:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def took(self, request: ParsedRequest) -> None:
+        """What has come of a body that streams was taken."""
+        request.taken = request.size
+        if self.request is request:
+            self.due = self.plane.now + self.limits.body_timeout
+            if self.held:
+                self._read_on()
 
     def reserve(self, size: int) -> None:
         if self.serving is not None:
@@ -482,8 +485,7 @@ class Connection(RequestReader):
         if not half_close(self.transport, self.held):
             self._end()
             return
-        self.held = False
-        self.life = after(LIFE, self.life, LINGER)
+        self.held, self.life = False, after(LIFE, self.life, LINGER)
         self.due = self.plane.now + LINGER_SECONDS
 
     def _end(self) -> None:

@@ -13,18 +13,22 @@ import httptools
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.proofs import PROOF, note_target
 from gateway.core.types import Headers
+from gateway.pipeline.memory import UNCOUNTED
 from gateway.pipeline.plane import DataPlane
 from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, split_target
 from gateway.server.refusals import body_too_large, head_too_large
 from gateway.server.request import ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
 from gateway.server.upgrade import parser_after
+from gateway.wire.table import APIS
 
 SINGLE: Final = frozenset(
     {b"authorization", b"content-length", b"host", b"content-type", b"transfer-encoding", b"x-api-key", b"api-key", b"traceparent"}
 )
 """Headers that may occur only once: of two, another reader could take the other one."""
 NEVER: Final = float("inf")
+UPLOADS: Final = frozenset(path for api in APIS if api.forms for path in api.paths)
+"""Where bodies are taken as they arrive."""
 
 
 class RequestReader:
@@ -199,7 +203,10 @@ class RequestReader:
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
         request = ParsedRequest(method, path, query, headers, keep_alive, request_id)
-        error = check_head(method, path, headers, limits.max_body_bytes)
+        request.bound = limits.max_body_bytes
+        if path in UPLOADS and method == b"POST":
+            request.bound, request.streams = limits.max_upload_bytes, True
+        error = check_head(method, path, headers, request.bound)
         if error is not None:
             raise self.rejected(error, request)
         self.request = request
@@ -220,11 +227,13 @@ class RequestReader:
         if request is None:
             return
         request.size += len(data)
-        if request.size > self.limits.max_body_bytes:
-            raise self.rejected(body_too_large(self.limits.max_body_bytes))
+        if request.size > request.bound:
+            raise self.rejected(body_too_large(request.bound))
         if request.size > request.room:
             self.body_grew(request)
         request.parts.append(data)
+        if request.arrived is not None:
+            request.arrived()
 
     def on_message_complete(self) -> None:
         before = self.reading
@@ -236,14 +245,28 @@ class RequestReader:
             return
         self.due = NEVER
         parts = request.parts
-        if len(parts) == 1:
+        if request.streams:
+            body = b""
+        elif len(parts) == 1:
             body = parts[0]
         else:
             body = b"".join(parts)
             parts.clear()  # a large body is not held twice
         request.body = body
         request.complete = True
+        if request.arrived is not None:
+            request.arrived()
         self.body_read(request, body)
+
+    def readable(self, request: ParsedRequest) -> bool:
+        """Whether more of a body may be read: a large one only once its memory is taken, which is when its handler asks for it; one that
+        streams only while little of it waits to be taken."""
+        if request.streams:
+            return request.size - request.taken <= UNCOUNTED
+        if request.admitted:
+            return True
+        declared = request.declared()
+        return (request.size if declared is None else declared) <= UNCOUNTED
 
     @property
     def in_request(self) -> bool:

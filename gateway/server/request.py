@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.errors import GatehouseError
@@ -32,12 +33,15 @@ class ParsedRequest:
     """A request whose head is complete; its body follows.
 
     admitted: whether its body may be read. room: how large it may become before more memory is taken for it. reserved: what was taken,
-    for `owner`.
+    for `owner`. bound: the most bytes of its body. streams: the body is not gathered: its handler takes the `parts` as they arrive, which
+    `arrived` tells it, and `taken` counts.
     """
 
     __slots__ = (
         "admitted",
+        "arrived",
         "body",
+        "bound",
         "complete",
         "handler",
         "headers",
@@ -51,6 +55,8 @@ class ParsedRequest:
         "reserved",
         "room",
         "size",
+        "streams",
+        "taken",
     )
 
     def __init__(self, method: bytes, raw_path: bytes, query: bytes, headers: Headers, keep_alive: bool, request_id: bytes) -> None:
@@ -64,6 +70,10 @@ class ParsedRequest:
         self.reserved = 0
         self.owner = ""
         self.handler: Handler | None = None
+        self.bound = 0
+        self.streams = False
+        self.taken = 0
+        self.arrived: Callable[[], None] | None = None
 
     def declared(self) -> int | None:
         """The length of the body as its head says it; None for a chunked one."""

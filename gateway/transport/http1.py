@@ -21,6 +21,7 @@ import httptools
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.ports import Receiver
 from gateway.core.types import ResponseHead
+from gateway.core.uploads import BodySource
 from gateway.transport.assignment import Kept
 
 log = logging.getLogger("gatehouse.transport")
@@ -71,7 +72,8 @@ class Owner(Protocol):
 class EngineCall:
     """One request under way: the Call that `EngineClient.send` returns. It ends exactly once: end, failure or cancellation.
 
-    `request`: head and body as one, or separately where the body is too large to be copied.
+    `request`: head and body as one, or separately where the body is too large to be copied. `source`: gives the rest of a body that
+    is still arriving, in chunks.
     `due`: the monotonic time of the next deadline; 0.0 until the first sweep sees the call.
     `active`: bytes arrived since the last sweep. `heard`: a byte of the response has arrived.
     """
@@ -90,6 +92,7 @@ class EngineCall:
         "receiver",
         "request",
         "reused",
+        "source",
     )
 
     def __init__(
@@ -99,6 +102,7 @@ class EngineCall:
         self.first_byte_timeout, self.idle_timeout = first_byte_timeout, idle_timeout
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
+        self.source: BodySource | None = None
         self.active = self.heard = self.paused = self.done = self.reused = False
         self.due = 0.0
 
@@ -114,6 +118,15 @@ class EngineCall:
             self.paused = False
             if self.connection is not None:
                 self.connection.resume()
+
+    def more(self, data: bytes) -> None:
+        """Sends some of the body that `source` gives."""
+        if data and not self.done and self.connection is not None:
+            self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def last(self) -> None:
+        if not self.done and self.connection is not None:
+            self.connection.write(b"0\r\n\r\n")
 
     def cancel(self) -> None:
         """Gives up: closes the connection, or the attempt to connect. Does nothing after the end."""
@@ -137,7 +150,7 @@ class EngineCall:
     def end(self) -> None:
         """Ends the call after a complete response; its connection has been released already."""
         self.done = True
-        self.connection = None
+        self.connection = self.source = None
         self.owner.in_flight -= 1
         receiver, self.receiver = self.receiver, DEAF
         try:
@@ -163,7 +176,7 @@ class EngineCall:
         connection, self.connection = self.connection, None
         connecting, self.connecting = self.connecting, None
         self.request = b""
-        self.receiver = DEAF
+        self.receiver, self.source = DEAF, None
         if connection is not None:
             connection.drop()
         elif connecting is not None:
@@ -263,7 +276,15 @@ class Connection(Kept):
             transport.write(request)
         else:
             transport.writelines(request)
+        if call.source is not None:
+            transport.write(b"\r\n")
+            call.source.attached(call)
         return True
+
+    def write(self, data: bytes) -> None:
+        """More of the request."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def pause(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -341,10 +362,14 @@ class Connection(Kept):
             call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=violation))
 
     def pause_writing(self) -> None:
-        """The engine takes a large request slowly. There is nothing to hold back: the request was written whole."""
+        """The engine takes a large request slowly. There is nothing to hold back of one that was written whole."""
+        if self.call is not None and self.call.source is not None:
+            self.call.source.pause()
 
     def resume_writing(self) -> None:
         """It has taken most of it."""
+        if self.call is not None and self.call.source is not None:
+            self.call.source.resume()
 
     def eof_received(self) -> bool:
         """The engine closes. Leaves the idle list at once, because `connection_lost` comes in a later turn of the loop."""
@@ -424,7 +449,7 @@ class Connection(Kept):
         """Ends a complete response: releases the connection first, so that the receiver's next request may use it."""
         transport = self._transport
         assert transport is not None
-        if keep and not transport.get_write_buffer_size():
+        if keep and not transport.get_write_buffer_size() and (call.source is None or call.source.sent):
             self.call = None
             self._complete = False
             if self._headers:  # trailers

@@ -20,6 +20,7 @@ from gateway.core.errors import EngineTimeout, GatehouseError, Overloaded
 from gateway.core.ports import Receiver
 from gateway.core.specs import ClientTlsSpec
 from gateway.core.tasks import TaskOwner
+from gateway.core.uploads import BodySource
 from gateway.transport.address import Address, parse_address, tls_context
 from gateway.transport.assignment import assign
 from gateway.transport.http1 import Connection, EngineCall, failure
@@ -82,9 +83,23 @@ class EndpointClient:
     def address(self) -> Address:
         return self._address
 
-    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> EngineCall:
+    def send(
+        self,
+        head: bytes,
+        body: bytes,
+        receiver: Receiver,
+        first_byte_timeout: float,
+        idle_timeout: float,
+        source: BodySource | None = None,
+    ) -> EngineCall:
         """Sends one request; see EngineClient. The timeouts are in seconds, from sending and from the last byte."""
         request: bytes | tuple[bytes, bytes]
+        if source is not None:  # on a new connection: what was given cannot be given again
+            call = EngineCall(self, receiver, (b"%b%b%x\r\n" % (head, self._chunked, len(body)), body), first_byte_timeout, idle_timeout)
+            call.source = source
+            self.in_flight += 1
+            self._connect(call)
+            return call
         if len(body) < LARGE_BODY:
             request = b"%b%b%d\r\n\r\n%b" % (head, self._fixed, len(body), body)
         else:
@@ -175,6 +190,7 @@ class EndpointClient:
             self._tls = tls_context(self._tls_spec)
         self._address = parsed
         self._fixed = b"host: " + parsed.host_header + b"\r\ncontent-length: "
+        self._chunked = b"host: " + parsed.host_header + b"\r\ntransfer-encoding: chunked\r\n\r\n"
 
     def _connect(self, call: EngineCall) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ from gateway.core.wire import WireApi
 from gateway.wire.anthropic import api as anthropic
 from gateway.wire.oip import api as oip
 from gateway.wire.openai import api as openai
-from gateway.wire.openai import engines, generating
+from gateway.wire.openai import engines, generating, transcribing
 from gateway.wire.responses import api as responses
 from gateway.wire.scan import MAX_NODES
 
@@ -19,6 +19,7 @@ APIS: Final[tuple[WireApi, ...]] = (
     *openai.APIS,
     *engines.APIS,
     *generating.APIS,
+    *transcribing.APIS,
     *anthropic.APIS,
     *responses.APIS,
     *oip.APIS,

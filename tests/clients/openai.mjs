@@ -4,6 +4,7 @@
 //
 // SCENARIO  chat | completion | models | model: one call
 //           stream | stream-completion: reads to the end
+//           transcribe: a recording of params.bytes, with the rest of params before or behind it
 //           response | stream-response: one response; kept-response | erase-response: of {"id": ...}
 //           cancel: leaves a chat stream after `after` chunks (1 unless told), as a closed browser tab does
 // JSON      {"params": {...}}        handed to the call as they are
@@ -53,7 +54,19 @@ function told(response) {
   return { id, status, usage, output, text, previous_response_id, store };
 }
 
+async function recording(bytes, name) {
+  return OpenAI.toFile ? OpenAI.toFile(Buffer.alloc(bytes, 7), name) : new File([Buffer.alloc(bytes, 7)], name);
+}
+
 const scenarios = {
+  // params.bytes: of the recording; the file comes where `order` says: "first" or "last"
+  transcribe: async () => {
+    const { bytes, order = "first", ...rest } = params;
+    const file = await recording(bytes, "speech.wav");
+    const given = order === "first" ? { file, ...rest } : { ...rest, file };
+    const { data, response } = await client.audio.transcriptions.create(given).withResponse();
+    return { transcript: data, headers: Object.fromEntries(response.headers) };
+  },
   chat: () =>
     once(client.chat.completions.create(params), (data) => ({
       content: data.choices[0].message.content,

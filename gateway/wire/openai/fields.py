@@ -66,6 +66,16 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
         "model prompt n size quality response_format style user background moderation output_compression output_format stream",
         "negative_prompt seed num_inference_steps guidance_scale",
     ),
+    "transcriptions": names(
+        "model prompt language response_format temperature timestamp_granularities[] include[] stream chunking_strategy",
+        "known_speaker_names[] known_speaker_references[] hotwords vad_filter",
+        # vLLM
+        "to_language seed top_p top_k min_p frequency_penalty repetition_penalty presence_penalty max_completion_tokens",
+    ),
+    "translations": names(
+        "model prompt language response_format temperature stream to_language seed top_p top_k min_p frequency_penalty",
+        "repetition_penalty presence_penalty max_completion_tokens hotwords vad_filter",
+    ),
     "speech": names("model input voice instructions response_format speed stream stream_format language task_type"),
     "rerank": names(
         "model query documents top_n return_documents max_chunks_per_doc max_tokens_per_doc rank_fields",

@@ -55,6 +55,11 @@ class ImagesApi(OpenAiApi):
             raise RequestError("stream: images are given whole here; leave it out.", param="stream", code="unsupported_parameter")
         request.choices = request.view.n or 1
 
+    def unanswerable(self, request: InferenceRequest) -> str:
+        if request.view.response_format != "url":
+            return ""
+        return "Images as addresses cannot be inspected, and the policies of this model want answers inspected: ask for b64_json."
+
     def _usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         try:
             counts = IMAGES.decode(body).usage
@@ -129,9 +134,12 @@ class SpeechApi(OpenAiApi):
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         return Usage(request.prompt_tokens, 0, 0, True)
 
+    def unanswerable(self, request: InferenceRequest) -> str:
+        return "Sound cannot be inspected, and the policies of this model want answers inspected."
+
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         if inspected:
-            raise GuardrailViolation("Sound cannot be inspected, and the policies of this model want answers inspected.", code="guardrail")
+            raise GuardrailViolation(self.unanswerable(request))
         return WholeAnswer(body)
 
 

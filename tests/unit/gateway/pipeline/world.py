@@ -183,7 +183,9 @@ class EngineClient:
         self.calls: list[Call] = []
         self.failing: list[EngineError] = []
 
-    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
+    def send(
+        self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float, source: Any = None
+    ) -> Call:
         call = Call(head, body, receiver, first_byte_timeout, idle_timeout)
         self.calls.append(call)
         if self.failing:

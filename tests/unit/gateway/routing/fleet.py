@@ -29,7 +29,9 @@ class Client:
         self.spec, self.address, self.closed = spec, address, False
         self.forsaken = 0
 
-    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
+    def send(
+        self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float, source: Any = None
+    ) -> Call:
         raise AssertionError("nothing is sent in these tests")
 
     def forsake(self) -> None:

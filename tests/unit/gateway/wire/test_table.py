@@ -48,7 +48,20 @@ def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
 
 
 def test_every_operation_has_its_own_place() -> None:
-    assert OPERATIONS == ("chat", "completions", "embeddings", "rerank", "score", "classify", "moderations", "images", "speech", "infer")
+    assert OPERATIONS == (
+        "chat",
+        "completions",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "moderations",
+        "images",
+        "speech",
+        "transcriptions",
+        "translations",
+        "infer",
+    )
     paths = [path for api in APIS for path in api.paths]
     assert len(set(paths)) == len(paths)
     assert all(find(path) is api for api in APIS for path in api.paths)
