@@ -12,6 +12,7 @@ from typing import Any
 import llama_cpp
 import msgspec
 
+from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.chat import ChatTemplate
 from engines.llamacpp.chat_handler import ChatHandler
@@ -20,7 +21,7 @@ from engines.llamacpp.conversation import Converser
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
-from engines.llamacpp.native import Context, Model, NativeError, NativeLog
+from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import CACHE_BYTES, Defaults, LlamaOptions
 from engines.llamacpp.scheduler import StepCosts
@@ -59,6 +60,7 @@ class LlamaRuntime:
         self._created = int(time.time())
         self._gpu: GpuMeter | None = None
         self._pinned: list[list[int]] = []
+        self._adapter_files: list[Path] = []
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
@@ -66,6 +68,7 @@ class LlamaRuntime:
         path = Path(spec.model)
         self._metadata, files = check_file(path)
         self._sha256 = verify_sha256(path, spec.sha256, files[1:])
+        self._adapter_files = check_adapters(options.adapters, path, self._metadata.architecture)
         self._check_memory(self._metadata)
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
@@ -81,7 +84,7 @@ class LlamaRuntime:
             raise LoadError("model_invalid", f"{path}: {exc}") from None
         try:
             embeds = self._metadata.pooling > 0 if options.embeddings is None else options.embeddings
-            self._check_speculation(self._model, embeds)
+            self._check_abilities(self._model, embeds)
             if embeds:
                 self._embedder = self._build_embedder(self._model, self._log)
             else:
@@ -91,8 +94,10 @@ class LlamaRuntime:
         except ApiError as exc:
             raise LoadError("model_invalid", f"options.pinned: {exc}") from None
 
-    def _check_speculation(self, model: Model, embeds: bool) -> None:
-        """Refuse guesses where they cannot be taken back or nothing is generated."""
+    def _check_abilities(self, model: Model, embeds: bool) -> None:
+        """Refuse what this model cannot do: guesses that cannot be taken back, adapters and guesses where nothing is generated."""
+        if embeds and self._options.adapters:
+            raise LoadError("load_failed", "options.adapters: not with this model, it makes embeddings; leave the option out")
         if self._options.speculation is None:
             return
         if embeds or not model.partial_memory:
@@ -105,6 +110,7 @@ class LlamaRuntime:
         share = 0.0 if self._gpu_layers(metadata) > metadata.layers else 1 - self._gpu_layers(metadata) / (metadata.layers + 1)
         cells = min(spec.context, metadata.context) * spec.slots
         wanted = int(share * (metadata.weights + cells * sum(metadata.kv_per_token) * self._kv_share()))
+        wanted += sum(file.stat().st_size for file in self._adapter_files)
         free = available_memory()
         if free is not None and wanted > free:
             raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
@@ -143,14 +149,25 @@ class LlamaRuntime:
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines,
             costs=StepCosts(options.stall, options.least_chunk),
             drafts=options.speculation.tokens if options.speculation is not None else 0,
+            adapters=self._load_adapters(model, log),
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()
         return Engine(
             name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
             converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
-            speculation=options.speculation,
+            speculation=options.speculation, adapters=tuple(adapter.name for adapter in options.adapters),
         )  # fmt: skip
+
+    def _load_adapters(self, model: Model, log: NativeLog) -> dict[str, LoraAdapter]:
+        """The adapters of the options, whose files have been checked. Raises LoadError for one whose tensors do not fit the model."""
+        loaded = {}
+        for adapter, path in zip(self._options.adapters, self._adapter_files, strict=True):
+            try:
+                loaded[adapter.name] = LoraAdapter(model, str(path), adapter.scale, log)
+            except NativeError as exc:
+                raise LoadError("model_invalid", f"options.adapters: {adapter.name}: {path}: {exc}") from None
+        return loaded
 
     def _defaults(self) -> Defaults:
         """Sampling settings of requests that name none: those of the options, else the file's if they are valid, else llama.cpp's."""
@@ -207,8 +224,9 @@ class LlamaRuntime:
         return await EmbeddingHandler(self._model, self._embedder, self._spec.name).embeddings(request)
 
     async def _models(self, request: Request) -> Response:
-        entry = {"id": self._spec.name, "object": "model", "created": self._created, "owned_by": "gatehouse"}
-        return Response(msgspec.json.encode({"object": "list", "data": [entry]}))
+        names = (self._spec.name, *(f"{self._spec.name}:{adapter.name}" for adapter in self._options.adapters))
+        entries = [{"id": name, "object": "model", "created": self._created, "owned_by": "gatehouse"} for name in names]
+        return Response(msgspec.json.encode({"object": "list", "data": entries}))
 
     def _generator(self) -> Engine:
         if self._engine is None:

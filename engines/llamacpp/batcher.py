@@ -16,11 +16,12 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from engines.llamacpp.adapters import Turns
 from engines.llamacpp.jobs import Event, Mailbox, SequenceJob, Stats
-from engines.llamacpp.native import Batch, Context, Model
+from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, logprobs_of
 from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, admit, share
@@ -41,7 +42,8 @@ class Batcher:
     """Runs jobs on one context. `slots` sequences at once, `queue` more may wait. drafts: most guessed tokens of a sequence in a step."""
 
     def __init__(
-        self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0
+        self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0,
+        adapters: Mapping[str, LoraAdapter] | None = None,
     ) -> None:  # fmt: skip
         self._model = model
         self._context = context
@@ -50,6 +52,9 @@ class Batcher:
         self.stats = Stats()
         self.costs = costs
         self._drafts = drafts
+        self._adapters = adapters or {}
+        self._turns = Turns() if adapters else None
+        self._adapter = ""
         self._prices = Prices() if drafts else None
         self.failed: str | None = None
         self._batch = Batch(batch)
@@ -179,7 +184,8 @@ class Batcher:
         self._bell.clear()
         self._read_inbox()
         self._admit()
-        plan = share(self._running, self._batch.capacity, self._allowance())
+        running = self._running if self._turns is None else self._turn_of(self._turns)
+        plan = share(running, self._batch.capacity, self._allowance(running))
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
             self._step(plan)
@@ -188,10 +194,19 @@ class Batcher:
             self._flush()
             self._bell.wait(self._until_deadline())
 
-    def _allowance(self) -> Allowance:
+    def _allowance(self, running: Sequence[SequenceJob]) -> Allowance:
         """What prompts may take of the next step."""
-        streams = sum(job.decoding and not job.paused for job in self._running)
-        return self.costs.allowance(self._batch.capacity, streams, sum(not job.decoding for job in self._running))
+        streams = sum(job.decoding and not job.paused for job in running)
+        return self.costs.allowance(self._batch.capacity, streams, sum(not job.decoding for job in running))
+
+    def _turn_of(self, turns: Turns) -> Sequence[SequenceJob]:
+        """The jobs of the adapter whose turn it is; llama.cpp computes with it from now on."""
+        running = turns.of(self._running)
+        if turns.adapter != self._adapter:
+            self._context.use(self._adapters.get(turns.adapter))
+            self._adapter = turns.adapter
+            self.stats.adapter_changes += 1
+        return running
 
     def _until_deadline(self) -> float | None:
         soonest = min((job.deadline for job in self._waiting), default=math.inf)
@@ -226,9 +241,9 @@ class Batcher:
     def _place(self, job: SequenceJob) -> None:
         """Give the job a line and the reusable part of the KV memory."""
         if job.prompt_logprobs:
-            placement = self._lines.place(job.tokens[:1], job.domain)
+            placement = self._lines.place(job.tokens[:1], job.domain, job.adapter)
         else:
-            placement = self._lines.place(job.tokens, job.domain)
+            placement = self._lines.place(job.tokens, job.domain, job.adapter)
         line, reuse = placement.line, placement.reuse
         if placement.source is not None:
             self._context.trim(line.seq, 0)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from engines.llamacpp import responses
+from engines.llamacpp.adapters import adapter_of
 from engines.llamacpp.engine import Engine, Prompted, build, discard
 from engines.llamacpp.formats.source import Part
 from engines.llamacpp.generation import Delta, Generation, collect
@@ -57,6 +58,7 @@ class ChatHandler:
         """POST /v1/chat/completions"""
         body = parse(request.body, ChatRequest)
         _check(body)
+        adapter_of(body.model, self._engine.adapters)
         self._engine.check_room(body.n or 1, "n")
         generation, readers = await self._engine.prepare(lambda: self._prepare(request, body), lambda made: discard(made[0]))
         generation.submit()
@@ -85,7 +87,7 @@ class ChatHandler:
         generation = build(
             engine, request, [Prompted(conversation.tokens, choices, limit)], params, stops=body.stops(), seeded=body.seed is not None,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None, ignore_eos=bool(body.ignore_eos),
-            markers=engine.converser.markers,
+            markers=engine.converser.markers, adapter=adapter_of(body.model, engine.adapters),
         )  # fmt: skip
         return generation, readers
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from engines.llamacpp import responses
+from engines.llamacpp.adapters import adapter_of
 from engines.llamacpp.conversation import grammar_of
 from engines.llamacpp.engine import Engine, Prompted, build, discard
 from engines.llamacpp.generation import Delta, Generation, collect
@@ -25,6 +26,7 @@ class CompletionHandler:
         """POST /v1/completions"""
         body = parse(request.body, CompletionRequest)
         _check_completion(body)
+        adapter_of(body.model, self._engine.adapters)
         prompts = prompts_of(body.prompt, "prompt")
         self._engine.check_room(len(prompts) * (body.n or 1), "prompt" if len(prompts) > 1 else "n")
         generation = await self._engine.prepare(lambda: self._prepare_completion(request, body, prompts), discard)
@@ -51,6 +53,7 @@ class CompletionHandler:
         return build(
             engine, request, prompted, params, stops=body.stops(), seeded=body.seed is not None, logprobs=body.logprobs,
             ignore_eos=bool(body.ignore_eos), score_prompt=bool(body.echo) and body.logprobs is not None,
+            adapter=adapter_of(body.model, engine.adapters),
         )  # fmt: skip
 
     def _tokens(self, prompt: str | list[int]) -> list[int]:

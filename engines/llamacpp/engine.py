@@ -43,6 +43,7 @@ class Engine:
     executor: ThreadPoolExecutor
     grammars: Refusals = field(default_factory=Refusals)
     speculation: Speculation | None = None
+    adapters: tuple[str, ...] = ()
 
     async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Run blocking work in the executor. If the caller is cancelled meanwhile, `undo` receives the result."""
@@ -86,6 +87,7 @@ class Prompted:
 def build(
     engine: Engine, request: Request, prompts: Sequence[Prompted], params: SamplingParams, *, stops: tuple[str, ...], seeded: bool,
     logprobs: int | None = None, ignore_eos: bool = False, score_prompt: bool = False, markers: Mapping[int, bytes] | None = None,
+    adapter: str = "",
 ) -> Generation:  # fmt: skip
     """Jobs with their samplers, not submitted yet. Blocking (grammars are compiled). Raises ApiError 400 for a bad grammar.
 
@@ -102,7 +104,7 @@ def build(
                     priority=request.priority, arrival=0, prompt=len(prompt.tokens), deadline=request.deadline or math.inf, after=first,
                     index=len(jobs), tokens=prompt.tokens, max_tokens=prompt.max_tokens, mailbox=mailbox, logprobs=logprobs,
                     ignore_eos=ignore_eos, markers=markers or {}, prompt_logprobs=score_prompt and first is None,
-                    domain=request.cache_salt, largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
+                    domain=request.cache_salt, adapter=adapter, largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
                     guesser=Guesser(prompt.tokens, engine.speculation.match) if engine.speculation is not None else None,
                 )  # fmt: skip

@@ -44,6 +44,7 @@ class SequenceJob(Work):
     prompt_logprobs: bool = False
     pin: bool = False
     domain: bytes = b""
+    adapter: str = ""
     markers: Mapping[int, bytes] = field(default_factory=dict)
     guesser: Guesser | None = None
     drafts: list[int] = field(default_factory=list)
@@ -101,6 +102,7 @@ class Stats:
     faults: int = 0
     drafted: int = 0
     accepted: int = 0
+    adapter_changes: int = 0
     in_use: int = 0
     waiting: int = 0
     cells_used: int = 0
@@ -130,6 +132,7 @@ class Stats:
             ("faults_total", "counter", self.faults),
             ("drafted_tokens_total", "counter", self.drafted),
             ("accepted_draft_tokens_total", "counter", self.accepted),
+            ("adapter_changes_total", "counter", self.adapter_changes),
             ("slots_in_use", "gauge", self.in_use),
             ("waiting", "gauge", self.waiting),
             ("kv_cells_used", "gauge", self.cells_used),

@@ -141,6 +141,18 @@ class Model:
             self.handle = None
 
 
+class LoraAdapter:
+    """A LoRA adapter of a loaded model, which frees it. Raises NativeError if the two do not fit."""
+
+    def __init__(self, model: Model, path: str, scale: float, log: NativeLog) -> None:
+        log.last()
+        self.handle = llama_cpp.llama_adapter_lora_init(model.handle, path.encode())
+        if not self.handle:
+            raise NativeError(log.last() or "llama.cpp could not load the adapter")
+        self.handles = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(self.handle)
+        self.scales = (ctypes.c_float * 1)(scale)
+
+
 class Batch:
     """A reusable llama_batch over numpy arrays, one sequence per token."""
 
@@ -256,6 +268,12 @@ class Context:
         if not pointer:
             raise NativeError("the model gave no embedding")
         return numpy.ctypeslib.as_array(pointer, shape=(self.width,)).copy()
+
+    def use(self, adapter: LoraAdapter | None) -> None:
+        """Compute the next batches with this adapter, or with none. Raises NativeError."""
+        handles, scales, count = (adapter.handles, adapter.scales, 1) if adapter is not None else (None, None, 0)
+        if llama_cpp.llama_set_adapters_lora(self.handle, handles, count, scales) != 0:
+            raise NativeError("llama.cpp refused the adapter")
 
     def trim(self, seq: int, keep: int) -> bool:
         """Keep the first `keep` positions of a sequence. Returns False, changing nothing, if this memory cannot be cut there."""

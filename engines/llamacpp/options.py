@@ -45,6 +45,17 @@ class Speculation(Spec, frozen=True):
     """How many last tokens must have occurred before."""
 
 
+class Adapter(Spec, frozen=True):
+    """A LoRA adapter that is loaded with the model."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """What follows the colon in the name of a model that uses it."""
+    file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,250}\.gguf$")]
+    """A file in the model's folder."""
+    scale: Annotated[float, Meta(ge=-100, le=100)] = 1.0
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
 class LlamaOptions(ShellOptions, frozen=True):
     """The `options` of an engine with `runtime: llama.cpp`."""
 
@@ -76,6 +87,8 @@ class LlamaOptions(ShellOptions, frozen=True):
     """How keys are kept in the KV memory."""
     cache_type_v: CacheType = "f16"
     """How values are kept in the KV memory; other than f16 only with flash attention."""
+    adapters: Annotated[tuple[Adapter, ...], Meta(max_length=64)] = ()
+    """LoRA adapters, chosen by a request's model: `base:adapter`."""
     speculation: Speculation | None = None
     """Guess tokens and check several in a step; default: never."""
     working_interval: Seconds = 5.0

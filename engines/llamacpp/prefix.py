@@ -9,8 +9,9 @@ its tokens until something better needs the room (least recently used first). A 
   more would be lost in the one to be replaced than by cutting this one (the same prompt asked again).
 
 Each prompt belongs to an isolation domain, and so does what its line holds: a prompt is compared with lines of its own domain only, and
-with pinned ones, which the operator configured for all. So neither the number of reused tokens nor the time to the first one tells a
-caller what another domain has asked. Which line a prompt replaces depends on when lines were used, never on what another domain's hold.
+with pinned ones, which the operator configured for all; and never with lines of another LoRA adapter, whose keys and values differ. So
+neither the number of reused tokens nor the time to the first one tells a caller what another domain has asked. Which line a prompt replaces
+depends on when lines were used, never on what another domain's hold.
 
 Pure: the caller applies the decisions to llama.cpp's memory. Rooms are counted in cells (tokens); shared cells are counted
 for each line, so the true use is never above the count.
@@ -35,7 +36,7 @@ SMALL_LOSS = 0.25
 @dataclass(slots=True, eq=False)
 class Line:
     """One sequence of the KV memory: `tokens` are those whose KV is present, or will be when the step under way ends. domain: the
-    isolation domain of the prompt that it was computed for."""
+    isolation domain of the prompt that it was computed for. adapter: with which it was computed."""
 
     seq: int
     tokens: array[int] = field(default_factory=lambda: array("i"))
@@ -43,6 +44,7 @@ class Line:
     pinned: bool = False
     stamp: int = 0
     domain: bytes = b""
+    adapter: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,11 +75,16 @@ class Lines:
         self._partial = partial
         self._clock = 0
 
-    def place(self, prompt: Sequence[int], domain: bytes = b"") -> Placement:
-        """Choose the line for a prompt of an isolation domain and mark it busy; its `tokens` are then what is reused. Raises LookupError:
-        none is free."""
+    def place(self, prompt: Sequence[int], domain: bytes = b"", adapter: str = "") -> Placement:
+        """Choose the line for a prompt of an isolation domain, to be read with an adapter, and mark it busy; its `tokens` are then what is
+        reused. Raises LookupError: none is free."""
+        placement = self._place(prompt, domain, adapter)
+        placement.line.adapter = adapter
+        return placement
+
+    def _place(self, prompt: Sequence[int], domain: bytes, adapter: str) -> Placement:
         wanted = array("i", prompt)
-        best, length = self._longest(wanted, domain)
+        best, length = self._longest(wanted, domain, adapter)
         idle = [line for line in self._lines if not line.busy and not line.pinned]
         if not idle:
             raise LookupError("every line is busy")
@@ -124,11 +131,11 @@ class Lines:
             line.tokens = array("i")
             line.busy = line.pinned = False
 
-    def _longest(self, prompt: array[int], domain: bytes) -> tuple[Line | None, int]:
+    def _longest(self, prompt: array[int], domain: bytes, adapter: str) -> tuple[Line | None, int]:
         """The domain's line with the longest usable beginning of the prompt; the last token must always be computed for its logits."""
         best, length = None, MIN_REUSE - 1
         for line in self._lines:
-            if line.domain != domain and not line.pinned:
+            if line.adapter != adapter or (line.domain != domain and not line.pinned):
                 continue
             shared = common(line.tokens, prompt)
             if not self._partial and (line.busy or shared < len(line.tokens) or shared >= len(prompt)):

@@ -64,6 +64,12 @@ def readable(model: Path) -> Iterator[Path]:
             yield _real(path)
 
 
+def adapters_beside(model: Path, options: Mapping[str, Any]) -> Iterator[Path]:
+    """The files of the adapters that an engine's options name, in the model's folder; the options have been checked."""
+    for adapter in options.get("adapters", ()):
+        yield _real(model.with_name(Path(adapter["file"]).name))
+
+
 def _goes_with(model: Path, path: Path) -> bool:
     return model.suffix == ".onnx" != path.suffix and path.suffix in FOLDER_SUFFIXES and not path.name.startswith(".")
 

@@ -145,12 +145,25 @@ def _pool(
         if (weight := wanted.weight * engine.weight) > 0:
             headers = request_headers(engine, path)
             rate = None if engine.cost is None else device_rate(engine.cost)
-            name = wanted.model or spec.upstream_model
+            name = wanted.model or spec.upstream_model or _with_adapter(spec, engine, path)
             salting, seen = _salting(engine), clearance(engine)
             pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen, engine.apis))
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)
+
+
+def _with_adapter(spec: ModelSpec, engine: EngineSpec, path: str) -> str | None:
+    """What an engine with LoRA adapters is told instead of what the client wrote, which may be an alias or another model that fell back to
+    this one: the model's own name, whose adapter it applies. None for engines without adapters."""
+    adapters = engine.options.get("adapters")
+    if not adapters or engine.foreign:
+        return None
+    known = [adapter.get("name") for adapter in adapters]
+    adapter = spec.name.partition(":")[2]
+    if adapter and adapter not in known:
+        raise ConfigError(f"{engine.name} has no adapter {adapter!r} (its options name: {', '.join(map(str, known))})", path=path)
+    return spec.name
 
 
 def clearance(engine: EngineSpec) -> frozenset[str] | None:

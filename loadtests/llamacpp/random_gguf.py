@@ -185,6 +185,15 @@ def write_circles(path: Path, shape: Shape, *, kind: int = Q8_0, circle: int = 2
     return write(path, shape, kind=kind, own=own)
 
 
+def write_lora(path: Path, shape: Shape, *, rank: int = 4, seed: int = 1, alpha: float = 32.0, architecture: str = "llama") -> Path:
+    """Write a LoRA adapter with random weights for a model of this shape."""
+    values = {"general.architecture": architecture, "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": alpha}
+    entries = []
+    for name, (rows, columns) in ((name, dims) for name, dims in tensors(shape) if name.endswith(("attn_q.weight", "ffn_down.weight"))):
+        entries += [(f"{name}.lora_a", (rank, columns)), (f"{name}.lora_b", (rows, rank))]
+    return write(path, shape, values=values, seed=seed, kind=F32, entries=entries)
+
+
 def write_parts(directory: Path, name: str, shape: Shape, count: int) -> list[Path]:
     """Write a model in `count` files, the tensors spread over them in order."""
     entries = list(tensors(shape))

@@ -6,6 +6,8 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, ModelSpec
+from gateway.routing.build import build_router
+from gateway.routing.router import PoolRoute
 from tests.unit.gateway.routing.fleet import Fleet
 
 
@@ -39,6 +41,31 @@ def test_a_wrong_pool_names_its_place_and_changes_nothing(models: tuple[ModelSpe
     assert caught.value.path == path
     assert fleet.route is route
     fleet.attempt()
+
+
+ADAPTERS = {"adapters": [{"name": "german", "file": "g.gguf"}]}
+ADAPTED = EngineSpec(name="a", runtime="llama.cpp", model="m.gguf", options=ADAPTERS)
+
+
+def told(*models: ModelSpec) -> dict[str, str | None]:
+    """What the engine with adapters is told, by the name that a client uses."""
+    router = build_router(models, (ADAPTED,), Fleet(1).registry)
+    names = [name for model in models for name in (model.name, *model.aliases)]
+    routes = {name: router.route(name) for name in names}
+    return {name: route.members[0].upstream_model for name, route in routes.items() if isinstance(route, PoolRoute)}
+
+
+def test_an_engine_with_adapters_is_told_the_model_by_its_own_name():
+    """Not by an alias, nor by the model that fell back to it: the name decides on the adapter."""
+    models = ModelSpec(name="m", pool=("a",)), ModelSpec(name="m:german", pool=("a",), aliases=("de",))
+    assert told(*models) == {"m": "m", "m:german": "m:german", "de": "m:german"}
+
+
+def test_a_model_of_an_adapter_that_the_engine_lacks_is_an_error():
+    with pytest.raises(ConfigError, match="a has no adapter 'french'") as caught:
+        told(ModelSpec(name="m:french", pool=("a",)))
+    assert caught.value.path == "models[0].pool[0]"
+    assert told(ModelSpec(name="m:8b", pool=("a",), upstream_model="m")) == {"m:8b": "m"}  # a tag, said to be no adapter
 
 
 @pytest.mark.parametrize(
