@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.audit.index import FILE
+from gateway.audit.index import FILE, tenants_of
 from gateway.audit.indexer import BUSY, Progress
 from gateway.audit.lines import lines_at
 from gateway.audit.opened_index import search_opened, summary_opened
@@ -26,7 +26,8 @@ SECONDS: Final = 10.0
 """How long a search waits for the index to be up to date."""
 SPARE_SECONDS: Final = 5.0
 MOST_REQUESTS: Final = 1000
-"""Requests with one id that are looked at: callers choose ids."""
+"""Requests with one id that are looked at in each tenant: callers choose ids, so one hides no other tenant's."""
+MOST_RECORDS: Final = 100_000
 WAITING: Final = 16
 """Searches that may wait at once."""
 
@@ -65,8 +66,14 @@ class AuditIndex:
 
     async def of_request(self, request_id: str) -> list[dict[str, Any]]:
         """The records of all requests with this id, decoded. Raises AuditIndexing, Overloaded."""
-        found, _ = await self.search(AuditSearch(request_id=request_id, kind="request", limit=MOST_REQUESTS), records=True)
-        return [record for entry in found for record in entry["records"]]
+        records: list[dict[str, Any]] = []
+        for tenant in await self._asked(partial(tenants_of, self.path, request_id)):
+            asked = AuditSearch(request_id=request_id, kind="request", limit=MOST_REQUESTS, tenants=frozenset({tenant}))
+            found, _ = await self.search(asked, records=True)
+            records += [record for entry in found for record in entry["records"]]
+            if len(records) >= MOST_RECORDS:
+                break
+        return records
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
         """See admin.context.AuditIndexReader."""

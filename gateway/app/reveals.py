@@ -46,6 +46,8 @@ LIFE_SECONDS: Final = 3600.0
 KEEP_SECONDS: Final = 30 * 86400.0
 """For how long a reveal that is over is listed; the audit log has it for good."""
 MOST_TEXTS: Final = 64
+SKEW_SECONDS: Final = 5.0
+"""By which the clocks of replicas may differ."""
 MOST_RECORDS: Final = 100_000
 State = Literal["pending", "approved", "denied", "used"]
 Record = Callable[..., None]
@@ -105,8 +107,8 @@ class Reveals:
     async def tenants(self, request_id: str) -> list[str]:
         """The tenants of which the log has texts of this request, by their data keys. Raises NotFound."""
         found: list[str] = []
-        for envelope, _ in await self._texts(request_id):
-            tenant = await self._key_tenant(envelope.key)
+        for key in dict.fromkeys(envelope.key for envelope, _ in await self._texts(request_id)):
+            tenant = await self._key_tenant(key)
             if tenant is not None and tenant not in found:
                 found.append(tenant)
         if not found:
@@ -230,7 +232,7 @@ class Reveals:
         """The envelopes of a request's records, each with its record."""
         records = await self._records(request_id)
         found = [(envelope_of(record["text"]), record) for record in records if "text" in record]
-        return [(envelope, record) for envelope, record in found if envelope is not None][:MOST_TEXTS]
+        return [(envelope, record) for envelope, record in found if envelope is not None]
 
     async def _records(self, request_id: str) -> list[dict[str, Any]]:
         """By the index; from the whole log where the index cannot answer now."""
@@ -254,9 +256,17 @@ class Reveals:
         """Raises MasterUnavailable, StoreUnavailable."""
         if self._vault is None:
             raise RequestError("Nothing is encrypted here: audit.encryption is not configured.", code="encryption_off", status=409)
-        texts = []
+        texts: list[RevealedText] = []
+        tenants: dict[str, str | None] = {}
+        latest = found.body.created + SKEW_SECONDS  # whoever reuses the id later has nothing revealed that nobody asked for
         for envelope, record in await self._texts(found.body.request_id):
-            if await self._key_tenant(envelope.key) == found.tenant:
+            if len(texts) == MOST_TEXTS:
+                break
+            if float(record.get("time", 0.0)) > latest:
+                continue
+            if envelope.key not in tenants:
+                tenants[envelope.key] = await self._key_tenant(envelope.key)
+            if tenants[envelope.key] == found.tenant:
                 texts.append(await self._open(self._vault, envelope, record))
         return texts
 

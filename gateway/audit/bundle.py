@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.audit.crypto import Signer
+from gateway.audit.entries import may_end
 from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.proof import Place, places, prove, prove_line, told
 from gateway.audit.signing_keys import endorsements
@@ -43,8 +44,7 @@ def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, reques
     if not proofs:
         return None
     records = [told(proof) for proof in proofs]
-    intent: dict[str, Any] = next((one for one in records if one["kind"] == "intent"), {})
-    outcome: dict[str, Any] = next((one for one in records if one["kind"] == "outcome"), {})
+    intent, outcome = _request(records)
     context = _events(directory, signer, clock, intent, outcome, opener)
     says = {"request_id": request_id, "claims": _claims(intent, outcome, context), "texts": _texts(policies, context)}
     files = {
@@ -65,6 +65,17 @@ def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, reques
         for name, data in files.items():
             made.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return target.getvalue()
+
+
+def _request(records: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first request's intent and outcome. Callers choose ids: what another tenant or caller did under the same one is no part of it."""
+    intent: dict[str, Any] = next((one for one in records if one["kind"] == "intent"), {})
+    outcomes = [one for one in records if one["kind"] == "outcome"]
+    if not intent:
+        return {}, next(iter(outcomes), {})
+    who = intent.get("tenant", ""), intent.get("principal", "")
+    fit = (one for one in outcomes if not one.get("peer") and may_end(*who, one.get("tenant", ""), one.get("principal", "")))
+    return intent, next((one for one in fit if one["time"] >= intent["time"]), {})
 
 
 def _events(

@@ -40,9 +40,9 @@ def encode(record: Any, most: int = MAX_RECORD) -> bytes:
     if len(data) > most:
         data = _encode_shortened(record)
     if not data.isascii() or 127 in data:
-        data = _escape(data)
+        data = printable(data)
         if len(data) > most:
-            data = _escape(_encode_shortened(record))
+            data = printable(_encode_shortened(record))
     return data
 
 
@@ -59,7 +59,7 @@ def encode_all(records: Sequence[Record]) -> list[bytes]:
     return encoded
 
 
-def _escape(data: bytes) -> bytes:
+def printable(data: bytes) -> bytes:
     """Escapes what is not printable ASCII. In JSON such characters occur only inside strings, where `\\uXXXX` means the same."""
     return _UNSAFE.sub(lambda match: _escape_one(match.group()), data.decode()).encode("ascii")
 

@@ -24,8 +24,8 @@ class Facts(msgspec.Struct):
 class Entry(msgspec.Struct):
     """What of a record is searched for, as the log names it; `method` is its `credential`, `currency` is in the line itself.
 
-    tenants: those that an event is about. withheld: its tenant's key could not be had, so it says nothing of people. unopened: why a line
-    that is encrypted as a whole could not be opened, where it was to be.
+    early: of a sealed outcome, that no intent came before it. tenants: those that an event is about. withheld: its tenant's key could not
+    be had, so it says nothing of people. unopened: why a line that is encrypted as a whole could not be opened, where it was to be.
     sealed: 1 where the intent, the outcome or the event is encrypted as a whole, so that only what is in the clear is known of it.
     segment, offset: where the intent, the event, or the outcome without an intent begins; end_segment, end_offset: where the outcome does.
     """
@@ -63,6 +63,7 @@ class Entry(msgspec.Struct):
     facts: Facts | None = None
     tenants: tuple[str, ...] = ()
     withheld: bool = False
+    early: bool = False
     unopened: str = ""
     segment: int = msgspec.field(default=0, name="-segment")
     offset: int = msgspec.field(default=0, name="-offset")
@@ -81,7 +82,7 @@ def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entr
     (somebody has changed the log) is left out: verification tells."""
     found: list[Entry] = []
     outcomes: list[Entry] = []
-    pending: dict[str, Entry] = {}
+    pending: dict[str, list[Entry]] = {}
     offset = position.offset
     for line in block.splitlines(keepends=True):
         begin, offset = offset, offset + len(line)
@@ -97,16 +98,32 @@ def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entr
         if not entry.model and entry.facts is not None:
             entry.model = entry.facts.model  # there is no such model
         if entry.kind == "intent":
-            pending[entry.request_id] = entry
+            pending.setdefault(entry.request_id, []).append(entry)
             found.append(entry)
         elif entry.kind == "event":
             entry.outcome = entry.outcome or "ok"
             found.append(entry)
-        elif (intent := pending.pop(entry.request_id, None)) is not None:
+        elif (intent := _taken(pending, entry)) is not None:
             _close(intent, entry)
         else:
             outcomes.append(entry)
     return found, outcomes
+
+
+def _taken(pending: dict[str, list[Entry]], outcome: Entry) -> Entry | None:
+    """The newest intent that the outcome may be of: callers choose the ids of their requests, so somebody else's may have the same."""
+    if outcome.early or outcome.peer:
+        return None
+    same_id = pending.get(outcome.request_id, [])
+    for place in range(len(same_id) - 1, -1, -1):
+        if may_end(same_id[place].tenant, same_id[place].principal, outcome.tenant, outcome.principal):
+            return same_id.pop(place)
+    return None
+
+
+def may_end(tenant: str, principal: str, ends: str, by: str) -> bool:
+    """Whether an outcome of these (`ends`, `by`) may be of an intent of those with the same request id; what is empty is not known."""
+    return (tenant == ends or not ends) and (principal == by or not principal or not by)
 
 
 def _close(intent: Entry, outcome: Entry) -> None:

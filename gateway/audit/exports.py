@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from gateway.audit.encode import printable
 from gateway.audit.formats import Record, encode, identity, ocsf, records, rfc3339
 
 COLUMNS: Final = (
@@ -25,6 +26,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\u
 _SEPARATORS: Final = (";", "\t", "|")
 """What some spreadsheets split a line at, by the country: a text that has one is quoted, and all others of its line."""
 _BREAKS: Final = re.compile(r"[\r\n]+")
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CEF: Final = (
     *(("tenant", "cs1"), ("model", "cs2"), ("rule", "cs3"), ("guardrail", "cs4"), ("session", "cs5"), ("agent", "cs6")),
     *(("request_id", "externalId"), ("peer", "src"), ("principal", "suid"), ("user", "suser"), ("actor", "duser"), ("target", "filePath")),
@@ -49,10 +51,14 @@ def _csv(record: Record) -> bytes:
 def csv_line(cells: Iterable[Any]) -> bytes:
     """RFC 4180, in UTF-8. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     out = io.StringIO()
-    made = [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells]
+    made = [_text(cell) if isinstance(cell, str) else cell for cell in cells]
     splits = any(isinstance(cell, str) and any(one in cell for one in _SEPARATORS) for cell in made)
     csv.writer(out, quoting=csv.QUOTE_NONNUMERIC if splits else csv.QUOTE_MINIMAL).writerow(made)
     return out.getvalue().encode("utf-8", "replace")
+
+
+def _text(cell: str) -> str:
+    return _printable(f"'{cell}" if cell.lstrip(" ").startswith(_FORMULA) else cell)
 
 
 def _cell(record: Record, name: str) -> Any:
@@ -65,7 +71,7 @@ def _cell(record: Record, name: str) -> Any:
 
 
 def _ocsf(record: Record) -> bytes:
-    return encode(ocsf(record)) + b"\n"
+    return printable(encode(ocsf(record))) + b"\n"
 
 
 def _cef(record: Record) -> bytes:
@@ -88,11 +94,16 @@ def _cef(record: Record) -> bytes:
 
 
 def _head(text: str) -> str:
-    return _BREAKS.sub(" ", text).replace("\\", "\\\\").replace("|", "\\|")
+    return _printable(_BREAKS.sub(" ", text)).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _value(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n")
+    return _printable(text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n"))
+
+
+def _printable(text: str) -> str:
+    """Without characters that end a line for some readers, command a terminal, or turn what follows around: each is written `<U+001B>`."""
+    return _UNPRINTABLE.sub(lambda found: f"<U+{ord(found.group()):04X}>", text)
 
 
 EXPORTS: Final[dict[str, Callable[[Record], bytes]]] = {"csv": _csv, "ocsf": _ocsf, "cef": _cef}

@@ -80,6 +80,13 @@ _END: Final = (
 )
 
 
+_OPEN: Final = (
+    "SELECT id FROM entries WHERE request_id = ?1 AND request_id <> '' AND writer = ?2 AND end_segment = 0"
+    " AND (tenant = ?3 OR ?3 = 0) AND (principal = ?4 OR principal = 0 OR ?4 = 0) ORDER BY id DESC LIMIT 1"
+)
+"""The intent that an outcome is of (gateway.audit.entries.may_end)."""
+
+
 class IndexBusy(Exception):
     """Another process writes this index."""
 
@@ -186,10 +193,10 @@ class Index:
 
     def _close(self, outcome: Entry) -> None:
         """Writes an outcome beside its intent; without one it is an entry of its own (a request that nobody could be found for)."""
-        found = self._db.execute(
-            "SELECT id FROM entries WHERE request_id = ? AND request_id <> '' AND writer = ? AND end_segment = 0 ORDER BY id DESC LIMIT 1",
-            (storable(outcome.request_id), self._number(outcome.writer)),
-        ).fetchone()
+        found = None
+        if not (outcome.early or outcome.peer):
+            asked = storable(outcome.request_id), *map(self._number, (outcome.writer, outcome.tenant, outcome.principal))
+            found = self._db.execute(_OPEN, asked).fetchone()
         if found is None:
             outcome.end_segment, outcome.end_offset = outcome.segment, outcome.offset
             self._db.execute(_ADD, self._row(outcome))
@@ -237,6 +244,13 @@ def count_sealed(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> in
             for source, where, values in _sources(db, asked)
         )
         return sum(counts)
+
+
+def tenants_of(path: Path, request_id: str, seconds: float = SECONDS) -> list[str]:
+    """The tenants that have requests with this id. Raises as `search`."""
+    with closing(reading(path, seconds)) as db, too_long():
+        sql = "SELECT DISTINCT text FROM entries JOIN names ON names.id = tenant WHERE request_id = ? AND request_id <> ''"
+        return [row[0] for row in db.execute(sql, (storable(request_id),))]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ Everything here blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from time import sleep
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,12 @@ _BREATH: Final = 64
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_checkpoint: Final = msgspec.json.Decoder(CheckpointRecord).decode
 Segments = list[tuple[int, Path]]
+Known = dict[tuple[str, int, int], tuple[list[bytes], int]]
+"""Leaves and first line, by writer, segment and number of the checkpoint."""
+MOST: Final = 1000
+"""Records that are proven at once: callers choose the ids of their requests."""
+_TREES: Final = 2
+"""Trees that are remembered: of a full segment one takes some 50 MB."""
 
 
 class Place(NamedTuple):
@@ -53,11 +60,12 @@ def prove(directory: Path, signer: Signer, clock: Clock, request_id: str, opener
     """A proof for each record of a request, the oldest first. Empty where the log has none. opener: of records that were encrypted as a
     whole. Raises AuditUnproven, OSError, GatehouseError."""
     needle = b'"request_id":' + msgspec.json.encode(request_id)
-    found = [
-        prove_line(directory, signer, clock, place, opener)
-        for place in places(directory, (needle,))
-        if place.record.get("request_id") == request_id
-    ]
+    there = (place for place in places(directory, (needle,)) if place.record.get("request_id") == request_id)
+    chosen = list(islice(there, MOST + 1))
+    if len(chosen) > MOST:
+        raise AuditUnproven(f"more than {MOST} records have this request id: their caller chose it again and again")
+    known: Known = {}
+    found = [prove_line(directory, signer, clock, place, opener, known) for place in chosen]
     return sorted(found, key=lambda proof: proof["record"].get("time", 0.0))
 
 
@@ -67,9 +75,12 @@ def places(directory: Path, needles: Sequence[bytes]) -> Iterator[Place]:
         yield from _places(writer, segments, needles)
 
 
-def prove_line(directory: Path, signer: Signer, clock: Clock, place: Place, opener: Opener = CLOSED) -> dict[str, Any]:
-    """The proof of one line; with `opened`, what is sealed in it. Raises AuditUnproven, OSError, GatehouseError."""
-    proof = _proof(directory, signer, clock, list_segments(directory)[place.writer], place)
+def prove_line(
+    directory: Path, signer: Signer, clock: Clock, place: Place, opener: Opener = CLOSED, known: Known | None = None
+) -> dict[str, Any]:
+    """The proof of one line; with `opened`, what is sealed in it. known: the leaves of other lines' trees, which are read once. Raises
+    AuditUnproven, OSError, GatehouseError."""
+    proof = _proof(directory, signer, clock, list_segments(directory)[place.writer], place, {} if known is None else known)
     opened = opener.opened(place.writer, place.line)
     if opened is not None:
         proof["opened"] = {"salt": opened.salt, "record": opened.text.decode("ascii")}
@@ -93,9 +104,14 @@ def _places(writer: str, segments: Segments, needles: Sequence[bytes]) -> Iterat
                     sleep(0)
 
 
-def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, place: Place) -> dict[str, Any]:
+def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, place: Place, known: Known) -> dict[str, Any]:
     checkpoint = _covering(directory, signer, place)
-    leaves, first = _leaves(segments, place, checkpoint)
+    tree_of = place.writer, place.segment, checkpoint.number
+    if tree_of not in known:
+        if len(known) >= _TREES:
+            known.pop(next(iter(known)))
+        known[tree_of] = _leaves(segments, place, checkpoint)
+    leaves, first = known[tree_of]
     root, path = root_and_path(leaves, place.at)
     tree = TreeHead(
         time=clock.wall(),

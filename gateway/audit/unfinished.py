@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.entries import may_end
 from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.segments import open_segment, segment_size
 from gateway.core.types import OutcomeRecord
@@ -54,8 +55,17 @@ class _Outcome(msgspec.Struct):
     """early: of a sealed one, whether it has a `peer`."""
 
     request_id: str
+    tenant: str = ""
+    principal: str = ""
     peer: str = ""
     early: bool = False
+
+
+class _Open(NamedTuple):
+    """An intent without its outcome. line: of one that was sealed, which is opened when it is left."""
+
+    intent: Intent
+    line: bytes
 
 
 decode_intent: Final = msgspec.json.Decoder(Intent).decode
@@ -68,7 +78,7 @@ def unfinished(
     """The outcomes to write for the intents that have none. segments: a writer's, oldest first. waiting: payloads of records that are not
     in them yet. opener: opens intents that were encrypted; of one that cannot be opened any more the outcome has what is in the clear.
     Raises OSError, GatehouseError."""
-    intents: dict[str, list[Intent | bytes]] = {}
+    intents: dict[str, list[_Open]] = {}
     for path, offset in _to_search(segments):
         with open_segment(path) as file:
             file.seek(offset)
@@ -77,7 +87,7 @@ def unfinished(
     for payload in waiting:
         _take(b'{"seq":0' + payload + b"}\n", intents)
     left = [intent for same_id in intents.values() for intent in same_id]
-    return [_unknown(decode_intent(opener.line(writer, one)) if isinstance(one, bytes) else one, now) for one in left]
+    return [_unknown(decode_intent(opener.line(writer, one.line)) if one.line else one.intent, now) for one in left]
 
 
 def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
@@ -92,17 +102,21 @@ def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
     return found[::-1]
 
 
-def _take(line: bytes, intents: dict[str, list[Intent | bytes]]) -> None:
-    """Sealed intents are kept as they are: only those that are left are opened."""
+def _take(line: bytes, intents: dict[str, list[_Open]]) -> None:
+    """Sealed intents are kept as they are: only those that are left are opened. Callers choose the ids of their requests: an outcome is of
+    an intent of the same tenant and caller alone."""
     head = line[:_HEAD]
     try:
         if _INTENT in head:
             intent = decode_intent(line)
-            intents.setdefault(intent.request_id, []).append(line if SEALED in line else intent)
+            intents.setdefault(intent.request_id, []).append(_Open(intent, line if SEALED in line else b""))
         elif _OUTCOME in head:
             outcome = _outcome(line)
             if not (outcome.peer or outcome.early) and (same_id := intents.get(outcome.request_id)) is not None:
-                same_id.pop(0)
+                for place, (one, _) in enumerate(same_id):
+                    if may_end(one.tenant, one.principal, outcome.tenant, outcome.principal):
+                        del same_id[place]
+                        break
                 if not same_id:
                     del intents[outcome.request_id]
         elif _OPENED in line[:128]:

@@ -137,3 +137,16 @@ def test_what_is_not_there_is_left_out(made: Any, tmp_path: Path, make: Any) -> 
         bundle(made.directory, made.policies, made.signer, made.clock, "r3")
     writer.close()
     assert [one["name"] for one in json.loads(of(made, "r3")["context.json"])["claims"]][:2] == ["tenant", "principal"]
+
+
+def test_a_bundle_has_no_claim_from_another_callers_request_with_the_same_id(made: Any, make: Any) -> None:
+    worker = made.writer(writer="gw-2")
+    worker.open()
+    worker.write([make.intent("r9", "acme", config=1), make.intent("r9", "globex", config=2)])
+    worker.write(
+        [make.outcome("r9", tenant="globex", principal="ci", endpoint="forged"), make.outcome("r9", peer="10.0.0.9", endpoint="x")]
+    )
+    worker.write([make.outcome("r9", tenant="acme", principal="ci", endpoint="chat-a")])
+    worker.close()
+    claims = {claim["name"]: claim["value"] for claim in json.loads(of(made, "r9")["context.json"])["claims"]}
+    assert (claims["tenant"], claims["route"], claims["configuration version"]) == ("acme", "chat-a", 1)

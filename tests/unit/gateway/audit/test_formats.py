@@ -121,12 +121,34 @@ def test_an_export_has_one_line_for_each_record_whatever_is_in_it(line: dict[str
     raw = json.dumps(line).encode()
     (row,) = list(csv.reader(io.StringIO(b"".join(converted("gw-1", [raw], "csv")).decode(), newline="")))
     assert len(row) == len(COLUMNS) and row[1] == "gw-1"
-    assert not any(cell.startswith(("=", "@", "+", "-")) for cell in row)
+    assert not any(cell.lstrip(" ").startswith(("=", "@", "+", "-")) for cell in row)
     (cef,) = converted("gw-1", [raw], "cef")
     assert cef.count(b"\n") == 1 and cef.endswith(b"\n") and b"\r" not in cef
     head = re.split(r"(?<!\\)(?:\\\\)*\|", cef.decode())
     assert head[0] == "CEF:0" and head[6].isdigit() and len(head) >= 8
     jsonschema_rs.validate(OCSF, json.loads(b"".join(converted("gw-1", [raw], "ocsf"))))
+
+
+def test_an_export_commands_no_terminal_and_ends_no_line_before_its_end() -> None:
+    """Whatever the program that reads it takes for the end of a line or of a cell."""
+    hostile = "a\x1b[2J\x9b31m\x00\x07\x85\u2028\u2029\u202egpj\x7f\x0b\x0c\tb\r\nc"
+    record = {
+        "seq": 1,
+        "kind": "intent",
+        "time": 1.0,
+        "request_id": "r",
+        "model": hostile,
+        "user": " \uff1dHYPERLINK()",
+        "session": "x;=cmd()",
+    }
+    raw = json.dumps({**record, "hash": "ab" * 32}).encode()
+    for format in ("csv", "cef", "ocsf"):
+        made = b"".join(converted("gw-1", [raw], format)).decode()
+        assert not any(one in made for one in "\x1b\x9b\x00\x07\x85\u2028\u2029\u202e\x7f\x0b\x0c\t"), format
+        assert format == "csv" or len(made.splitlines()) == 1
+    table = b"".join(converted("gw-1", [raw], "csv")).decode()
+    assert '"x;=cmd()"' in table and "' \uff1dHYPERLINK()" in table and ";=cmd" not in table.replace('"x;=cmd()"', "")
+    assert "<U+001B>[2J" in table
 
 
 def test_a_log_is_as_its_schema_says_and_the_schema_is_in_the_documentation(log_bench: Any, make: Any) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.index import Index, IndexBusy, reading, search
+from gateway.app import audit_index
+from gateway.audit.index import Index, IndexBusy, reading, search, tenants_of
 from gateway.audit.indexer import Indexer
 from gateway.audit.lines import lines_at
 from gateway.audit.summary import summary
@@ -216,3 +217,49 @@ def test_a_search_that_takes_too_long_ends(kept: Kept, monkeypatch: pytest.Monke
         search(kept.path.with_name("none"), AuditSearch())
     with pytest.raises(sqlite3.OperationalError):
         reading(kept.path).execute("DELETE FROM entries")
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_an_outcome_is_never_taken_for_that_of_another_tenants_request_with_the_same_id(
+    kept: Kept, log_bench: Any, make: Any, blocks: int
+) -> None:
+    """Callers choose ids: what one of them does must not show up in what an auditor of another tenant finds."""
+    batches = [
+        [make.intent("same", "acme"), make.intent("same", "globex")],
+        [make.outcome("same", tenant="acme", principal="ci", prompt_tokens=11, endpoint="secret")],
+        [make.outcome("same", tenant="acme", principal="ci", peer="10.0.0.9", code="policy_denied")],
+        [make.outcome("same", tenant="globex", principal="ci", prompt_tokens=22)],
+    ]
+    writer = log_bench.writer()
+    writer.open()
+    for batch in batches:
+        writer.write(batch)
+        if blocks > 1:
+            kept.update()
+    writer.close()
+    kept.update()
+    (globex,) = kept.find(tenants=frozenset({"globex"}))
+    assert globex["prompt_tokens"] == 22 and "endpoint" not in globex
+    told = lines_at(log_bench.directory, globex["writer"], globex["place"])
+    assert {record["tenant"] for record in told} == {"globex"} and len(told) == 2
+    denied, acme = sorted(kept.find(tenants=frozenset({"acme"})), key=lambda one: one.get("code", "~"))
+    assert (acme["endpoint"], acme["prompt_tokens"]) == ("secret", 11) and "endpoint" not in denied
+    assert sorted(tenants_of(kept.path, "same")) == ["acme", "globex"] and tenants_of(kept.path, "") == []
+
+
+async def test_no_tenant_hides_anothers_request_by_sending_many_with_its_id(
+    log_bench: Any, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_index, "MOST_REQUESTS", 3)
+    writer = log_bench.writer()
+    writer.open()
+    writer.write([make.intent("same", "acme"), make.outcome("same", tenant="acme", principal="ci")])
+    writer.write([make.intent("same", "globex") for _ in range(10)])
+    writer.close()
+    index = audit_index.AuditIndex(log_bench.directory, tmp_path)
+    try:
+        found = await index.of_request("same")
+        assert sorted(record["tenant"] for record in found) == ["acme", "acme", "globex", "globex", "globex"]
+        assert await index.of_request("other") == []
+    finally:
+        await index.aclose()

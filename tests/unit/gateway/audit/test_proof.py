@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.audit import proof
 from gateway.audit.crypto import PUBLIC_KEY
 from gateway.audit.proof import prove
 from gateway.core.errors import AuditUnproven
@@ -116,3 +117,26 @@ def test_a_record_is_proven_once_a_checkpoint_covers_it(log_bench: Any, make: An
     with pytest.raises(AuditUnproven, match="not covered by a signed checkpoint yet"):
         proofs(log_bench, "r1")
     writer.close()
+
+
+def test_many_requests_of_one_id_are_proven_with_one_reading_and_not_without_end(
+    log_bench: Any, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers choose ids: reusing one must not keep the gateway reading its log."""
+    writer = log_bench.writer()
+    writer.open()
+    writer.write([make.intent("same") for _ in range(30)])
+    writer.close()
+    read, leaves = [], proof._leaves
+
+    def counted(*given: Any) -> Any:
+        read.append(given)
+        return leaves(*given)
+
+    monkeypatch.setattr(proof, "_leaves", counted)
+    found = proofs(log_bench, "same")
+    assert len(found["proofs"]) == 30 and len(read) == 1
+    assert verified(log_bench, found, tmp_path)[0] == 0
+    monkeypatch.setattr(proof, "MOST", 29)
+    with pytest.raises(AuditUnproven, match="more than 29 records"):
+        proofs(log_bench, "same")

@@ -78,3 +78,14 @@ def test_segments_are_searched_from_the_end(log_bench: Any, make: Any, monkeypat
     found = writer.written
     writer.abandon()
     assert 2 < found < 10
+
+
+def test_an_outcome_ends_no_request_of_another_tenant_or_caller_with_the_same_id(log_bench: Any, make: Any) -> None:
+    """Whoever learns the id of a request under way cannot have it charged to somebody as if it had never ended."""
+    writer = log_bench.writer()
+    writer.open()
+    writer.write([make.intent("same", "acme"), make.intent("same", "globex")])
+    writer.write([make.outcome("same", tenant="globex", principal="ci"), make.outcome("same", tenant="acme", principal="other")])
+    writer.abandon()
+    (unknown,) = reopened(log_bench)
+    assert (unknown["tenant"], unknown["principal"]) == ("acme", "ci")
