@@ -222,6 +222,14 @@ class UsersSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
 
 
+class OpenWebUiSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Users whom Open WebUI names in headers. keys: ids of the API keys whose requests may, from trusted peers. user: which header names
+    the user."""
+
+    keys: Annotated[tuple[str, ...], Meta(min_length=1, max_length=256)]
+    user: Literal["email", "id"] = "email"
+
+
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may log in and how. plugins: settings of third-party authenticators, by name."""
 
@@ -233,6 +241,7 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     dpop: DpopSpec | None = None
     step_up: tuple[StepUpSpec, ...] = ()
     users: UsersSpec = UsersSpec()
+    open_webui: OpenWebUiSpec | None = None
     plugins: dict[str, Any] = {}
 
 

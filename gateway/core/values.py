@@ -205,10 +205,10 @@ class Principal:
         found.networks = networks
         return found
 
-    def acting(self, agent: str, session: str) -> Principal:
-        """The same caller, for whom this agent acts in this session."""
+    def acting(self, agent: str, session: str, user: str) -> Principal:
+        """The same caller, for whom this agent acts in this session; user: who it is, or for whom it asks."""
         made = self.entitled(self.models, self.groups, self.roles, self.bounds, self.networks)
-        made.agent, made.session = agent, session
+        made.agent, made.session, made.user = agent, session, user
         return made
 
     def __repr__(self) -> str:

@@ -99,7 +99,7 @@ async def metadata(x: Exchange) -> None:
         x.keep_alive = False  # the body is not read
     principal = await caller(x)
     if x.peer.trusted:
-        principal = x.plane.named.of(principal, x.headers)
+        principal = x.plane.named.of(principal, x.headers, snapshot.spec.identity.open_webui)
     x.principal = principal
     if x.plane.standing.active:
         x.plane.standing.admit(principal)

@@ -154,7 +154,7 @@ def _admitted(x: Exchange, principal: Principal) -> Principal:
     """The caller as a trusted peer names it. Raises PermissionDenied for one who is stopped."""
     plane = x.plane
     if x.peer.trusted:
-        principal = plane.named.of(principal, x.headers)
+        principal = plane.named.of(principal, x.headers, x.snapshot.spec.identity.open_webui)
     x.principal = principal
     if plane.standing.active:
         plane.standing.admit(principal)

@@ -105,7 +105,8 @@ class DataApplication:
     async def _identified(self, scope: Message, headers: Headers) -> Principal:
         """Whose credential these headers hold. A login that fails is recorded, as on the inference paths."""
         state = scope["state"]
-        return await identified(self._plane, headers, state["peer"], state["request_id"])
+        # A token counts elsewhere, too: it is for whom the credential itself names.
+        return await identified(self._plane, headers, state["peer"], state["request_id"], scope["raw_path"] != PATH)
 
     async def _proved(self, scope: Message) -> bytes:
         """With which key the sender has proved itself, where no token says that it must; b"" if it has not. A failure is recorded too."""

@@ -12,16 +12,16 @@ from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import outcome_of
 
 
-async def identified(plane: DataPlane, headers: Headers, peer: Peer, request_id: bytes) -> Principal:
-    """Whose credential these headers hold. A login that fails is recorded, as on the inference paths. Raises AuthenticationError and
-    whatever else the authenticators raise, PermissionDenied for somebody who is stopped."""
+async def identified(plane: DataPlane, headers: Headers, peer: Peer, request_id: bytes, users: bool = True) -> Principal:
+    """Whose credential these headers hold. users: a trusted peer may name the user. A login that fails is recorded, as on the
+    inference paths. Raises AuthenticationError and whatever else the authenticators raise, PermissionDenied for somebody who is stopped."""
     try:
         found = plane.current().identity.authenticate(headers, peer)
         principal = await found if isinstance(found, Awaitable) else found
         if principal is None:
             raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
         if peer.trusted:
-            principal = plane.named.of(principal, headers)
+            principal = plane.named.of(principal, headers, plane.current().spec.identity.open_webui if users else None)
         if plane.standing.active:
             plane.standing.admit(principal)
     except GatehouseError as error:

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.core.errors import RequestError
+from gateway.core.identity_specs import OpenWebUiSpec
 from gateway.core.types import Peer, Principal
 from gateway.pipeline import named
 from gateway.pipeline.named import NamedCallers
@@ -49,3 +50,24 @@ async def test_only_a_trusted_peer_is_believed(trusted: bool) -> None:
     world.call.answer()
     assert exchange.principal is not None and exchange.principal.agent == ("planner" if trusted else "")
     assert world.audit.intents[0].agent == ("planner" if trusted else "")
+
+
+WEBUI = OpenWebUiSpec(keys=("open-webui",))
+HEADERS = {b"x-openwebui-user-email": b"ann@example.org", b"x-openwebui-user-id": b"u-1", b"x-openwebui-chat-id": b"c-1"}
+
+
+def test_users_of_open_webui() -> None:
+    key, callers = Principal("open-webui", "acme", "api_key", ("*",)), NamedCallers()
+    found = callers.of(key, HEADERS, WEBUI)
+    assert (found.user, found.session, found.id, found.tenant) == ("ann@example.org", "c-1", "open-webui", "acme")
+    assert callers.of(key, HEADERS, WEBUI) is found and key.user == ""
+    assert callers.of(key, HEADERS, OpenWebUiSpec(keys=("open-webui",), user="id")).user == "u-1"
+    assert callers.of(key, {**HEADERS, b"x-gatehouse-session": b"s"}, WEBUI).session == "s"
+    other = Principal("other", "acme", "api_key", ("*",))
+    token = Principal("open-webui", "acme", "oidc", ("*",))
+    for principal, spec in ((key, None), (other, WEBUI), (token, WEBUI)):
+        assert callers.of(principal, HEADERS, spec) is principal, "neither configured, nor its key, nor a key"
+    owned = Principal("open-webui", "acme", "api_key", ("*",), user="bob")
+    assert callers.of(owned, HEADERS, WEBUI).user == "bob"
+    with pytest.raises(RequestError):
+        callers.of(key, {b"x-openwebui-user-email": b"ann@example.org, root@example.org"}, WEBUI)
