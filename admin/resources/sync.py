@@ -28,7 +28,7 @@ from admin.resources.prices import PRICES
 from admin.resources.tenants import TENANTS
 from admin.resources.users import USERS
 from gateway.core.durations import shown
-from gateway.core.errors import RequestError, StoreUnavailable
+from gateway.core.errors import AlreadyExists, NotFound, RequestError, StoreUnavailable, VersionMismatch
 from gateway.core.slices import Steps, in_slices
 from gateway.core.storage import KeyRecord, KeyWrite, Removal, Resource, Write
 
@@ -432,8 +432,12 @@ async def write(call: Call, doing: Sequence[Item]) -> None:
         else:
             assert version is not None
             removals.append(Removal(item.kind, item.name, version))
-    if doing:
+    if not doing:
+        return
+    try:
         await call.store.write_all(writes, removals=removals, keys=changed, actor=call.actor, dry_run=call.dry_run)
+    except (AlreadyExists, NotFound) as error:  # it was otherwise when it was read, moments before
+        raise VersionMismatch(f"{error.message} Somebody else has changed that since it was read; read it again.") from None
 
 
 def operations() -> list[Operation]:

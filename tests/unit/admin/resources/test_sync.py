@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from admin.resource import Collection
 from admin.resources.bindings import BINDINGS
-from admin.resources.sync import COLLECTIONS, KINDS, counts, decided
+from admin.resources.sync import COLLECTIONS, KINDS, counts, decided, write
 from admin.resources.tenants import TENANTS
 from admin.resources.users import USERS
 from gateway.config.additions import KINDS as CONFIGURED
+from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, VersionMismatch
 from gateway.core.storage import Resource
 
 
@@ -48,3 +51,15 @@ def test_a_user_whom_only_a_login_has_made_is_not_decided(body: dict[str, Any], 
 def test_every_kind_that_is_configured_in_the_store_is_in_a_dump() -> None:
     assert set(KINDS) == {*CONFIGURED, "tenants", "groups", "users", "keys"}
     assert [one.kind for one in COLLECTIONS] == list(KINDS[:-1])
+
+
+@pytest.mark.parametrize("error", [NotFound("There is no 'x' among the tenants."), AlreadyExists("There is a tenant 'x' already.")])
+async def test_what_was_otherwise_when_it_was_read_is_said_to_be_somebody_elses_change(error: GatehouseError) -> None:
+    async def write_all(*given: Any, **more: Any) -> None:
+        raise error
+
+    call: Any = SimpleNamespace(store=SimpleNamespace(write_all=write_all), actor="ann", dry_run=False)
+    before = Resource("tenants", "x", "", 3, {}, 0.0, 0.0, "")
+    gone: Any = SimpleNamespace(kind="tenants", name="x", before=before, key=None, kept=None, collection=None)
+    with pytest.raises(VersionMismatch, match=re.escape(error.message)):
+        await write(call, [gone])
