@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from engines.command.options import CommandOptions
-from engines.llamacpp.options import LlamaOptions
+from engines.llamacpp.options import LlamaOptions, StepSize, step_size
 from engines.onnx.options import OnnxOptions
 from gateway.core.plugins import Row, Table
 from gateway.core.specs import EngineSpec
@@ -30,9 +30,11 @@ Ask = tuple[str, str, dict[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Memory planned layer by layer. reader: `python -m READER FILE` prints `engines.host.placement.Metadata` as one JSON line."""
+    """Memory planned layer by layer. reader: `python -m READER FILE` prints `engines.host.placement.Metadata` as one JSON line.
+    step: what a step of an engine with these options, slots and architecture takes."""
 
     reader: str
+    step: Callable[[Mapping[str, Any], int, str], StepSize]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ RUNTIMES: Final = Table(
             module="engines.llamacpp",
             inspect="engines.llamacpp.inspect:facts",
             suffixes=(".gguf",),
-            memory=Layers("engines.llamacpp.gguf"),
+            memory=Layers("engines.llamacpp.gguf", step_size),
             warmup=ask_completion,
         ),
         RuntimeRow(

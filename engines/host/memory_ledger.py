@@ -14,7 +14,7 @@ from typing import Any
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, host_free
 from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache
-from engines.runtimes import RUNTIMES, Declared, FileSizes, RuntimeRow
+from engines.runtimes import RUNTIMES, Declared, FileSizes, Layers, RuntimeRow
 from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
 
@@ -64,9 +64,9 @@ class MemoryLedger:
         before = dict(self._promised)  # an engine that becomes ready while the devices are asked would otherwise be counted nowhere
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
-        made = _plan(metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
+        made = _plan(memory, metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
         if beside is not None and beside.device == device and free is not None:
-            alone = _plan(metadata, spec, device, _left(_plus(free, beside), _units(device), promised), _less(main, HOST, promised))
+            alone = _plan(memory, metadata, spec, device, _left(_plus(free, beside), _units(device), promised), _less(main, HOST, promised))
             if made.gpu_layers < alone.gpu_layers:
                 raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
         self._promised[key] = _promise(made)
@@ -114,18 +114,24 @@ def _size(model: Path, row: RuntimeRow) -> int:
     return sum(file.stat().st_size for file in files if not str(file).startswith(tuple(others)))
 
 
-def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:
-    options = spec.options
-    context, slots, batch = spec.context, spec.start_slots, options.get("batch")
-    micro_batch = min(512, batch) if isinstance(batch, int) else 512
+def _plan(memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:
+    options, context, slots = spec.options, spec.context, spec.start_slots
+    micro_batch, outputs, lines, may_split = memory.step(options, slots, metadata.architecture)
     metadata = with_cache(metadata, options.get("cache_type_k"), options.get("cache_type_v"))
     embeds = options.get("embeddings")
     if metadata.pooling > 0 if embeds is None else embeds:  # its memory holds one micro-batch, whatever the slots (llamacpp.app)
-        context = micro_batch = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)
+        context = micro_batch = outputs = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)
         slots = 1
+    flash = options.get("flash_attention") != "off"
+    layers, partial = None, False
     if device == "cpu":
-        return plan(metadata, device, main, context, slots, micro_batch=micro_batch)
-    return plan(metadata, device, free, context, slots, host_free=main, micro_batch=micro_batch, layers=_chosen(options, metadata))
+        free, main = (None if main is None else [main]), None
+    else:
+        layers, partial = _chosen(options, metadata), may_split
+    return plan(
+        metadata, device, free, context, slots, host_free=main, micro_batch=micro_batch, outputs=outputs, lines=lines, flash=flash,
+        partial=partial, layers=layers,
+    )  # fmt: skip
 
 
 def _chosen(options: dict[str, Any], metadata: Metadata) -> int | None:
@@ -146,14 +152,12 @@ def _promise(made: Plan) -> dict[str, int]:
     if made.device == "cpu":
         return {HOST: max(0, made.host_bytes - made.weights_bytes)}
     units = _units(made.device)
-    shares = made.split or (1 / len(units),) * len(units)
-    return {unit: int(made.device_bytes * share) for unit, share in zip(units, shares, strict=True)}
+    return dict(zip(units, made.on_each(len(units)), strict=True))
 
 
 def _plus(free: list[int], beside: Plan) -> list[int]:
     """The free memory of each device without the process of this plan."""
-    shares = beside.split or (1 / len(free),) * len(free)
-    return [amount + int(beside.device_bytes * share) for amount, share in zip(free, shares, strict=True)]
+    return [amount + held for amount, held in zip(free, beside.on_each(len(free)), strict=True)]
 
 
 def _left(free: list[int] | None, units: list[str], promised: list[dict[str, int]]) -> list[int] | None:

@@ -25,6 +25,9 @@ MARGIN = 0.05
 DEVICE_OVERHEAD = 256 * 1024 * 1024
 """A GPU context and its libraries' workspaces."""
 INSPECT_SECONDS = 20.0
+_PIPELINES = 4
+_HALVINGS = 20
+"""Steps in which `spread` looks for the most even distribution: to a millionth of a device."""
 CACHE_SHARES: Final[dict[str, float]] = {"f16": 1.0, "q8_0": 34 / 64, "q4_0": 18 / 64}
 """The KV memory with values of these types against 16 bits a value (llama.cpp: blocks of 32 values and a scale)."""
 
@@ -48,6 +51,9 @@ class Metadata(msgspec.Struct, frozen=True):
     """Bytes of keys and values of one token at 16 bits, for each layer."""
     pooling: int = 0
     """llama.cpp's pooling type; models other than 0 make embeddings."""
+    feed_forward: int = 0
+    """The feed-forward's width, of all experts that a token uses together; 0 if the file does not say."""
+    heads: int = 0
 
 
 class InvalidModel(Exception):
@@ -71,45 +77,102 @@ async def inspect(reader: str, path: str) -> Metadata:
 
 
 class InsufficientMemory(Exception):
-    """The model does not fit. `needed` and `free` are bytes."""
+    """The model does not fit. `needed` and `free` are bytes of all devices together; `hint` says what else could be done."""
 
-    def __init__(self, device: str, needed: int, free: int) -> None:
-        super().__init__(f"{device}: {_mib(needed)} MiB needed, {_mib(free)} MiB free")
+    def __init__(self, device: str, needed: int, free: int, hint: str = "") -> None:
+        super().__init__(f"{device}: {_mib(needed)} MiB needed, {_mib(free)} MiB free{hint and '; '}{hint}")
         self.device = device
         self.needed = needed
         self.free = free
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Bytes that `layers` layers take on the device, and bytes that stay in main memory."""
+class Work:
+    """What an engine asks of llama.cpp at once. cells: tokens that the KV memory holds. micro_batch: tokens of a step. outputs: rows of
+    logits that a step may ask for. sequences: lines of the KV memory. flash: flash attention. copies: of a step's inputs, 4 where several
+    devices work on steps in turn (llama.cpp's pipelines)."""
 
-    layers: int
-    device: int
+    cells: int
+    micro_batch: int
+    outputs: int
+    sequences: int
+    flash: bool = True
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes by where they go. layers: of each one that is offloaded, in order, the output last if it is among them. fixed: on every device
+    that has a layer. host: in main memory."""
+
+    layers: tuple[int, ...]
+    fixed: int
     host: int
 
+    @property
+    def device(self) -> int:
+        """Bytes on one device that holds all of them."""
+        return sum(self.layers) + self.fixed if self.layers else 0
 
-def need(metadata: Metadata, layers: int, *, cells: int, micro_batch: int, sequences: int) -> Need:
+
+def activations(metadata: Metadata, work: Work) -> int:
+    """Bytes of a step's intermediate results, as llama.cpp reserves them for the largest micro-batch.
+
+    Measured over its compute buffers: the larger of four rows of the feed-forward's width and eight of the model's in 32 bits a token, and
+    the attention mask, 16 bits a token and cell. Without flash attention the mask has 32 bits, and every head has its scores beside it.
+    """
+    wide = max(8 * metadata.width, 4 * (metadata.feed_forward or 2 * metadata.width))
+    mask, scores = (2, 0) if work.flash else (4, 4 * max(metadata.heads, 1))
+    return work.micro_batch * (4 * wide + work.cells * (mask * work.copies + scores))
+
+
+def need(metadata: Metadata, layers: int, work: Work) -> Need:
     """Memory with the last `layers` layers on the device; one more than all of them puts the output there too (llama.cpp's count).
 
-    `cells` is the number of tokens the KV memory holds. llama.cpp offloads from the last layer backwards and keeps the
-    input embedding in main memory. Activations: about eight rows of the model's width in 32 bits for each token of a
-    micro-batch, and the logits of each sequence.
+    llama.cpp offloads from the last layer backwards and keeps the input embedding in main memory. The logits are computed where the output
+    is, `outputs` rows of the vocabulary's size in 32 bits, and copied to main memory, a row for each sequence.
     """
-    total = metadata.layers
+    total, row = metadata.layers, 4 * metadata.vocabulary
     output = layers > total
     layers = min(layers, total)
-    per_layer = [size + cells * kv for size, kv in zip(metadata.layer_sizes, metadata.kv_per_token, strict=True)]
-    buffer = 4 * (micro_batch * metadata.width * 8 + max(sequences, 1) * metadata.vocabulary)
-    device = sum(per_layer[total - layers :])
-    host = sum(per_layer[: total - layers]) + metadata.input_size + buffer
+    each = [size + work.cells * kv for size, kv in zip(metadata.layer_sizes, metadata.kv_per_token, strict=True)]
+    logits = min(work.outputs, work.micro_batch) * row
+    buffer = activations(metadata, work)
+    host = sum(each[: total - layers]) + metadata.input_size + buffer + max(work.sequences, 1) * row
+    offloaded = each[total - layers :]
     if output:
-        device += metadata.output_size or metadata.input_size  # tied weights are copied
+        offloaded.append((metadata.output_size or metadata.input_size) + logits)  # tied weights are copied
     else:
-        host += metadata.output_size
-    if layers or output:
-        device += buffer + DEVICE_OVERHEAD
-    return Need(layers + output, device, host)
+        host += metadata.output_size + logits
+    return Need(tuple(offloaded), buffer + DEVICE_OVERHEAD, host)
+
+
+def spread(need: Need, usable: Sequence[int]) -> tuple[int, ...] | None:
+    """How many of the layers each device gets, in order, all of them as full as the others if that can be; None if they do not fit.
+
+    llama.cpp gives the devices consecutive layers, the first device the first of them.
+    """
+
+    def fill(share: float) -> tuple[int, ...] | None:
+        counts, at = [], 0
+        for room in usable:
+            left, start = room * share - need.fixed, at
+            while at < len(need.layers) and need.layers[at] <= left:
+                left -= need.layers[at]
+                at += 1
+            counts.append(at - start)
+        return tuple(counts) if at == len(need.layers) else None
+
+    best = fill(1.0)
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS if best is not None and len(usable) > 1 else 0):
+        middle = (low + high) / 2
+        found = fill(middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return best
 
 
 def with_cache(metadata: Metadata, *kinds: object) -> Metadata:
@@ -124,10 +187,10 @@ def with_cache(metadata: Metadata, *kinds: object) -> Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement. `gpu_layers` of `layers` (the output counts as one more) run on the device; `split` is each device's share.
+    """A placement. `gpu_layers` of `layers` (the output counts as one more) run on the device; `split` are the layers of each of several.
 
-    `device_bytes` and `host_bytes` are what is needed there in all; `weights_bytes` and `kv_bytes` of them are the file's tensors
-    and the KV memory of `slots` times `context` tokens.
+    `device_bytes` and `host_bytes` are what is needed there in all, `each` what each device gets of the former; `weights_bytes` and
+    `kv_bytes` of them are the file's tensors and the KV memory of `slots` times `context` tokens.
     """
 
     device: str
@@ -140,6 +203,11 @@ class Plan:
     weights_bytes: int
     kv_bytes: int
     split: tuple[float, ...] = ()
+    each: tuple[int, ...] = ()
+
+    def on_each(self, count: int) -> tuple[int, ...]:
+        """Bytes on each of `count` devices; what is not known for each is taken to be even."""
+        return self.each if len(self.each) == count else (self.device_bytes // max(count, 1),) * count
 
     def options(self) -> dict[str, Any]:
         """The `options` that tell the sidecar about the plan."""
@@ -155,53 +223,80 @@ class Plan:
         return {
             "device": self.device, "gpu_layers": self.gpu_layers, "layers": self.layers, "context": self.context,
             "weights_bytes": self.weights_bytes, "kv_bytes": self.kv_bytes, "device_bytes": self.device_bytes,
-            "host_bytes": self.host_bytes, "split": list(self.split),
+            "host_bytes": self.host_bytes, "split": list(self.split), "each_device_bytes": list(self.each),
         }  # fmt: skip
 
 
 def plan(
     metadata: Metadata, device: str, free_bytes: int | Sequence[int] | None, context: int, slots: int, *, host_free: int | None = None,
-    micro_batch: int = 512, partial: bool = True, layers: int | None = None,
+    micro_batch: int = 512, outputs: int | None = None, lines: int | None = None, flash: bool = True, partial: bool = False,
+    layers: int | None = None,
 ) -> Plan:  # fmt: skip
     """Plans the placement of a model.
 
     metadata: from `inspect`. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the device, one number for each GPU
     (for `cpu`: of the machine); None if unknown, and then unchecked. context: tokens of one slot. slots: sequences at once. host_free:
-    free main memory, if it is to be checked beside a GPU's. partial: whether layers may stay in main memory if not all fit; otherwise
-    a GPU must hold the whole model. layers: offload exactly this many, fit or not (an operator's decision).
+    free main memory, if it is to be checked beside a GPU's. micro_batch, outputs (default: as many), lines (default: the slots), flash: see
+    `Work`. partial: whether layers may stay in main memory if not all fit; otherwise the GPUs must hold the whole model. layers: offload
+    exactly this many, fit or not (an operator's decision).
 
-    Offloads as many layers as fit, the last first, as llama.cpp does. Raises InsufficientMemory.
+    Offloads as many layers as fit, the last first, as llama.cpp does, and of several GPUs gives each what fits there. Raises
+    InsufficientMemory.
     """
     size = min(context, metadata.context)
     frees = [] if free_bytes is None else [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
-    cells = size * slots
-
-    def sized(layers: int) -> tuple[int, int]:
-        wanted = need(metadata, layers, cells=cells, micro_batch=micro_batch, sequences=slots)
-        return wanted.device, wanted.host
-
+    work = Work(
+        size * slots,
+        micro_batch,
+        micro_batch if outputs is None else outputs,
+        max(lines or slots, 1),
+        flash,
+        _PIPELINES if len(frees) > 1 else 1,
+    )
     everything = metadata.layers + 1
+    split: tuple[int, ...] = ()
     if device == "cpu":
         host_free, layers = min(frees, default=None), 0
     elif layers is not None or not frees:
         layers = everything if layers is None else min(layers, everything)
     else:
-        usable = sum(int(free * (1 - MARGIN)) for free in frees)
-        layers = everything
-        while layers > 0 and sized(layers)[0] + (len(frees) - 1) * _extra(metadata, micro_batch, slots) > usable:
-            layers -= 1
-        if layers == 0 or (layers < everything and not partial):
-            raise InsufficientMemory(device, sized(everything if not partial else 1)[0], sum(frees))
-    on_device, host = sized(layers)
+        layers, split = _fitting(metadata, device, frees, work, partial)
+    wanted = need(metadata, layers, work)
     if host_free is not None:
-        _fits("cpu" if device == "cpu" else "main memory", host, host_free)
-    split = tuple(round(free / max(sum(frees), 1), 4) for free in frees) if device != "cpu" and len(frees) > 1 else ()
-    return Plan(device, layers, everything, size, slots, on_device, host, metadata.weights, cells * sum(metadata.kv_per_token), split)
+        _fits("cpu" if device == "cpu" else "main memory", wanted.host, host_free)
+    each = _each(wanted, split)
+    return Plan(
+        device, layers, everything, size, slots, sum(each) if each else wanted.device, wanted.host, metadata.weights,
+        work.cells * sum(metadata.kv_per_token), split if len(split) > 1 else (), each,
+    )  # fmt: skip
 
 
-def _extra(metadata: Metadata, micro_batch: int, slots: int) -> int:
-    """What every further GPU costs beyond its share: its own buffers."""
-    return need(metadata, 1, cells=0, micro_batch=micro_batch, sequences=slots).device - metadata.layer_sizes[-1]
+def _fitting(metadata: Metadata, device: str, frees: list[int], work: Work, partial: bool) -> tuple[int, tuple[int, ...]]:
+    """(how many layers fit on the devices, how many of them on each). Raises InsufficientMemory."""
+    usable = [int(free * (1 - MARGIN)) for free in frees]
+    everything = metadata.layers + 1
+    for layers in range(everything, 0, -1):
+        split = spread(need(metadata, layers, work), usable)
+        if split is None:
+            continue
+        if layers == everything or partial:
+            return layers, split
+        hint = f"{layers} of {everything} layers would fit: with 'allow_partial: true' in its options the others stay in main memory"
+        break
+    else:
+        hint = "" if len(frees) == 1 else "no layer fits on any of them"
+    whole = need(metadata, 1 if partial else everything, work)
+    needed = whole.device + (0 if partial else (len(frees) - 1) * whole.fixed)
+    raise InsufficientMemory(device, needed, sum(frees), hint)
+
+
+def _each(need: Need, split: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes of each device with so many of the layers."""
+    found, at = [], 0
+    for count in split:
+        found.append(sum(need.layers[at : at + count]) + (need.fixed if count else 0))
+        at += count
+    return tuple(found)
 
 
 def _fits(device: str, needed: int, free: int) -> None:

@@ -23,16 +23,12 @@ from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
-from engines.llamacpp.options import CACHE_BYTES, Defaults, LlamaOptions
+from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, most_outputs, sequences
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
 from gateway.core.specs import SidecarSpec
-
-MAX_SEQUENCES = 256
-"""llama.cpp's limit on sequences of one context."""
-
 
 _FLASH = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
@@ -134,22 +130,22 @@ class LlamaRuntime:
         size = self._context_size(model)
         converser = _converser(model, options)
         self._pinned = [tokens for text in options.pinned if (tokens := converser.beginning(text)[:size])]
-        cached = spec.slots if options.cached_lines is None else options.cached_lines
         most = MAX_SEQUENCES - len(self._pinned)
         if spec.slots > most:
             raise LoadError("load_failed", f"slots: {spec.slots} are wanted, llama.cpp runs at most {most} beside the pinned prompts")
-        lines = min(MAX_SEQUENCES, spec.slots + len(self._pinned) + cached)
+        lines = sequences(spec.slots, options.cached_lines, len(self._pinned))
+        drafts = options.speculation.tokens if options.speculation is not None else 0
+        outputs = most_outputs(options.batch, spec.slots, lines, drafts)
         threads = spec.threads or thread_count(model.size)
         cells = size * spec.slots + sum(map(len, self._pinned))
         self._context = Context(
-            model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch), threads=threads,
-            threads_batch=threads, flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v),
+            model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(MICRO_BATCH, options.batch), threads=threads,
+            threads_batch=threads, outputs=outputs,
+            flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v),
         )  # fmt: skip
         batcher = Batcher(
-            model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines,
-            costs=StepCosts(options.stall, options.least_chunk),
-            drafts=options.speculation.tokens if options.speculation is not None else 0,
-            adapters=self._load_adapters(model, log),
+            model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, outputs=outputs,
+            costs=StepCosts(options.stall, options.least_chunk), drafts=drafts, adapters=self._load_adapters(model, log),
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()

@@ -34,6 +34,8 @@ MAX_FAULTS = 3
 """Consecutive failed steps after which the engine reports itself as failed, and its supervisor restarts it."""
 STUCK_SECONDS = 30.0
 """If a grammar takes this long to choose a token it never will. The engine then reports itself as failed: nothing can stop the search."""
+PIN_PRIORITY = -(2**31)
+"""Pinned prompts are read before all others."""
 WARM_UP = 16
 """Tokens of the largest warm-up step, few enough for every batch size."""
 
@@ -43,8 +45,9 @@ class Batcher:
 
     def __init__(
         self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0,
-        adapters: Mapping[str, LoraAdapter] | None = None,
+        adapters: Mapping[str, LoraAdapter] | None = None, outputs: int | None = None,
     ) -> None:  # fmt: skip
+        """outputs: the most logits that a step may ask for; default: as many as its tokens."""
         self._model = model
         self._context = context
         self.slots = slots
@@ -58,6 +61,7 @@ class Batcher:
         self._prices = Prices() if drafts else None
         self.failed: str | None = None
         self._batch = Batch(batch)
+        self._outputs = batch if outputs is None else outputs
         self._lines = Lines(lines, context.cells, partial=model.partial_memory)
         self._inbox: deque[tuple[Literal["add", "cancel", "wake", "close"], SequenceJob | None]] = deque()
         self._bell = threading.Event()
@@ -120,6 +124,9 @@ class Batcher:
             for job in jobs:
                 job.sampler.close()
             raise
+        self._enqueue(jobs)
+
+    def _enqueue(self, jobs: Sequence[SequenceJob]) -> None:
         self._outstanding += len(jobs)
         for job in jobs:
             self._arrivals += 1
@@ -130,15 +137,23 @@ class Batcher:
     async def pin(self, prompts: Sequence[list[int]]) -> None:
         """Read these beginnings of prompts (system prompts) and keep their KV for good. Runs on the loop, before anything else."""
         for tokens in prompts:
-            mailbox = Mailbox()
-            sampler = Sampler(self._model, SamplingParams(), tokens)
-            reading = SequenceJob(
-                priority=0, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=0, mailbox=mailbox, pin=True
-            )  # fmt: skip
-            self.submit([reading])
-            for _job, event in await mailbox.get():
+            reading = self._reading(tokens)
+            self._enqueue([reading])
+            for _job, event in await reading.mailbox.get():
                 if event.error is not None:
                     raise event.error
+
+    def _reading(self, tokens: list[int]) -> SequenceJob:
+        """The job that reads a pinned prompt, before any other that waits."""
+        sampler = Sampler(self._model, SamplingParams(), tokens)
+        return SequenceJob(
+            priority=PIN_PRIORITY, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=0, mailbox=Mailbox(), pin=True
+        )  # fmt: skip
+
+    def _pin_again(self, prompts: Sequence[list[int]]) -> None:
+        """The memory was cleared: read the pinned prompts anew. Nobody waits for it. Runs on the loop."""
+        if not self._closed:
+            self._enqueue([self._reading(tokens) for tokens in prompts])
 
     def cancel(self, job: SequenceJob) -> None:
         """Stop a job; its slot is free at the next step, and no more events come. Runs on the loop; harmless if the job has ended."""
@@ -186,6 +201,7 @@ class Batcher:
         self._admit()
         running = self._running if self._turns is None else self._turn_of(self._turns)
         plan = share(running, self._batch.capacity, self._allowance(running))
+        self._bound_outputs(plan)
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
             self._step(plan)
@@ -193,6 +209,19 @@ class Batcher:
         elif not self._closed:
             self._flush()
             self._bell.wait(self._until_deadline())
+
+    def _bound_outputs(self, plan: Plan[SequenceJob]) -> None:
+        """Leaves out of the step what would ask for more logits than llama.cpp has room for: prompts of which each token is scored take
+        turns, the oldest first."""
+        scored = [job for job, _count in plan.prefill if job.prompt_logprobs]
+        if not scored:
+            return
+        counts = {id(job): count for job, count in plan.prefill}
+        left = self._outputs - len(plan.decode) - (len(plan.prefill) - len(scored))
+        for job in sorted(scored, key=lambda job: job.arrival):
+            counts[id(job)] = min(counts[id(job)], left)
+            left -= counts[id(job)]
+        plan.prefill = [(job, counts[id(job)]) for job, _count in plan.prefill if counts[id(job)] > 0]
 
     def _allowance(self, running: Sequence[SequenceJob]) -> Allowance:
         """What prompts may take of the next step."""
@@ -300,7 +329,7 @@ class Batcher:
             offers.append(job.guesser.chances(most) if job.guesser is not None else [])
         if self._prices is None or not any(offers):
             return 0
-        room = self._batch.capacity - len(plan.decode)
+        room = min(self._batch.capacity, self._outputs) - len(plan.decode)
         counts = choose(self._prices, len(plan.decode), offers, room)
         for job, count in zip(plan.decode, counts, strict=True):
             job.drafts = job.guesser.guess(count) if job.guesser is not None and count else []
@@ -405,10 +434,11 @@ class Batcher:
             self._outbox.append((job, event))
 
     def _fault(self, exc: Exception) -> None:
-        """End every running job with an error after a failed step, and start over with an empty memory."""
+        """End every running job with an error after a failed step, and start over with an empty memory; pinned prompts are read again."""
         traceback.print_exception(exc, file=sys.stderr)
         self.stats.faults += 1
         self._faults += 1
+        lost = self._lines.pinned() + [job.tokens for job in self._running if job.pin]
         for job in list(self._running):
             error = ApiError(500, "the engine failed in this step", kind="engine_error", code="engine_failed")
             job.line = None  # the memory is cleared below: nothing to keep
@@ -417,6 +447,8 @@ class Batcher:
         self._context.clear()
         self._lines.forget()
         self._flush()
+        if lost:
+            self._call(self._pin_again, lost)
         if self._faults >= MAX_FAULTS:
             self.failed = f"{type(exc).__name__}: {exc}"
 

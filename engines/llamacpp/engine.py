@@ -16,15 +16,13 @@ from engines.llamacpp.gbnf import Refusals
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.jobs import Mailbox, SequenceJob
 from engines.llamacpp.native import Context, Model
-from engines.llamacpp.options import Defaults, Speculation
+from engines.llamacpp.options import SCORED_CHUNK, Defaults, Speculation
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams
 from engines.llamacpp.speculation import Guesser
 from engines.sidecar.shell import ApiError, Request
 
 T = TypeVar("T")
 
-SCORED_CHUNK = 32
-"""Most prompt tokens of a step if each one's logits (the whole vocabulary) are wanted."""
 BYTES_A_THREAD = 16 * 1024 * 1024
 """Bytes of weights per thread: with less, a further thread costs more in barriers than it gains."""
 

@@ -39,6 +39,7 @@ MAX_NAME = 63
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 20
 MAX_PARTS = 1024
+_WIDEST = 1 << 24
 KEPT_ARRAY = 4096
 """Longer arrays (a vocabulary) are checked, but only their type and length are kept."""
 
@@ -356,6 +357,9 @@ class Metadata:
     """Bytes of keys and values of one token at 16 bits, for each layer."""
     pooling: int
     """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token; models other than 0 make embeddings."""
+    feed_forward: int
+    """The feed-forward's width, of all experts that a token uses together; 0 if the file does not say."""
+    heads: int
     sampling: dict[str, float]
     """What the file recommends (`general.sampling.*`), under the names of `options.Defaults`."""
 
@@ -368,7 +372,8 @@ def describe(file: Gguf) -> Metadata:
         raise GgufError("general.architecture is missing")
     number = _numbers(pairs, architecture)
     layers, width = number("block_count", 1, 1024), number("embedding_length", 1, 1 << 20)
-    context = number("context_length", 1, 1 << 31)
+    context, experts = number("context_length", 1, 1 << 31), number("expert_used_count", 0, 65_536, 0)
+    wide = _largest(pairs, architecture, number, "feed_forward_length")
     tokens = _vocabulary(pairs)
     sizes = [0] * layers
     input_size = output_size = 0
@@ -391,8 +396,18 @@ def describe(file: Gguf) -> Metadata:
         has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
         layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
         kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=_pooling(architecture, number),
+        feed_forward=max(wide, experts * number("expert_feed_forward_length", 0, _WIDEST, wide)),
+        heads=_largest(pairs, architecture, number, "attention.head_count"),
         sampling={ours: pairs[f"general.sampling.{theirs}"] for theirs, ours in _SAMPLING.items() if _plain(pairs, theirs)},
     )  # fmt: skip
+
+
+def _largest(pairs: dict[str, Any], architecture: str, number: Callable[..., int], key: str) -> int:
+    """A number that may differ from layer to layer: the largest; 0 if the file does not say."""
+    value = pairs.get(f"{architecture}.{key}")
+    if not isinstance(value, Array):
+        return number(key, 0, _WIDEST, 0)
+    return max((one for one in value.values or () if isinstance(one, int) and 0 <= one <= _WIDEST), default=0)
 
 
 def _pooling(architecture: str, number: Callable[..., int]) -> int:

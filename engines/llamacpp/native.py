@@ -217,14 +217,16 @@ class Context:
 
     def __init__(
         self, model: Model, log: NativeLog, *, cells: int, sequences: int, batch: int, micro_batch: int, threads: int, threads_batch: int,
-        embeddings: bool = False, pooling: int = -1, unified: bool = True, flash: int = -1,
+        outputs: int = 0, embeddings: bool = False, pooling: int = -1, unified: bool = True, flash: int = -1,
         cache_types: tuple[str, str] = ("f16", "f16"),
     ) -> None:  # fmt: skip
+        """outputs: the most logits that a batch asks for; more end the process. 0: as many as the batch has tokens."""
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = cells
         params.n_batch = batch
         params.n_ubatch = micro_batch
         params.n_seq_max = sequences
+        params.n_outputs_max = max(outputs, sequences) if outputs else 0
         params.n_threads = threads
         params.n_threads_batch = threads_batch
         params.kv_unified = unified

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -12,6 +13,15 @@ from gateway.core.specs import Seconds, Spec
 
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+
+MAX_SEQUENCES: Final = 256
+"""llama.cpp's limit on sequences of one context."""
+MICRO_BATCH: Final = 512
+"""Most tokens that llama.cpp computes at once: the size of its buffers."""
+SCORED_CHUNK: Final = 32
+"""Most prompt tokens of a step if each one's logits (the whole vocabulary) are wanted."""
+_ENCODER_DECODERS: Final = frozenset({"t5", "t5encoder"})
+"""Architectures for which llama.cpp reserves logits of every token of a batch, whatever it is told."""
 
 Format = Literal[
     "harmony", "gemma", "kimi", "deepseek", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4", "minimax", "command_r", "qwen_coder",
@@ -67,6 +77,8 @@ class LlamaOptions(ShellOptions, frozen=True):
     """Layers on the device, as placement computed them; default: all."""
     tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] = ()
     """Each device's share of the layers, if there are several."""
+    allow_partial: bool = False
+    """Whether placement may leave layers in main memory if the device cannot hold them all."""
     mmap: bool = True
     mlock: bool = False
     flash_attention: Literal["auto", "on", "off"] = "auto"
@@ -93,3 +105,36 @@ class LlamaOptions(ShellOptions, frozen=True):
     """Guess tokens and check several in a step; default: never."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""
+
+
+def sequences(slots: int, cached: int | None, pinned: int) -> int:
+    """Lines of the KV memory: one for each slot and pinned prompt, and those that are kept (None: as many as slots)."""
+    return min(MAX_SEQUENCES, slots + pinned + (slots if cached is None else cached))
+
+
+def most_outputs(batch: int, slots: int, lines: int, drafts: int = 0) -> int:
+    """Rows of logits that one step may ask for: each slot's, with those of as many guesses (`drafts`), or with a chunk of a scored prompt.
+    llama.cpp wants room for each line."""
+    return max(lines, min(batch, slots + max(slots * drafts, SCORED_CHUNK)))
+
+
+class StepSize(NamedTuple):
+    """What llama.cpp reserves buffers for. micro_batch: tokens of a step. outputs: rows of logits. lines: of the KV memory. partial: layers
+    may stay in main memory."""
+
+    micro_batch: int
+    outputs: int
+    lines: int
+    partial: bool
+
+
+def step_size(options: Mapping[str, Any], slots: int, architecture: str) -> StepSize:
+    """What an engine with these options (not checked yet) reserves, before it is started."""
+    default, guesses = LlamaOptions(), options.get("speculation")
+    batch, cached, pinned = options.get("batch"), options.get("cached_lines"), options.get("pinned") or ()
+    batch = batch if isinstance(batch, int) else default.batch
+    lines = sequences(slots, cached if isinstance(cached, int) else None, len(pinned))
+    drafts = guesses.get("tokens", Speculation().tokens) if isinstance(guesses, dict) else 0
+    micro_batch = min(MICRO_BATCH, batch)
+    outputs = micro_batch if architecture in _ENCODER_DECODERS else most_outputs(batch, slots, lines, drafts)
+    return StepSize(micro_batch, outputs, lines, options.get("allow_partial", default.allow_partial) is True)

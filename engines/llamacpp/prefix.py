@@ -106,6 +106,10 @@ class Lines:
         """Keep a line's content for ever (a system prompt named in the settings)."""
         line.busy, line.pinned = False, True
 
+    def pinned(self) -> list[list[int]]:
+        """The tokens of each pinned line."""
+        return [line.tokens.tolist() for line in self._lines if line.pinned]
+
     def room(self, need: int) -> list[Line]:
         """Forget the least recently used lines until `need` cells are free; returns them for the caller to clear."""
         free = self.cells - self.used()

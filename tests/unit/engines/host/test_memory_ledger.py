@@ -26,7 +26,10 @@ class TestPromises:
 
     @staticmethod
     def spec(name: str = "e", **settings: Any) -> EngineSpec:
-        return EngineSpec(**{"name": name, "runtime": "llama.cpp", "model": "m", "context": 512, "slots": 2, **settings})
+        options = {"allow_partial": True, **settings.pop("options", {})} if settings.get("runtime", "llama.cpp") == "llama.cpp" else {}
+        return EngineSpec(
+            **{"name": name, "runtime": "llama.cpp", "model": "m", "context": 512, "slots": 2, "options": options, **settings}
+        )
 
     async def test_until_it_is_released(self) -> None:
         ledger = self.ledger(lambda device: [2100 * MIB])
@@ -38,6 +41,30 @@ class TestPromises:
         again = await ledger.reserve("d", self.spec(), "cuda:0")
         layers = [made.gpu_layers if made else None for made in (whole, part, other, again)]
         assert layers[0] == layers[2] == layers[3] == 11 and layers[1] is not None and layers[1] < 11
+
+    async def test_layers_stay_in_main_memory_only_where_the_engine_allows_it(self) -> None:
+        ledger = self.ledger(lambda device: [800 * MIB])
+        with pytest.raises(InsufficientMemory, match="allow_partial: true"):
+            await ledger.reserve("a", self.spec(options={"allow_partial": False}), "cuda:0")
+        made = await ledger.reserve("a", self.spec(), "cuda:0")
+        assert made is not None and 0 < made.gpu_layers < 11
+
+    async def test_each_device_is_promised_its_own_part(self) -> None:
+        ledger = self.ledger(lambda device: [1000 * MIB, 3000 * MIB] if device == "cuda:0,1" else [2000 * MIB])
+        both = await ledger.reserve("a", self.spec(), "cuda:0,1")
+        assert both is not None and len(both.each) == 2
+        with pytest.raises(InsufficientMemory) as caught:
+            await ledger.reserve("b", self.spec(options={"allow_partial": False}), "cuda:1")
+        assert caught.value.free == 2000 * MIB - both.each[1]
+
+    async def test_the_logits_are_planned_as_the_sidecar_reserves_them(self) -> None:
+        ledger = self.ledger(lambda device: None)
+        small = await ledger.reserve("a", self.spec(), "cpu")
+        more = await ledger.reserve("a", self.spec(options={"cached_lines": 62}), "cpu")
+        assert small is not None and more is not None
+        assert more.host_bytes - small.host_bytes == (64 - 34 + 64 - 4) * MODEL.vocabulary * 4, "rows of a step, and one for each line"
+        guesses = await ledger.reserve("a", self.spec(options={"speculation": {"tokens": 64}}), "cpu")
+        assert guesses is not None and guesses.host_bytes - small.host_bytes == (2 * 65 - 34) * MODEL.vocabulary * 4
 
     async def test_a_second_plan_of_the_same_engine_replaces_the_first(self) -> None:
         ledger = self.ledger(lambda device: [2100 * MIB])

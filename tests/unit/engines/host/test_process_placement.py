@@ -92,9 +92,9 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 async def test_the_sidecar_is_told_the_plan_and_operators_see_it(machine: Machine) -> None:
     machine.gpus = [800 * MIB]
-    await machine.supervisor.apply((machine.spec("ready"),), wait=True)
+    await machine.supervisor.apply((machine.spec("ready", allow_partial=True),), wait=True)
     plan = machine.engine()["plan"]
-    assert machine.told() == [{"gpu_layers": plan["gpu_layers"]}]
+    assert machine.told() == [{"gpu_layers": plan["gpu_layers"], "allow_partial": True}]
     assert 0 < plan["gpu_layers"] < plan["layers"] == 11
     assert (plan["context"], plan["weights_bytes"], plan["kv_bytes"]) == (512, 1200 * MIB, KV)
     assert plan["device_bytes"] < 800 * MIB
@@ -110,7 +110,7 @@ async def test_the_engines_own_options_win(machine: Machine) -> None:
 async def test_several_devices_share_by_their_free_memory(machine: Machine) -> None:
     machine.gpus = [1000 * MIB, 3000 * MIB]
     await machine.supervisor.apply((machine.spec("ready", device="cuda:0,1"),), wait=True)
-    assert machine.told() == [{"gpu_layers": 11, "tensor_split": [0.25, 0.75]}]
+    assert machine.told() == [{"gpu_layers": 11, "tensor_split": [1, 10]}]
 
 
 async def test_a_device_whose_memory_nobody_knows_gets_everything(machine: Machine) -> None:
@@ -167,7 +167,8 @@ async def test_an_engine_that_says_it_failed_after_it_was_ready_is_started_again
 
 async def test_engines_that_start_together_do_not_count_the_same_memory_twice(machine: Machine) -> None:
     machine.gpus = [2100 * MIB]  # one whole model and a part of another
-    await machine.supervisor.apply((machine.spec("ready", name="a"), machine.spec("ready", name="b")), wait=True)
+    specs = (machine.spec("ready", name=name, allow_partial=True) for name in "ab")
+    await machine.supervisor.apply(tuple(specs), wait=True)
     assert sorted(machine.engine(name)["plan"]["gpu_layers"] for name in "ab")[1] == 11
     assert sum(machine.engine(name)["plan"]["device_bytes"] for name in "ab") <= 2100 * MIB
 

@@ -65,11 +65,13 @@ Maker = Callable[..., tuple[Batcher, ScriptedContext]]
 async def make(model: Model, log: NativeLog) -> AsyncIterator[Maker]:
     made: list[tuple[Batcher, ScriptedContext]] = []
 
-    def maker(slots: int = 2, queue: int = 8, cells: int = 2048) -> tuple[Batcher, ScriptedContext]:
+    def maker(slots: int = 2, queue: int = 8, cells: int = 2048, outputs: int = 64) -> tuple[Batcher, ScriptedContext]:
         lines = slots * 2
-        context = ScriptedContext(model, log, cells=cells, sequences=lines, batch=64, micro_batch=64, threads=1, threads_batch=1)
+        context = ScriptedContext(
+            model, log, cells=cells, sequences=lines, batch=64, micro_batch=64, threads=1, threads_batch=1, outputs=outputs
+        )
         context.script, context.sequences, context.before = [], [], None
-        batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines, costs=StepCosts())
+        batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines, costs=StepCosts(), outputs=outputs)
         batcher.start()
         made.append((batcher, context))
         return made[-1]
@@ -299,6 +301,42 @@ async def test_a_pinned_beginning_survives_everything(make: Maker, model: Model)
     batcher.submit([item])
     await read(item)
     assert item.reused == len(system) and batcher._outstanding == 0
+
+
+async def test_a_pinned_beginning_is_read_again_after_a_failed_step(make: Maker, model: Model) -> None:
+    batcher, context = make(slots=2, cells=512)
+    system = [1] + [270] * 60
+    await batcher.pin([system])
+    context.script = [-1]
+    failing = job(model)
+    batcher.submit([failing])
+    assert (await read(failing))[-1].error is not None
+    await reached(lambda: [len(line.tokens) for line in batcher._lines._lines if line.pinned] == [61], what="the pin")
+    item = job(model, [*system, 300])
+    batcher.submit([item])
+    await read(item)
+    assert item.reused == len(system) and batcher._outstanding == 0
+
+
+async def test_a_pinned_beginning_whose_own_reading_fails_is_read_once_more(make: Maker, model: Model) -> None:
+    batcher, context = make(slots=2, cells=512)
+    await batcher.pin([[1] + [270] * 60])
+    context.script = [-1, -1]  # a request's step, then the step that reads the pin again
+    failing = job(model)
+    batcher.submit([failing])
+    assert (await read(failing))[-1].error is not None
+    await reached(lambda: not context.script and any(line.pinned for line in batcher._lines._lines), what="the pin")
+    assert batcher.stats.faults == 2 and batcher.failed is None
+
+
+async def test_prompts_that_are_scored_never_ask_for_more_logits_than_there_is_room_for(make: Maker, model: Model) -> None:
+    batcher, context = make(slots=4, outputs=12)
+    wanted: list[int] = []
+    context.before = lambda: wanted.append(int(batcher._batch.output[: batcher._batch.count].sum()))
+    jobs = [job(model, [1] + [300 + n] * 30, prompt_logprobs=True, logprobs=1, count=4) for n in range(3)]
+    batcher.submit([*jobs, job(model, [1, 310, 311], count=30)])
+    await asyncio.gather(*map(read, jobs))
+    assert max(wanted) <= 12 and all(len(item.prompt_scores) == 30 for item in jobs)
 
 
 async def test_closing_ends_the_thread_with_jobs_under_way(make: Maker, model: Model) -> None:
