@@ -24,9 +24,11 @@ from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, most_outputs, sequences
+from engines.llamacpp.reranker import LlamaPairs, PairReader
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
 from gateway.core.specs import SidecarSpec
 
@@ -51,6 +53,7 @@ class LlamaRuntime:
         self._context: Context | None = None
         self._engine: Engine | None = None
         self._embedder: Embedder | None = None
+        self._reranker: Rerank | None = None
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
         self._created = int(time.time())
@@ -184,7 +187,15 @@ class LlamaRuntime:
             model, log, cells=batch, sequences=min(spec.slots, MAX_SEQUENCES), batch=batch, micro_batch=batch, threads=threads,
             threads_batch=threads, flash=_FLASH[self._options.flash_attention], embeddings=True, pooling=pooling,
         )  # fmt: skip
-        return Embedder(model, self._context, sequences=min(spec.slots, MAX_SEQUENCES), batch=batch, queue=spec.slots + spec.queue)
+        sequences, queue = min(spec.slots, MAX_SEQUENCES), spec.slots + spec.queue
+        if self._context.pooling != llama_cpp.LLAMA_POOLING_TYPE_RANK:
+            return Embedder(model, self._context, sequences=sequences, batch=batch, queue=queue)
+        made = Embedder(model, self._context, sequences=sequences, batch=batch, queue=queue, raw=True)
+        yes_or_no = self._metadata is not None and self._metadata.architecture.startswith("qwen3")  # llama.cpp gives P(yes), P(no)
+        if self._context.width != (2 if yes_or_no else 1):
+            raise LoadError("model_invalid", f"{spec.model}: a reranker has one score for a pair, and this one {self._context.width}")
+        self._reranker = Rerank(LlamaPairs(PairReader(model), made, probabilities=yes_or_no), spec.name)
+        return made
 
     async def start(self) -> None:
         """Start the thread that runs llama.cpp."""
@@ -202,6 +213,8 @@ class LlamaRuntime:
             ("POST", "/v1/chat/completions/input_tokens"): self._count,
             ("POST", "/v1/completions"): self._complete,
             ("POST", "/v1/embeddings"): self._embed,
+            ("POST", "/v1/rerank"): self._rerank,
+            ("POST", "/v1/score"): self._score,
             ("GET", "/v1/models"): self._models,
         }
 
@@ -215,9 +228,24 @@ class LlamaRuntime:
         return await CompletionHandler(self._generator()).complete(request)
 
     async def _embed(self, request: Request) -> Response:
-        if self._embedder is None or self._model is None:
-            raise ApiError(400, "this model makes text, no embeddings", param="model", code="unsupported_operation")
+        if self._embedder is None or self._model is None or self._reranker is not None:
+            raise _unsupported(self._task, "embeddings")
         return await EmbeddingHandler(self._model, self._embedder, self._spec.name).embeddings(request)
+
+    async def _rerank(self, request: Request) -> Response:
+        return await self._scoring().rerank(request)
+
+    async def _score(self, request: Request) -> Response:
+        return await self._scoring().score(request)
+
+    def _scoring(self) -> Rerank:
+        if self._reranker is None:
+            raise _unsupported(self._task, "scores")
+        return self._reranker
+
+    @property
+    def _task(self) -> str:
+        return "rerank" if self._reranker is not None else "generation" if self._embedder is None else "embeddings"
 
     async def _models(self, request: Request) -> Response:
         names = (self._spec.name, *(f"{self._spec.name}:{adapter.name}" for adapter in self._options.adapters))
@@ -226,14 +254,14 @@ class LlamaRuntime:
 
     def _generator(self) -> Engine:
         if self._engine is None:
-            raise ApiError(400, "this model makes embeddings, no text", param="model", code="unsupported_operation")
+            raise _unsupported(self._task, "text")
         return self._engine
 
     def health(self) -> dict[str, Any]:
         """Load and device figures; `state: failed` if the decode thread gave up."""
         gpu = self._gpu.read() if self._gpu is not None else GpuUse()
         report: dict[str, Any] = {
-            "task": "generation" if self._embedder is None else "embeddings",
+            "task": self._task,
             "sha256": self._sha256, "placement": self._placement(), "vram_bytes": gpu.used, "vram_free_bytes": gpu.free,
             "gpu_busy": gpu.busy,
         }  # fmt: skip
@@ -291,6 +319,11 @@ class LlamaRuntime:
 def metric_lines(values: Iterable[tuple[str, str, float]]) -> str:
     """(name, kind, value) in the Prometheus text format."""
     return "".join(f"# TYPE gatehouse_llamacpp_{name} {kind}\ngatehouse_llamacpp_{name} {value}\n" for name, kind, value in values)
+
+
+def _unsupported(task: str, wanted: str) -> ApiError:
+    made = {"generation": "text", "embeddings": "embeddings", "rerank": "scores"}[task]
+    return ApiError(400, f"this model makes {made}, no {wanted}", param="model", code="unsupported_operation")
 
 
 def _converser(model: Model, options: LlamaOptions) -> Converser:

@@ -33,15 +33,16 @@ class _Item:
 
 
 class Embedder:
-    """Batches texts. A text must fit into one batch; `limit` is the longest, in tokens."""
+    """Batches texts. A text must fit into one batch; `limit` is the longest, in tokens. raw: vectors stay as the model gives them."""
 
-    def __init__(self, model: Model, context: Context, *, sequences: int, batch: int, queue: int) -> None:
+    def __init__(self, model: Model, context: Context, *, sequences: int, batch: int, queue: int, raw: bool = False) -> None:
+        self._raw = raw
         self._model = model
         self._context = context
         self._batch = Batch(batch)
         self._sequences = sequences
         self._queue = queue
-        self.limit = min(batch, context.cells)
+        self.limit = min(batch, context.cells, model.n_ctx_train or batch)  # a BERT has no position beyond those it was trained with
         self._inbox: deque[_Item | None] = deque()
         self._bell = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,7 +62,7 @@ class Embedder:
         self._thread.start()
 
     async def embed(self, prompts: Sequence[list[int]], request: Request | None = None) -> list[Vector]:
-        """Unit vectors of the prompts. request: is told of its phases. Raises ApiError."""
+        """Vectors of the prompts, of length 1 unless raw. request: is told of its phases. Raises ApiError."""
         if self._outstanding and self._outstanding + len(prompts) > self._queue:
             raise overloaded(f"{self._outstanding} texts are waiting; no more are taken")
         loop = asyncio.get_running_loop()
@@ -135,7 +136,8 @@ class Embedder:
         if status != 0:
             raise NativeError(f"llama.cpp returned {status} for a batch of embeddings")
         self.tokens += batch.count
-        return [normalised(self._context.embedding_of(seq, last[seq])) for seq in range(len(items))]
+        vectors = [self._context.embedding_of(seq, last[seq]) for seq in range(len(items))]
+        return vectors if self._raw else [normalised(vector) for vector in vectors]
 
     def _deliver(self, items: list[_Item], results: list[Vector] | ApiError, count: int) -> None:
         self._outstanding -= count

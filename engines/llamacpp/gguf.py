@@ -18,7 +18,7 @@ import mmap
 import re
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -356,7 +356,7 @@ class Metadata:
     kv_per_token: tuple[int, ...]
     """Bytes of keys and values of one token at 16 bits, for each layer."""
     pooling: int
-    """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token; models other than 0 make embeddings."""
+    """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token, 4 rank; models other than 0 make embeddings or scores."""
     feed_forward: int
     """The feed-forward's width, of all experts that a token uses together; 0 if the file does not say."""
     heads: int
@@ -395,7 +395,7 @@ def describe(file: Gguf) -> Metadata:
         parameters=sum(_elements(tensor) for tensor in file.tensors), layers=layers, width=width, context=context, vocabulary=tokens,
         has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
         layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
-        kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=_pooling(architecture, number),
+        kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=_pooling(architecture, number, file.tensors),
         feed_forward=max(wide, experts * number("expert_feed_forward_length", 0, _WIDEST, wide)),
         heads=_largest(pairs, architecture, number, "attention.head_count"),
         sampling={ours: pairs[f"general.sampling.{theirs}"] for theirs, ours in _SAMPLING.items() if _plain(pairs, theirs)},
@@ -410,10 +410,10 @@ def _largest(pairs: dict[str, Any], architecture: str, number: Callable[..., int
     return max((one for one in value.values or () if isinstance(one, int) and 0 <= one <= _WIDEST), default=0)
 
 
-def _pooling(architecture: str, number: Callable[..., int]) -> int:
+def _pooling(architecture: str, number: Callable[..., int], tensors: Sequence[Tensor]) -> int:
     pooling = number("pooling_type", 0, 4, 0)
-    if pooling == RANK:
-        raise GgufError(f"{architecture}.pooling_type is {RANK} (rank): it is a reranker, and llama.cpp engines cannot rerank yet")
+    if pooling == RANK and not any(tensor.name == "cls.output.weight" for tensor in tensors):
+        raise GgufError(f"{architecture}.pooling_type is {RANK} (rank): it is a reranker, and the tensor cls.output.weight is missing")
     return pooling
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.facts import Facts
-from engines.llamacpp.gguf import TENSOR_TYPES, Gguf, GgufError, describe, read
+from engines.llamacpp.gguf import RANK, TENSOR_TYPES, Gguf, GgufError, describe, read
 
 MAX_TITLE = 200
 
@@ -30,7 +30,7 @@ def _facts(path: Path) -> Facts:
     return Facts(
         architecture=known.architecture,
         title=known.name[:MAX_TITLE] or None,
-        task="embeddings" if known.pooling else "chat" if known.has_template else "completion",
+        task="rerank" if known.pooling == RANK else "embeddings" if known.pooling else "chat" if known.has_template else "completion",
         parameters=known.parameters,
         quantisation=known.quantisation,
         context=known.context,

@@ -22,6 +22,7 @@ from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_indepe
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
 from engines.sidecar.loading import LoadError
+from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response
 from gateway.core.clock import SystemClock
 from gateway.core.errors import RequestError
@@ -125,7 +126,7 @@ class OnnxRuntime:
     async def _score(self, request: Request) -> Response:
         return await _guarded(self._reranker().score(request))
 
-    def _reranker(self) -> rerank.Rerank:
+    def _reranker(self) -> Rerank:
         model = self._loaded()
         if model.rerank is None:
             raise _unsupported("reranking", model.task)
@@ -224,7 +225,7 @@ class _Model:
         self.embeddings: embeddings.Embeddings | None = None
         self.classification: classification.Classification | None = None
         self.entities: spans.Entities | None = None
-        self.rerank: rerank.Rerank | None = None
+        self.rerank: Rerank | None = None
         self.infer: Infer | None = None
         self.reader: TextReader | None = None
         self.batching = "off"
@@ -307,7 +308,7 @@ class _Model:
         elif isinstance(self._head, spans.Tagger):
             self.entities = spans.Entities(task, batcher, self._grouping, offload, self._labels, name)
         elif isinstance(self._head, rerank.Scorer):
-            self.rerank = rerank.Rerank(task, name, raw=folder.raw_scores)
+            self.rerank = Rerank(rerank.OnnxPairs(task, raw=folder.raw_scores), name)
             self.classification = classification.Classification(task, self._labels, name, logits=True)
         else:
             self.classification = classification.Classification(task, self._labels, name)

@@ -23,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,10 @@ def main() -> None:
     parser.add_argument("--options", default="{}", help="options of the engine, as JSON")
     options = parser.parse_args()
     figures: Figures = {}
-    with contestants(options, Setting(model_file(), threads=options.threads)) as found:
+    setting = Setting(model_file(), threads=options.threads)
+    if "beside" in options.only:  # a long prompt and its answer
+        setting = replace(setting, context=goodput.LONG + 548)
+    with contestants(options, setting) as found:
         for server in found.values():
             if isinstance(server, Server):
                 measures.throughput(server, 1, 8, 0)  # the first request pays for what is made once

@@ -10,14 +10,14 @@ from loadtests.llamacpp.measures import STREAMS, VISIBLE, gaps, prompt, sampling
 from loadtests.llamacpp.peers import Server
 from loadtests.llamacpp.traffic import OBJECTIVES, Served, mix
 
-LONG, SHORT = 1900, 8
+LONG, SHORT = 2500, 8
 """Tokens of the prompts that arrive one after the other."""
 BEFORE = 25
 """Tokens of each stream before they come."""
 
 
 def beside(server: Server, seed: int, streams: int = 4) -> dict[str, float]:
-    """Streams run; a prompt of 1,900 tokens arrives, and half a second later one of 8: their first tokens, and what the streams notice."""
+    """Streams run; a prompt of 2,500 tokens arrives, and half a second later one of 8: their first tokens, and what the streams notice."""
     client = Client(server)
     seed = 1_000_000 + seed * 10 + streams  # prompts of its own: one that was read before would be remembered
     body = {**sampling(server), "logit_bias": VISIBLE}

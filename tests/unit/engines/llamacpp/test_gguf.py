@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engines.host.placement import Metadata
 from engines.llamacpp import gguf
 from engines.llamacpp.gguf import Gguf, GgufError, describe, files_of, parse, read, read_model
+from loadtests.llamacpp.random_bert import write_reranker
 from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, tensors, write, write_parts
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
@@ -153,10 +154,17 @@ def test_keys_that_placement_needs_are_bounded(tmp_path: Path, changes: dict[str
         describe(made(tmp_path, **changes))
 
 
-def test_a_reranker_is_refused(tmp_path: Path) -> None:
+def test_a_reranker_needs_its_head(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", SHAPE, values=metadata(SHAPE, llama__pooling_type=4))
-    with pytest.raises(GgufError, match=r"llama.pooling_type is 4 \(rank\): it is a reranker, and llama.cpp engines cannot rerank yet"):
+    with pytest.raises(GgufError, match=r"llama.pooling_type is 4 \(rank\): it is a reranker, and the tensor cls.output.weight is missing"):
         describe(read(path))
+    data = describe(read(write_reranker(tmp_path / "rank.gguf")))
+    assert (data.pooling, data.architecture, data.context, data.feed_forward, data.heads) == (4, "bert", 256, 128, 4)
+
+
+def test_the_feed_forward_of_all_experts_counts(tmp_path: Path) -> None:
+    values = metadata(SHAPE, llama__expert_used_count=3, llama__expert_feed_forward_length=500)
+    assert describe(read(write(tmp_path / "m.gguf", SHAPE, values=values))).feed_forward == 1500
 
 
 def test_heads_for_each_layer(tmp_path: Path) -> None:
