@@ -197,6 +197,20 @@ told_of_build() {
     done
 }
 
+# fetch_llama DIRECTORY: the hash-checked source as its authors publish it, in DIRECTORY/source, and the hash-checked tools that build it, in
+# DIRECTORY/tools.
+fetch_llama() {
+    local work="$1"
+    "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
+    "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
+        --only-binary :all: -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
+    PATH="$work/tools/bin:$PATH" "$work/tools/bin/python" -m pip download -qq --disable-pip-version-check --no-build-isolation --no-deps \
+        --no-binary llama-cpp-python --require-hashes -r "$ROOT/requirements/llama.txt" -d "$work" ||
+        die "the source of llama-cpp-python could not be downloaded"
+    mkdir -- "$work/source"
+    tar -xzf "$work"/llama_cpp_python-*.tar.gz --strip-components 1 -C "$work/source" || die "the source of llama-cpp-python cannot be unpacked"
+}
+
 # build_llama DIRECTORY: builds the wheel from the hash-checked source, under hash-checked tools, into DIRECTORY, all or nothing.
 build_llama() {
     local target="$1" work change started=$SECONDS owner=$BASHPID
@@ -206,14 +220,7 @@ build_llama() {
     # shellcheck disable=SC2064
     trap "rm -rf -- '$work'" EXIT
     say "building llama-cpp-python, once (two to three minutes on 2 cores): $(llama_cmake_args)"
-    "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
-    "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
-        --only-binary :all: -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
-    PATH="$work/tools/bin:$PATH" "$work/tools/bin/python" -m pip download -qq --disable-pip-version-check --no-build-isolation --no-deps \
-        --no-binary llama-cpp-python --require-hashes -r "$ROOT/requirements/llama.txt" -d "$work" ||
-        die "the source of llama-cpp-python could not be downloaded"
-    mkdir -- "$work/source"
-    tar -xzf "$work"/llama_cpp_python-*.tar.gz --strip-components 1 -C "$work/source" || die "the source of llama-cpp-python cannot be unpacked"
+    fetch_llama "$work"
     for change in "${LLAMA_PATCHES[@]}"; do
         patch -d "$work/source" -p1 --fuzz=0 -s <"$change" || die "$change does not fit the source of llama-cpp-python"
     done

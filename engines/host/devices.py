@@ -1,6 +1,8 @@
 """Which device a sidecar gets: an environment variable of its runtime hides all others from the process.
 
-`cuda:N` means physical device N; the sidecar sees it as device 0. `cuda:0,1` gives it two.
+`cuda:N` means device N as the driver numbers it (`nvidia-smi -L`); the sidecar sees it as device 0. `cuda:0,1` gives it two. A GPU's UUID
+stands for its number: `cuda:GPU-4f1c...`. Where the driver can be asked (extra `nvml`), it says which devices there are; otherwise their
+files do, whose numbers differ in a container that sees some of a machine's GPUs.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from engines.host import nvml
 from engines.runtimes import DEVICE_VARIABLES
 from gateway.core.errors import ConfigError
 
@@ -27,14 +31,15 @@ class Binding:
 
 
 def bind(
-    device: str, fallback: str | None, engine: str, root: Path = Path("/"), variables: Mapping[str, str] = DEVICE_VARIABLES
-) -> Binding:
+    device: str, fallback: str | None, engine: str, root: Path = Path("/"), variables: Mapping[str, str] = DEVICE_VARIABLES,
+    library: Any = nvml.LIBRARY,
+) -> Binding:  # fmt: skip
     """The binding for a configured device. variables: the runtime's, by kind of device. Raises ConfigError if the device does not exist
     and there is no fallback."""
     if device == "cpu":
         return Binding("cpu", dict.fromkeys(variables.values(), ""))
     kind, _, numbers = device.partition(":")
-    missing = _missing(kind, [int(n) for n in numbers.split(",")] if numbers else [], root)
+    missing = _missing(kind, numbers.split(",") if numbers else [], root, library)
     if not missing and kind != "metal" and kind not in variables:
         missing = f"its runtime cannot use {kind} devices"
     if not missing:
@@ -47,12 +52,21 @@ def bind(
     raise ConfigError(f"engine {engine!r}: {missing}; use a device of this machine, or 'fallback: cpu'")
 
 
-def _missing(kind: str, numbers: list[int], root: Path) -> str:
+def _missing(kind: str, names: list[str], root: Path, library: Any) -> str:
     """Which part of a wanted device this machine lacks, as a sentence; empty if nothing."""
     if kind == "metal":
         return "" if sys.platform == "darwin" else "there is no Metal device on this machine"
+    if kind == "cuda":
+        try:
+            absent = nvml.absent(names, library)
+            if not absent:
+                return ""
+            have = ", ".join(f"cuda:{n} is {uuid}" for n, uuid in enumerate(nvml.present(library))) or "none"
+            return f"there is no device cuda:{absent[0]} on this machine (found: {have})"
+        except nvml.Unknown:
+            pass  # their files tell the numbers, but no UUIDs: CUDA itself refuses a wrong one
     found = _present(kind, root)
-    absent = [n for n in numbers if n not in found]
+    absent = [name for name in names if (int(name) not in found if name.isdigit() else not found)]
     if not absent:
         return ""
     have = ", ".join(f"{kind}:{n}" for n in sorted(found)) or "none"

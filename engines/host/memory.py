@@ -9,28 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-try:
-    import pynvml
-except ImportError:  # the extra is not installed
-    pynvml = None
+from engines.host import nvml
 
 _UNLIMITED = 1 << 60
 """Version 1 expresses "no limit" as a number near 2**63."""
 
 
-def device_free(device: str, library: Any = pynvml) -> list[int] | None:
-    """Free bytes of each GPU in a device name (`cuda:0,1`: two numbers); None if unknown. May block."""
-    kind, _, numbers = device.partition(":")
-    if kind != "cuda" or library is None:
+def device_free(device: str, library: Any = nvml.LIBRARY) -> list[int] | None:
+    """Free bytes of each GPU in a device name (`cuda:0,1`: two numbers; UUIDs as well); None if unknown. May block."""
+    kind, _, names = device.partition(":")
+    if kind != "cuda":
         return None
     try:
-        library.nvmlInit()
-        try:
-            handles = [library.nvmlDeviceGetHandleByIndex(int(number)) for number in numbers.split(",")]
-            return [int(library.nvmlDeviceGetMemoryInfo(handle).free) for handle in handles]
-        finally:
-            library.nvmlShutdown()
-    except library.NVMLError:
+        with nvml.opened(library):
+            return [int(library.nvmlDeviceGetMemoryInfo(nvml.handle(library, name)).free) for name in names.split(",")]
+    except nvml.Unknown:
         return None
 
 

@@ -15,7 +15,8 @@ except ImportError:  # the extra is not installed
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Bytes this process holds on its devices, bytes free there, and the busiest device's utilisation (0 to 1)."""
+    """Bytes this process holds on its devices, bytes free there, and the busiest device's utilisation (0 to 1). What a driver does not tell
+    is 0, and the others count."""
 
     used: int = 0
     free: int = 0
@@ -23,26 +24,50 @@ class GpuUse:
 
 
 class GpuMeter:
-    """Reads the figures of the devices that this process sees (`CUDA_VISIBLE_DEVICES`: numbers or UUIDs)."""
+    """Reads the figures of the devices that this process sees (`CUDA_VISIBLE_DEVICES`: numbers or UUIDs).
+
+    The driver lists processes by their numbers outside of containers. Where none of them is this process, what it holds is how much more of
+    the device is in use than when the meter was made, before the model was loaded: with other processes on the device an estimate.
+    """
 
     def __init__(self, library: Any, handles: list[Any]) -> None:
         self._library = library
         self._handles = handles
+        self._before = [self._in_use(handle)[0] for handle in handles]
 
     def read(self) -> GpuUse:
-        """The present figures; zeros if the driver does not answer."""
+        """The present figures."""
         used = free = 0
         busy = 0.0
-        try:
-            for handle in self._handles:
-                for process in self._library.nvmlDeviceGetComputeRunningProcesses(handle):
-                    if process.pid == os.getpid():
-                        used += process.usedGpuMemory or 0
-                free += self._library.nvmlDeviceGetMemoryInfo(handle).free
-                busy = max(busy, self._library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        except self._library.NVMLError:
-            return GpuUse()
+        for handle, before in zip(self._handles, self._before, strict=True):
+            taken, left = self._in_use(handle)
+            mine = self._mine(handle)
+            used += max(0, taken - before) if mine is None else mine
+            free += left
+            busy = max(busy, self._busy(handle))
         return GpuUse(used, free, busy)
+
+    def _in_use(self, handle: Any) -> tuple[int, int]:
+        try:
+            memory = self._library.nvmlDeviceGetMemoryInfo(handle)
+        except self._library.NVMLError:
+            return 0, 0
+        return int(memory.used), int(memory.free)
+
+    def _mine(self, handle: Any) -> int | None:
+        """Bytes by the driver's list of processes; None where this one is not on it, or no figure is beside it."""
+        try:
+            processes = self._library.nvmlDeviceGetComputeRunningProcesses(handle)
+        except self._library.NVMLError:
+            return None
+        found = [process.usedGpuMemory for process in processes if process.pid == os.getpid() and process.usedGpuMemory is not None]
+        return sum(found) if found else None
+
+    def _busy(self, handle: Any) -> float:
+        try:
+            return float(self._library.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+        except self._library.NVMLError:  # not supported by MIG instances and some virtual GPUs
+            return 0.0
 
 
 def meter(device: str, environment: Mapping[str, str] | None = None, library: Any = pynvml) -> GpuMeter | None:

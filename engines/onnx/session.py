@@ -9,7 +9,8 @@ import ctypes
 import hashlib
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,6 +166,10 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
     check_model_file(model, supported_opsets())
     if options.arena_limit_bytes:
         limit_arena(options.arena_limit_bytes)
+    check_provider(options)
+    if spec.device.startswith("cuda"):
+        check_packages()
+        preload()
     device, fallback = choose_device(spec.device, ort.get_available_providers(), spec.fallback)
     try:
         session, cached = _open(spec, model, sha256, device, options)
@@ -190,12 +195,45 @@ def choose_device(device: str, providers: Sequence[str], fallback: str | None) -
     kind = device.partition(":")[0]
     if kind == "cpu":
         return "cpu", None
+    if "," in device:
+        message = f"device {device}: an ONNX model runs on one device; make an engine for each of them, in one model's pool"
+        raise LoadError("device_unavailable", message)
     if kind == "cuda" and "CUDAExecutionProvider" in providers:
-        return device.partition(",")[0], None
+        return device, None
     reason = f"device {device}: this onnxruntime has {', '.join(providers)} (a CUDA device needs the package onnxruntime-gpu)"
     if fallback == "cpu":
         return "cpu", reason
     raise LoadError("device_unavailable", reason)
+
+
+def check_provider(options: OnnxOptions) -> None:
+    """Refuse provider options that this engine cannot keep. Raises LoadError."""
+    graph = options.provider.get("enable_cuda_graph", False)
+    if str(graph).lower() not in ("0", "false"):
+        message = "options.provider.enable_cuda_graph: a captured graph uses the same buffers each time, but requests bring their own"
+        raise LoadError("invalid_options", message)
+
+
+def check_packages(installed: Callable[[str], str] = version) -> None:
+    """Refuse both packages of ONNX Runtime side by side: the one for the CPU hides the CUDA provider. Raises LoadError."""
+    found = [name for name in ("onnxruntime", "onnxruntime-gpu") if _has(name, installed)]
+    if len(found) > 1:
+        message = "onnxruntime and onnxruntime-gpu are both installed, which disables CUDA; install one of them (scripts/install --cuda)"
+        raise LoadError("device_unavailable", message)
+
+
+def _has(name: str, installed: Callable[[str], str]) -> bool:
+    try:
+        return bool(installed(name))
+    except PackageNotFoundError:
+        return False
+
+
+def preload() -> None:
+    """Load the CUDA and cuDNN libraries that came as Python packages, before the provider looks for them."""
+    load = getattr(ort, "preload_dlls", None)
+    if load is not None:
+        load()
 
 
 def provider_list(device: str, options: OnnxOptions) -> list[tuple[str, dict[str, str]]]:

@@ -264,7 +264,12 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     runtime: Name
     version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "1"
     model: str | None = None
-    device: Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")] = "cpu"
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(cpu|metal|(rocm|vulkan):\d+(,\d+)*|cuda:(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64})(,(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64}))*)$"
+        ),
+    ] = "cpu"
     fallback: Literal["cpu"] | None = None
     slots: Annotated[int, Meta(ge=1, le=1024)] | None = None
     context: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 2048

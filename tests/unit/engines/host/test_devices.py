@@ -41,7 +41,7 @@ def test_the_cpu_sees_no_other_device(machine: Path) -> None:
     ],
 )
 def test_a_sidecar_sees_its_own_devices_as_the_first(machine: Path, device: str, as_seen: str, variable: str, value: str) -> None:
-    found = bind(device, "cpu", "e", machine)
+    found = bind(device, "cpu", "e", machine, library=None)
     assert (found.device, found.fell_back) == (as_seen, False)
     assert found.environment[variable] == value
 
@@ -56,21 +56,21 @@ def test_a_sidecar_sees_its_own_devices_as_the_first(machine: Path, device: str,
 )
 def test_a_device_that_is_not_there(machine: Path, device: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        bind(device, None, "chat", machine)
+        bind(device, None, "chat", machine, library=None)
     assert sentence in str(caught.value)
     assert "'chat'" in str(caught.value)
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda:0,1", "rocm:3", "vulkan:9"])
 def test_falling_back_to_the_cpu(machine: Path, device: str) -> None:
-    found = bind(device, "cpu", "e", machine)
+    found = bind(device, "cpu", "e", machine, library=None)
     assert (found.device, found.environment, found.fell_back) == ("cpu", HIDDEN, True)
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "rocm:0", "vulkan:0"])
 def test_a_machine_with_nothing(tmp_path: Path, device: str) -> None:
     with pytest.raises(ConfigError, match="found: none"):
-        bind(device, None, "e", tmp_path)
+        bind(device, None, "e", tmp_path, library=None)
 
 
 def test_render_nodes_without_the_driver_of_amd_are_not_rocm(machine: Path) -> None:
@@ -87,3 +87,63 @@ def test_metal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, t
     if not there:
         with pytest.raises(ConfigError, match="no Metal device"):
             bind("metal", None, "e", tmp_path)
+
+
+class Driver:
+    """One GPU in a container: number 0, though its device file is nvidia3."""
+
+    class NVMLError(Exception):
+        pass
+
+    uuids = ("GPU-11111111-aaaa", "GPU-22222222-bbbb")
+
+    def __init__(self, count: int = 1, broken: bool = False) -> None:
+        self.count, self.broken = count, broken
+
+    def nvmlInit(self) -> None:
+        if self.broken:
+            raise self.NVMLError
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
+        if number >= self.count:
+            raise self.NVMLError
+        return number
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in self.uuids[: self.count]:
+            raise self.NVMLError
+        return self.uuids.index(uuid)
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.uuids[handle]
+
+
+def test_the_driver_says_which_devices_there_are(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia3").touch()
+    found = bind("cuda:0", None, "e", tmp_path, library=Driver())
+    assert (found.device, found.environment["CUDA_VISIBLE_DEVICES"]) == ("cuda:0", "0")
+    with pytest.raises(ConfigError, match=r"no device cuda:3 on this machine \(found: cuda:0 is GPU-11111111-aaaa\)"):
+        bind("cuda:3", None, "e", tmp_path, library=Driver())
+
+
+def test_a_uuid_stands_for_a_number(tmp_path: Path) -> None:
+    found = bind("cuda:GPU-22222222-bbbb,0", None, "e", tmp_path, library=Driver(2))
+    assert (found.device, found.environment["CUDA_VISIBLE_DEVICES"]) == ("cuda:0,1", "GPU-22222222-bbbb,0")
+    with pytest.raises(ConfigError, match="no device cuda:GPU-22222222-bbbb on this machine"):
+        bind("cuda:GPU-22222222-bbbb", None, "e", tmp_path, library=Driver(1))
+
+
+def test_without_the_driver_the_device_files_count(machine: Path) -> None:
+    assert bind("cuda:3", None, "e", machine, library=Driver(broken=True)).device == "cuda:0"
+    assert bind("cuda:GPU-22222222-bbbb", None, "e", machine, library=None).device == "cuda:0"
+    (machine / "dev" / "nvidia0").unlink()
+    (machine / "dev" / "nvidia3").unlink()
+    with pytest.raises(ConfigError, match="found: none"):
+        bind("cuda:GPU-22222222-bbbb", None, "e", machine, library=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from engines.onnx import session as module
 from engines.onnx.options import OnnxOptions
-from engines.onnx.session import NUMPY, Loaded, choose_device, load_session, out_of_memory, provider_list, runtime_message
+from engines.onnx.session import NUMPY, Loaded, check_packages, choose_device, load_session, out_of_memory, provider_list, runtime_message
 from engines.sidecar.loading import LoadError, sha256_of
 from gateway.core.specs import SidecarSpec
 from tests.unit.engines.onnx import models
@@ -144,6 +145,34 @@ def test_the_device() -> None:
         used, why = choose_device(device, providers, "cpu")
         assert used == "cpu"
         assert device in (why or "")
+
+
+@pytest.mark.parametrize("fallback", [None, "cpu"])
+def test_several_devices_are_refused(fallback: str | None) -> None:
+    with pytest.raises(LoadError, match="runs on one device; make an engine for each"):
+        choose_device("cuda:0,1", ["CUDAExecutionProvider", "CPUExecutionProvider"], fallback)
+
+
+@pytest.mark.parametrize("value", [True, 1, "1", "true"])
+def test_a_captured_graph_is_refused(tmp_path: Path, value: str | int | bool) -> None:
+    with pytest.raises(LoadError, match="enable_cuda_graph: a captured graph uses the same buffers") as caught:
+        load(tmp_path, models.affine(), OnnxOptions(provider={"enable_cuda_graph": value}))
+    assert caught.value.code == "invalid_options"
+
+
+def test_both_packages_side_by_side_are_refused() -> None:
+    there = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+
+    def installed(name: str) -> str:
+        if name not in there:
+            raise PackageNotFoundError(name)
+        return there[name]
+
+    with pytest.raises(LoadError, match="are both installed, which disables CUDA"):
+        check_packages(installed)
+    del there["onnxruntime"]
+    check_packages(installed)
+    check_packages()
 
 
 def test_provider_options() -> None:
