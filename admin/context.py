@@ -11,6 +11,7 @@ import msgspec
 from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.audit_questions import AuditSearch, Unopened
+from gateway.core.caching import Purge
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.log_levels import LogLevels
@@ -337,6 +338,16 @@ async def alone() -> dict[str, Any]:
     return {"replicas": [], "jobs": []}
 
 
+class CacheControl(Protocol):
+    """Caches of answers in all processes of this gateway (gateway.app.cache_book)."""
+
+    async def statistics(self) -> dict[str, dict[str, int]]: ...
+
+    async def purge(self, purge: Purge) -> tuple[int, list[str]]:
+        """How many answers were, or would be, forgotten, and the workers that have not said so."""
+        ...
+
+
 class LogLevelControl(Protocol):
     """Levels of the log while the gateway runs (gateway.app.log_levels)."""
 
@@ -397,7 +408,7 @@ class Ports:
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
-    log_levels: None where there is no log.
+    log_levels: None where there is no log. caches: None where nothing is served.
     audit_index: None where the audit log cannot be searched. replays: None where nothing is decided.
     guardrails: None where none is in force.
     holders: None in a process without a store.
@@ -441,6 +452,7 @@ class Ports:
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
     log_levels: LogLevelControl | None = None
+    caches: CacheControl | None = None
     texts: TextControl | None = None
     holds: HoldControl | None = None
     scaling: Callable[[], dict[str, Any]] = unscaled

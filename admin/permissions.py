@@ -23,6 +23,7 @@ VERBS: Final = MappingProxyType(
         "replicas": ("read",),
         "workers": ("read", "replace"),
         "logs": ("read", "update"),
+        "caches": ("read", "purge"),
         "tenants": (*CRUD, "models", "suspend"),
         "users": (*CRUD, "roles", "suspend"),
         "groups": (*CRUD, "members"),
@@ -112,7 +113,7 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models with their files, limits, prices and halts; reads all but the audit log and approvals.",
+                "Runs the fleet: engines, models, their files, limits, prices, caches, halts; reads all but the audit log and approvals.",
                 (
                     _READS - {"audit:read", "approvals:read"}
                     | _every(
@@ -126,6 +127,7 @@ ROLES: Final = MappingProxyType(
                         "resources",
                         "workers",
                         "logs",
+                        "caches",
                         "halts",
                         "webhooks",
                     )

@@ -7,6 +7,7 @@ import typer
 from admin.cli import (
     approvals,
     audit,
+    caches,
     config,
     files,
     fleet,
@@ -72,5 +73,6 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -
     app.add_typer(replicas.group, name="replicas")
     app.add_typer(workers.group, name="workers")
     app.add_typer(log_levels.group, name="log-levels")
+    app.add_typer(caches.group, name="caches")
     app.add_typer(config.group, name="config")
     app.add_typer(audit.make(verify, search), name="audit")

@@ -24,6 +24,7 @@ from gateway.app import interpreter
 from gateway.app.approval_webhook import ApprovalWebhook
 from gateway.app.approvals import ApprovalBook, Requesters
 from gateway.app.budget_runs import BudgetRuns
+from gateway.app.cache_book import CacheBook, CacheGauges
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.config_history import ConfigHistory
@@ -146,6 +147,7 @@ class Gateway:
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
+        self.cache_book = CacheBook(self.caches)
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
         self.builder = SnapshotBuilder(
@@ -245,6 +247,7 @@ class Gateway:
             ProcessGauges(self.plane, "control"),
             MachineGauges(Path(self.spec.state_dir)),
             EngineGauges(self.fleet.supervisor, self.fleet.times),
+            CacheGauges(self.caches),
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:

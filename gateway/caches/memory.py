@@ -184,16 +184,24 @@ class AnswerStore:
     def purge(self, *, model: str | None = None, tenant: str | None = None, key: bytes | None = None) -> int:
         """Forgets what matches all that is given, everything where nothing is, and lets no answer be stored that was asked for before. How
         many were forgotten."""
+        chosen = self._chosen(model, tenant, key)
         self.epoch += 1
-        chosen = [
-            (name, entry)
-            for name, entry in ([(key, self._entries[key])] if key in self._entries else [] if key is not None else self._entries.items())
-            if (model is None or entry.model == model) and (tenant is None or entry.tenant == tenant)
-        ]
+        self.flights.clear()  # their answers are from before the purge: who comes now gets none of them
         for name, entry in chosen:
             self._remove(name, entry)
         self.counted.purged += len(chosen)
         return len(chosen)
+
+    def matching(self, *, tenant: str | None = None, key: bytes | None = None) -> int:
+        """How many answers a purge would forget."""
+        return len(self._chosen(None, tenant, key))
+
+    def _chosen(self, model: str | None, tenant: str | None, key: bytes | None) -> list[tuple[bytes, _Entry]]:
+        return [
+            (name, entry)
+            for name, entry in ([(key, self._entries[key])] if key in self._entries else [] if key is not None else self._entries.items())
+            if (model is None or entry.model == model) and (tenant is None or entry.tenant == tenant)
+        ]
 
     def statistics(self) -> Statistics:
         """A copy."""

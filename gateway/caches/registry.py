@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -11,7 +11,7 @@ import msgspec
 from gateway.caches.keys import key_of
 from gateway.caches.memory import AnswerStore, Bounds
 from gateway.core.cache_specs import CacheSpec
-from gateway.core.caching import Answer
+from gateway.core.caching import Answer, CachesAsked, CachesTold
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
 
@@ -111,11 +111,22 @@ class AnswerCaches:
             store = self._stores[model.name] = AnswerStore(bounds, spec.policy, self._now)
         return ModelCache(model, spec, version, secret, store, store.flights)
 
-    def statistics(self) -> Mapping[str, dict[str, int]]:
+    def statistics(self) -> dict[str, dict[str, int]]:
         """By model."""
         return {name: msgspec.structs.asdict(store.statistics()) for name, store in sorted(self._stores.items())}
 
-    def purge(self, model: str | None = None, tenant: str | None = None, key: bytes | None = None) -> int:
-        """See AnswerStore.purge; how many answers were forgotten."""
+    def purge(self, model: str | None = None, tenant: str | None = None, key: bytes | None = None, *, dry_run: bool = False) -> int:
+        """See AnswerStore.purge; how many answers were, or would be, forgotten."""
         stores = [store for name, store in self._stores.items() if model is None or name == model]
+        if dry_run:
+            return sum(store.matching(tenant=tenant, key=key) for store in stores)
         return sum(store.purge(tenant=tenant, key=key) for store in stores)
+
+    def asked(self, wanted: CachesAsked) -> CachesTold:
+        """What this process has to say to it."""
+        forgotten = 0
+        if wanted.purge is not None:
+            purge = wanted.purge
+            key = None if purge.key is None else bytes.fromhex(purge.key)
+            forgotten = self.purge(purge.model, purge.tenant, key, dry_run=purge.dry_run)
+        return CachesTold(self.statistics(), forgotten)

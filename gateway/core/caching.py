@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from gateway.core.messages import Ask, Message
 from gateway.core.types import InferenceRequest, Principal
 
 
@@ -20,6 +21,28 @@ class Answer:
     def body(self, identity: bytes) -> bytes:
         """The body with another identifier, of which this is the part behind the prefix."""
         return self.parts[0] if len(self.parts) == 1 else (b'"%b%b"' % (self.prefix, identity)).join(self.parts)
+
+
+class Purge(Message, frozen=True):
+    """Which answers are to be forgotten: those that match all that is given. key: in hex, as in the audit log."""
+
+    model: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+    dry_run: bool = False
+
+
+class CachesAsked(Ask["CachesTold"], frozen=True):
+    """Asks a process that serves for the statistics of its caches, after it has forgotten what is to be."""
+
+    purge: Purge | None = None
+
+
+class CachesTold(Message, frozen=True):
+    """models: statistics by model, as gateway.caches.memory.Statistics has them. purged: how many answers were forgotten."""
+
+    models: dict[str, dict[str, int]]
+    purged: int = 0
 
 
 class AnswerCache(Protocol):

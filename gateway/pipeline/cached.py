@@ -32,26 +32,26 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     request: InferenceRequest = x.request  # type: ignore[assignment]
     if x.upload is not None or not cache.concerns(request):  # of two forms with the same texts, the files may differ
         return await attempt.run(x, entry, ticket, relay_type)
+    key = cache.key(x.principal, request)  # type: ignore[arg-type]
     looks, keeps = wishes(x.headers)
     if not keeps:
         cache.bypassed()
-        _say(x, "bypass")
+        _say(x, "bypass", key)
         return await attempt.run(x, entry, ticket, relay_type)
-    key = cache.key(x.principal, request)  # type: ignore[arg-type]
     place = key + x.principal.priority.encode()  # type: ignore[union-attr]  # nobody waits for one who waits longer in the queue
     shares = cache.shares and request.api.dialect == ""  # in which form others get an answer is known once an engine has it
     if looks:
         for _ in range(TRIES):
             answer = cache.find(key)
             if answer is not None:
-                return await _stored(x, cache, answer, ticket, relay_type)
+                return await _stored(x, cache, key, answer, ticket, relay_type)
             flight: Flight | None = cache.flights.get(place) if shares else None
             if flight is None:
                 break
-            relay = await _joined(x, cache, flight, ticket, relay_type)
+            relay = await _joined(x, cache, key, flight, ticket, relay_type)
             if relay is not None:
                 return relay
-    _say(x, "miss")
+    _say(x, "miss", key)
     cache.missed()
     flight = x.flight = Flight(cache, key, place, request)
     if shares and place not in cache.flights:
@@ -75,9 +75,11 @@ def wishes(headers: Headers) -> tuple[bool, bool]:
     return b"no-cache" not in words and b"max-age=0" not in words, True
 
 
-async def _stored(x: Exchange, cache: AnswerCache, answer: Answer, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
+async def _stored(
+    x: Exchange, cache: AnswerCache, key: bytes, answer: Answer, ticket: Signal[None], relay_type: type[AnswerRelay]
+) -> AnswerRelay:
     """The relay of an answer from the cache."""
-    _say(x, "hit")
+    _say(x, "hit", key)
     if not cache.charge:
         _uncharged(x)
     request: InferenceRequest = x.request  # type: ignore[assignment]
@@ -96,7 +98,7 @@ async def _stored(x: Exchange, cache: AnswerCache, answer: Answer, ticket: Signa
 
 
 async def _joined(
-    x: Exchange, cache: AnswerCache, flight: Flight, ticket: Signal[None], relay_type: type[AnswerRelay]
+    x: Exchange, cache: AnswerCache, key: bytes, flight: Flight, ticket: Signal[None], relay_type: type[AnswerRelay]
 ) -> AnswerRelay | None:
     """The relay of an answer that somebody else has asked for; None where that has not come to anything."""
     if not ticket.done:
@@ -105,7 +107,7 @@ async def _joined(
     if flight.ended or not flight.keeps:
         return None
     price = x.request.price  # type: ignore[union-attr]
-    _say(x, "joined")
+    _say(x, "joined", key)
     cache.joined()
     if not cache.charge:
         _uncharged(x)
@@ -153,12 +155,12 @@ def _uncharged(x: Exchange) -> None:
     x.usage, x.request.price = Usage(), None  # type: ignore[union-attr]
 
 
-def _say(x: Exchange, word: str) -> None:
+def _say(x: Exchange, word: str, key: bytes) -> None:
     """Tells the client and the record. A later word, of another try or a fallback, takes the place of one before."""
     if (at := x.cors.find(LINE)) >= 0:
         x.cors = x.cors[:at]
     x.cors += b"%b%b\r\n" % (LINE, word.encode())
-    x.detail = {**(x.detail or {}), "cache": word}
+    x.detail = {**(x.detail or {}), "cache": word, "cache_key": key.hex()}
 
 
 def _slices(body: bytes) -> list[bytes]:

@@ -50,6 +50,7 @@ from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
+from gateway.core.caching import CachesAsked, CachesTold
 from gateway.core.conversations import FindAnswer, KeepAnswer
 from gateway.core.errors import GatehouseError, MasterUnavailable
 from gateway.core.log_levels import LogLevels
@@ -117,6 +118,7 @@ class Workers:
             for kind in TO_CONTROL:
                 self.handlers.on(kind, mirror.heard)
         gateway.metrics.gauges.append(self._gauges)
+        gateway.cache_book.asked = self._asked_all
         gateway.scrape = self.figures.scrape
 
     # --- life
@@ -255,6 +257,10 @@ class Workers:
 
     def _log_levels(self, levels: LogLevels) -> None:
         self.hub.change(levels)
+
+    def _asked_all(self, question: CachesAsked, seconds: float) -> dict[str, asyncio.Future[CachesTold]]:
+        serving = [id for id, worker in self.hub.workers.items() if worker.state != "starting"]
+        return {id: self.hub.ask(id, question, seconds) for id in serving}
 
     def _captures(self, until: dict[str, float]) -> None:
         self.hub.change(CapturesChanged(until))

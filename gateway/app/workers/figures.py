@@ -38,6 +38,8 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_audit_waiting_records": "sum",
     "gatehouse_breaker_open": "max",
     "gatehouse_breaker_state": "control",
+    "gatehouse_cache_bytes": "sum",
+    "gatehouse_cache_entries": "sum",
     "gatehouse_clock_skew_seconds": "control",
     "gatehouse_config_version": "max",
     "gatehouse_connections": "sum",

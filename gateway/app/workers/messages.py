@@ -22,6 +22,7 @@ import msgspec
 
 from gateway.app.workers.settings import Settings
 from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.caching import CachesAsked, CachesTold
 from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.log_levels import AS_CONFIGURED, LogLevels
 from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
@@ -289,5 +290,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     DataKeysDropped,
     CapturesChanged,
     LogLevels,
+    CachesAsked,
+    CachesTold,
 )
 """Every kind."""

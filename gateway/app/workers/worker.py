@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gateway.app import compiled, interpreter
 from gateway.app.assembly import Assembled, Assembler
+from gateway.app.cache_book import CacheGauges
 from gateway.app.connections import Connections
 from gateway.app.countries import Countries
 from gateway.app.events import Events
@@ -56,6 +57,7 @@ from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.opening import FromLoop, Opener
 from gateway.audit.writers import claim
 from gateway.caches.registry import AnswerCaches
+from gateway.core.caching import CachesAsked
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -151,7 +153,7 @@ class Worker:
         )
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
-        self.metrics.gauges += [traffic.collect, self._refused.collect]
+        self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect]
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
@@ -390,3 +392,4 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.on(LeaseRecall, lambda _, recall: worker.shares.recalled(recall))
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())
+    handlers.answer(CachesAsked, lambda _, ask: worker.caches.asked(ask))

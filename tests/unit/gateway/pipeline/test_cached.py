@@ -87,7 +87,7 @@ def test_a_hit_is_authorised_limited_recorded_and_settled_like_a_request() -> No
     assert len(world.audit.intents) == len(world.audit.outcomes) == 2
     outcome = world.audit.outcomes[1]
     assert (outcome.outcome, outcome.endpoint, outcome.attempts, outcome.sent_ms, outcome.finish) == ("ok", "", 0, 0.0, "stop")
-    assert outcome.detail == {"cache": "hit"}
+    assert outcome.detail == {"cache": "hit", "cache_key": world.audit.outcomes[0].detail["cache_key"]}  # type: ignore[index]
     assert world.limiter.reservations[1].settled == [Usage(7, 3, 0)]
     world.authorizer.allow = False
     _, refused = world.start(body())

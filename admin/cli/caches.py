@@ -1,0 +1,42 @@
+"""`gatehouse caches`: what is kept of models' answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from admin.cli.client import LONG
+from admin.cli.errors import CommandError
+from admin.cli.session import DryRun, Session, connected
+
+group = typer.Typer(no_args_is_help=True, help="Answers that are kept and given again.")
+COLUMNS = ("model", "entries", "bytes", "hits", "joined", "misses", "bypassed", "evicted", "expired", "purged")
+
+
+@group.command("list")
+@connected
+def index(session: Session) -> None:
+    """Shows the cache of each model that has one."""
+    with session.client() as client:
+        session.out.rows(client.get("/caches")["items"], COLUMNS)
+
+
+@group.command("purge")
+@connected
+def purge(
+    session: Session,
+    model: Annotated[str | None, typer.Option("--model", help="Only answers of this model.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only answers of this tenant.")] = None,
+    answer: Annotated[str | None, typer.Option("--answer", help="Only this one: `cache_key` in the audit record's detail.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All answers.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Forgets answers in this gateway with its workers."""
+    params = {name: value for name, value in (("model", model), ("tenant", tenant), ("key", answer)) if value is not None}
+    if bool(params) == everything:
+        raise CommandError("say which answers: --model, --tenant, --answer, several of them, or --all alone")
+    if dry_run:
+        params["dry_run"] = "true"
+    with session.client() as client:
+        session.out.one(client.json("DELETE", "/caches", params=params, timeout=LONG))
