@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP = ("gateway", "engines", "policies", "admin")
+TOP = ("gateway", "engines", "policies", "admin", "gatehouse")
 
 
 def unexplained(source: str) -> list[int]:

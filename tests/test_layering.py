@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP = ("gateway", "engines", "policies", "admin")
+TOP = ("gateway", "engines", "policies", "admin", "gatehouse")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MADE = ("gatehouse.client.api.", "gatehouse.client.aio.")  # by a script, from parameters: as long as these are many
 
 SIDECARS = ("llamacpp", "onnx", "command")  # the folders of the engine runtimes, each a process of its own
 BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
@@ -52,6 +53,7 @@ TIERS: dict[str, Tier] = {
     "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
     **{f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.facts", "engines.confinement")) for name in SIDECARS},
     "engines.demo": Tier(2, ()),
+    "gatehouse": Tier(2, ()),  # of other programs: it speaks to a gateway over HTTP alone
     "admin": Tier(2, (*BASE, "admin.cli.run")),
     "admin.cli.run": Tier(2, (*BASE, "admin", "engines.runtimes", "engines.environment")),  # starts a sidecar itself
     "gateway.pipeline": Tier(3, BASE),
@@ -215,7 +217,7 @@ def size_violations(module: Module) -> Iterator[tuple[int, str]]:
     for node, _ in walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length > MAX_FUNCTION_LINES:
+            if not module.name.startswith(MADE) and length > MAX_FUNCTION_LINES:
                 yield node.lineno, f"{node.name}() has {length} lines, more than {MAX_FUNCTION_LINES}"
 
 

@@ -53,7 +53,7 @@ def closed_loop(port: int, headers: dict[str, str], body: bytes, connections: in
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), f"http://127.0.0.1:{port}/v1/chat/completions"]
     output = subprocess.run(["taskset", "-c", str(core), *command], capture_output=True, text=True, timeout=seconds + 30, check=True).stdout
     report: Figures = json.loads(output.rpartition("REPORT ")[2])
-    report["rps"] = report.pop("requests") / report.pop("seconds")
+    report["rps"] = report["requests"] / report.pop("seconds")
     return report
 
 

@@ -1,6 +1,6 @@
 """The relay benchmark: several gateways on the same work, one after the other in interleaved rounds.
 
-    python -m loadtests.relay.run json                 closed loop against a static JSON engine: requests/s, latency, memory
+    python -m loadtests.relay.run json                 closed loop against a static JSON engine: requests/s, CPU a request, latency, memory
     python -m loadtests.relay.run rate --rate 2000     open loop: latency from when each request was due
     python -m loadtests.relay.run stream               streams side by side: CPU per chunk, time to the first chunk, lost streams
 
@@ -154,6 +154,8 @@ class Bench:
         used = processes.usage(running.pid)
         if o.mode == "stream":
             figures["cpu_us_per_chunk"] = (used.cpu - before) * 1e6 / max(1.0, figures["chunks"])
+        elif o.mode == "json":
+            figures["cpu_us"] = (used.cpu - before) * 1e6 / max(1.0, figures.pop("requests"))
         figures["rss_mib"] = used.rss_mib
         return figures
 

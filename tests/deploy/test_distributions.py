@@ -28,6 +28,9 @@ def distributions(directory: Path, *build: Path) -> "subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+TOP = ("gateway", "engines", "policies", "admin", "gatehouse")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A source distribution and a wheel; the wheel with the build that ./scripts/test made, unless that is switched off."""
@@ -43,12 +46,10 @@ def test_the_wheel_holds_every_source_and_the_compiled_hot_path(made: tuple[Path
         names = set(archive.namelist())
         head = archive.read("gatehouse-0.1.0.dist-info/WHEEL").decode()
         rows = list(csv.reader(archive.read("gatehouse-0.1.0.dist-info/RECORD").decode().splitlines()))
-    sources = {p.relative_to(ROOT).as_posix() for top in ("gateway", "engines", "policies", "admin") for p in (ROOT / top).rglob("*.py")}
+    sources = {p.relative_to(ROOT).as_posix() for top in TOP for p in (ROOT / top).rglob("*.py")}
     assert sources <= names
     assert {"policies/public_prices.json", "engines/demo/artefacts/demo-chat.gguf"} <= names
-    assert not [
-        name for name in names if name.split("/")[0] not in {"gateway", "engines", "policies", "admin", FOLDER, "gatehouse-0.1.0.dist-info"}
-    ]
+    assert not [name for name in names if name.split("/")[0] not in {*TOP, FOLDER, "gatehouse-0.1.0.dist-info"}]
     assert {row[0] for row in rows} == names
     compiled = {extension(Path(FOLDER), module).as_posix() for module in MODULES} if COMPILED else set()
     assert compiled <= names

@@ -1,0 +1,1 @@
+"""What other programs use of Gatehouse: its Python client (gatehouse.client)."""

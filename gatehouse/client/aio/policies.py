@@ -1,0 +1,26 @@
+"""The admin API below /policies. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from gatehouse.client.async_connection import AsyncConnection
+from gatehouse.client.calls import Call, segment
+from gatehouse.client.types.policies import Comparison, Difference, Explanation, PastDecision, Question
+
+
+class AsyncPoliciesApi:
+    """Operations below /policies."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def explain(self, body: Question) -> Explanation:
+        """Say what would be decided, and why. Needs the permission `policies:test`."""
+        return await self._connection.json(Call("POST", "/policies:explain", body=body))
+
+    async def diff(self, body: Comparison) -> Difference:
+        """Say which decisions of the past other roles and bindings would change. Needs the permission `policies:replay`."""
+        return await self._connection.json(Call("POST", "/policies:diff", body=body))
+
+    async def decisions(self, request_id: str) -> PastDecision:
+        """Say why a request was allowed or denied. Needs the permission `policies:replay`."""
+        return await self._connection.json(Call("GET", f"/policies/decisions/{segment(request_id)}"))

@@ -1,0 +1,137 @@
+"""The admin API below /roles. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, overload
+
+from gatehouse.client.async_connection import AsyncConnection
+from gatehouse.client.calls import Call, segment
+from gatehouse.client.types.roles import RoleDryRun, RolePage, RolePatch, RoleSettings, RoleView
+
+
+class AsyncRolesApi:
+    """Operations below /roles."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        prefix: str | None = None,
+        tenant: str | None = None,
+        source: Literal["file", "store"] | None = None,
+    ) -> RolePage:
+        """List roles. Needs the permission `roles:read`."""
+        return await self._connection.json(
+            Call("GET", "/roles", query={"limit": limit, "cursor": cursor, "prefix": prefix, "tenant": tenant, "source": source})
+        )
+
+    async def iterate(
+        self,
+        *,
+        limit: int | None = None,
+        prefix: str | None = None,
+        tenant: str | None = None,
+        source: Literal["file", "store"] | None = None,
+    ) -> AsyncIterator[RoleView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(limit=limit, prefix=prefix, tenant=tenant, source=source, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
+
+    @overload
+    async def create(
+        self, body: RoleSettings, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: Literal[False] = False
+    ) -> RoleView: ...
+    @overload
+    async def create(
+        self, body: RoleSettings, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: Literal[True]
+    ) -> RoleDryRun: ...
+    async def create(
+        self, body: RoleSettings, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: bool = False
+    ) -> RoleView | RoleDryRun:
+        """Create a role. Needs the permission `roles:create`."""
+        return await self._connection.json(
+            Call(
+                "POST", "/roles", query={"dry_run": dry_run or None, "wait": wait}, body=body, headers={"Idempotency-Key": idempotency_key}
+            )
+        )
+
+    async def get(self, name: str) -> RoleView:
+        """Show a role. Needs the permission `roles:read`."""
+        return await self._connection.json(Call("GET", f"/roles/{segment(name)}"))
+
+    @overload
+    async def replace(
+        self,
+        name: str,
+        body: RoleSettings,
+        *,
+        wait: float | None = None,
+        if_match: int | str | None = None,
+        dry_run: Literal[False] = False,
+    ) -> RoleView: ...
+    @overload
+    async def replace(
+        self, name: str, body: RoleSettings, *, wait: float | None = None, if_match: int | str | None = None, dry_run: Literal[True]
+    ) -> RoleDryRun: ...
+    async def replace(
+        self, name: str, body: RoleSettings, *, wait: float | None = None, if_match: int | str | None = None, dry_run: bool = False
+    ) -> RoleView | RoleDryRun:
+        """Replace a role. Needs the permission `roles:update`."""
+        return await self._connection.json(
+            Call(
+                "PUT",
+                f"/roles/{segment(name)}",
+                query={"dry_run": dry_run or None, "wait": wait},
+                body=body,
+                headers={"If-Match": if_match},
+            )
+        )
+
+    @overload
+    async def update(
+        self, name: str, body: RolePatch, *, wait: float | None = None, if_match: int | str | None = None, dry_run: Literal[False] = False
+    ) -> RoleView: ...
+    @overload
+    async def update(
+        self, name: str, body: RolePatch, *, wait: float | None = None, if_match: int | str | None = None, dry_run: Literal[True]
+    ) -> RoleDryRun: ...
+    async def update(
+        self, name: str, body: RolePatch, *, wait: float | None = None, if_match: int | str | None = None, dry_run: bool = False
+    ) -> RoleView | RoleDryRun:
+        """Change a role. Needs the permission `roles:update`."""
+        return await self._connection.json(
+            Call(
+                "PATCH",
+                f"/roles/{segment(name)}",
+                query={"dry_run": dry_run or None, "wait": wait},
+                body=body,
+                headers={"If-Match": if_match},
+            )
+        )
+
+    @overload
+    async def delete(
+        self, name: str, *, wait: float | None = None, if_match: int | str | None = None, dry_run: Literal[False] = False
+    ) -> RoleView: ...
+    @overload
+    async def delete(
+        self, name: str, *, wait: float | None = None, if_match: int | str | None = None, dry_run: Literal[True]
+    ) -> RoleDryRun: ...
+    async def delete(
+        self, name: str, *, wait: float | None = None, if_match: int | str | None = None, dry_run: bool = False
+    ) -> RoleView | RoleDryRun:
+        """Delete a role. Needs the permission `roles:delete`."""
+        return await self._connection.json(
+            Call("DELETE", f"/roles/{segment(name)}", query={"dry_run": dry_run or None, "wait": wait}, headers={"If-Match": if_match})
+        )

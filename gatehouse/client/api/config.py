@@ -1,0 +1,70 @@
+"""The admin API below /config. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gatehouse.client.calls import Call, segment
+from gatehouse.client.connection import Connection
+from gatehouse.client.types.config import ConfigApplied, ConfigView, HistoryEntry, HistoryList, HistoryView, RolledBack
+
+
+class ConfigApi:
+    """Operations below /config."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self) -> ConfigView:
+        """Show the configuration in force. Needs the permission `config:read`."""
+        return self._connection.json(Call("GET", "/config"))
+
+    def replace(
+        self, content: str | bytes, *, wait: float | None = None, if_match: int | str | None = None, dry_run: bool = False
+    ) -> ConfigApplied:
+        """Put another configuration into force. Needs the permission `config:apply`."""
+        return self._connection.json(
+            Call(
+                "PUT",
+                "/config",
+                query={"dry_run": dry_run or None, "wait": wait},
+                content=content,
+                media="application/yaml",
+                headers={"If-Match": if_match},
+            )
+        )
+
+    def reload(self, *, wait: float | None = None) -> ConfigApplied:
+        """Read the configuration file again. Needs the permission `config:reload`."""
+        return self._connection.json(Call("POST", "/config/reload", query={"wait": wait}))
+
+    def history(self, *, limit: int | None = None, cursor: str | None = None) -> HistoryList:
+        """List the configurations that were in force. Needs the permission `config:read`."""
+        return self._connection.json(Call("GET", "/config/history", query={"limit": limit, "cursor": cursor}))
+
+    def iterate_history(self, *, limit: int | None = None) -> Iterator[HistoryView]:
+        """All of `history`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.history(limit=limit, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
+
+    def get_history(self, number: str) -> HistoryEntry:
+        """Show one of them, and what it changed. Needs the permission `config:read`."""
+        return self._connection.json(Call("GET", f"/config/history/{segment(number)}"))
+
+    def history_rollback(
+        self, number: str, *, wait: float | None = None, if_match: int | str | None = None, dry_run: bool = False
+    ) -> RolledBack:
+        """Go back to one of them. Needs the permission `config:apply`."""
+        return self._connection.json(
+            Call(
+                "POST",
+                f"/config/history/{segment(number)}/rollback",
+                query={"dry_run": dry_run or None, "wait": wait},
+                headers={"If-Match": if_match},
+            )
+        )

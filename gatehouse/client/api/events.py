@@ -1,0 +1,20 @@
+"""The admin API below /events. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gatehouse.client.calls import Call
+from gatehouse.client.connection import Connection
+from gatehouse.client.events import Event
+
+
+class EventsApi:
+    """Operations below /events."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self, *, kind: str | None = None) -> Iterator[Event]:
+        """Follow changes and engine states. Needs the permission `events:read`."""
+        return self._connection.events(Call("GET", "/events", query={"kind": kind}))

@@ -1,0 +1,158 @@
+"""Types of the operations below /models. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+
+if TYPE_CHECKING:
+    from gatehouse.client.types.tenants import ResourceChange
+
+
+class BreakerSpec(TypedDict):
+    """Circuit breaker of every endpoint: opens after consecutive failures, for longer each time."""
+
+    failures: NotRequired[int]
+    open_for: NotRequired[float]
+    open_max: NotRequired[float]
+    max_ejected: NotRequired[float]
+
+
+class CacheSpec(TypedDict):
+    """Which answers of a model are kept, where and for how long. policy: which answer goes first where there is no room: the one that
+    was used longest ago, least often, or stored first. max_entries, max_bytes: of the process's memory; workers have equal shares.
+    max_answer_bytes: of one answer. compress_above: bytes from which an answer is kept compressed; 0: never. temperature: `zero` for
+    requests that say `temperature: 0`, `any` for all. sharing: who gets an answer that somebody else caused; null: as the model's
+    `prefix_sharing`, within a tenant at most. charge: whether an answer from the cache costs what the engine's did. deduplicate: whether
+    requests that ask the same at the same time share one engine call.
+    """
+
+    ttl: NotRequired[float]
+    policy: NotRequired[Literal["fifo", "lfu", "lru"]]
+    max_entries: NotRequired[int]
+    max_bytes: NotRequired[int]
+    max_answer_bytes: NotRequired[int]
+    compress_above: NotRequired[int]
+    operations: NotRequired[list[Literal["chat", "classify", "completions", "embeddings", "rerank", "score"]]]
+    temperature: NotRequired[Literal["any", "zero"]]
+    sharing: NotRequired[Literal["key", "tenant"] | None]
+    charge: NotRequired[bool]
+    deduplicate: NotRequired[bool]
+
+
+class EngineState(TypedDict):
+    engine: str
+    state: str
+    version: str
+
+
+class ModelAction(TypedDict):
+    """The engines acted on, with their present state."""
+
+    model: str
+    action: str
+    engines: list[EngineState]
+
+
+class ModelPage(TypedDict):
+    items: list[StoredModelView]
+    cursor: str | None
+
+
+class ModelPatch(TypedDict):
+    name: NotRequired[str]
+    pool: NotRequired[list[str | PoolMemberSpec]]
+    aliases: NotRequired[list[str] | None]
+    fallbacks: NotRequired[list[str] | None]
+    upstream_model: NotRequired[str | None]
+    routing: NotRequired[RoutingSpec | None]
+    max_tokens: NotRequired[int | None]
+    prefix_sharing: NotRequired[Literal["global", "key", "tenant"] | None]
+    created: NotRequired[int | None]
+    owned_by: NotRequired[str | None]
+    unknown_fields: NotRequired[Literal["drop", "forward", "refuse"] | None]
+    cache: NotRequired[CacheSpec | None]
+
+
+class ModelSpec(TypedDict):
+    """A public model name and the pool of engines behind it."""
+
+    name: str
+    pool: list[str | PoolMemberSpec]
+    aliases: NotRequired[list[str]]
+    fallbacks: NotRequired[list[str]]
+    upstream_model: NotRequired[str | None]
+    routing: NotRequired[RoutingSpec]
+    max_tokens: NotRequired[int | None]
+    prefix_sharing: NotRequired[Literal["global", "key", "tenant"]]
+    created: NotRequired[int]
+    owned_by: NotRequired[str]
+    unknown_fields: NotRequired[Literal["drop", "forward", "refuse"]]
+    cache: NotRequired[CacheSpec | None]
+
+
+class ModelsModelDryRun(TypedDict):
+    dry_run: bool
+    diff: list[ResourceChange]
+    result: ModelAction
+
+
+class PoolMemberSpec(TypedDict):
+    """One member of a pool: an engine, its weight, and its own name for the model if that differs."""
+
+    engine: str
+    weight: NotRequired[float]
+    model: NotRequired[str | None]
+
+
+class QueueSpec(TypedDict):
+    """Admission beyond the engines' slots: a bounded queue per pool, a deadline for each entry, shares by the tenants' weights."""
+
+    size: NotRequired[int]
+    timeout: NotRequired[float]
+    weights: NotRequired[dict[str, float]]
+
+
+class ResourceModelDryRun(TypedDict):
+    dry_run: bool
+    diff: list[ResourceChange]
+    result: StoredModelView
+
+
+class RetrySpec(TypedDict):
+    """Retries before the first byte, within a budget: a share of the requests in flight."""
+
+    attempts: NotRequired[int]
+    budget: NotRequired[float]
+    backoff: NotRequired[float]
+
+
+class RoutingSpec(TypedDict):
+    """How a model's pool is used: which selector with which settings, over which key, with which bound on the load."""
+
+    policy: NotRequired[str]
+    settings: NotRequired[dict[str, Any]]
+    key: NotRequired[str]
+    bound: NotRequired[float]
+    breaker: NotRequired[BreakerSpec]
+    queue: NotRequired[QueueSpec]
+    retry: NotRequired[RetrySpec]
+
+
+class StoredModelView(TypedDict):
+    """A model with its settings and its state. reason: why its newest revision is not in force."""
+
+    name: str
+    source: str
+    ready: bool
+    pool: list[dict[str, Any]]
+    aliases: NotRequired[list[str]]
+    fallbacks: NotRequired[list[str]]
+    queued: NotRequired[int]
+    settings: dict[str, Any]
+    in_force: bool
+    failed: bool
+    reason: NotRequired[str | None]
+    revision: NotRequired[int | None]
+    created_at: NotRequired[str | None]
+    updated_at: NotRequired[str | None]
+    updated_by: NotRequired[str | None]
