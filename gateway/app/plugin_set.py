@@ -43,6 +43,7 @@ from gateway.core.plugins import (
 from gateway.core.ports import Authenticator, Guardrail
 from gateway.core.specs import ExporterSpec, GuardrailSpec, HookSpec, IdentitySpec
 from gateway.routing.build import SELECTORS
+from policies.guardrails.pseudonyms.guardrail import PseudonymVault
 
 
 @contextmanager
@@ -91,7 +92,12 @@ class Plugins:
     def guardrail(self, spec: GuardrailSpec, read: Callable[[str], str], *, local: bool = True, asker: Asker | None = None) -> Guardrail:
         """Raises ConfigError with one sentence. local: the settings come from the configuration file."""
         row = self.guardrails[spec.type]
-        return built(row.build, row.settings, spec.settings, GuardrailContext(name=spec.name, read=read, local=local, asker=asker))
+        return built(
+            row.build,
+            row.settings,
+            spec.settings,
+            GuardrailContext(name=spec.name, read=read, local=local, asker=asker, pseudonyms=PseudonymVault),
+        )
 
     def hook(self, spec: HookSpec, read: Callable[[str], str]) -> Hook:
         """Raises ConfigError with one sentence."""

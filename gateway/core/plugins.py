@@ -22,6 +22,7 @@ from gateway.core.clock import Clock, Entropy, SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.hooks import Hook
 from gateway.core.ports import Authenticator, Guardrail, KeyStore
+from gateway.core.pseudonyms import PseudonymFactory
 from gateway.core.secret import secret_hook
 from gateway.core.specs import AuditSpec, SinkSpec, Spec
 
@@ -57,9 +58,11 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailContext(Context):
-    """asker: by which a guardrail asks the models of this gateway; None where there is no gateway around it."""
+    """asker: by which a guardrail asks the models of this gateway; None where there is no gateway around it. pseudonyms: makes those of a
+    guardrail that asks another service for values; None where there are none."""
 
     asker: Asker | None = None
+    pseudonyms: PseudonymFactory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,31 @@ are several layers: each reads what the one before it made of the request, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta
 
 from gateway.core.ports import StreamMatcher
 from gateway.core.slices import Steps
-from gateway.core.types import Principal, Verdict
+from gateway.core.specs import Spec, Timeout
+from gateway.core.types import Finding, Principal, Verdict
+from gateway.core.waiting import Maybe
 
 Restores = Literal["after", "before", "never"]
 """Whether pseudonyms are put back after or before the guardrails that read the answer."""
+
+
+class PseudonymSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """scope: how long a value keeps its pseudonym. restore: whether values are put back after or before the guardrails that read the
+    answer. ttl: a session's, since it was last used. sessions, values (of one session), bytes (of all sessions): the bounds of what is
+    kept."""
+
+    scope: Literal["request", "session"] = "request"
+    restore: Restores = "after"
+    ttl: Timeout = 1800.0
+    sessions: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    values: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    bytes: Annotated[int, Meta(ge=4096, le=1 << 34)] = 16 * 1024 * 1024
 
 
 class Layer(Protocol):
@@ -25,8 +42,8 @@ class Layer(Protocol):
     replaced: int
     restored: int
 
-    def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
-        """As `Guardrail.check`, of the request's texts. Called once."""
+    def check(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict] | Steps[Verdict]:
+        """As `Guardrail.check`, of the request's texts, which have these data labels. Called once."""
         ...
 
     @property
@@ -49,3 +66,30 @@ class Pseudonymous(Protocol):
     def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer:
         """secret: a key for a name, the same in all processes that share engines. now: monotonic seconds."""
         ...
+
+
+Replace = Callable[[str, Sequence[tuple[Finding, str]]], str]
+"""A text with what is told in the place of what was found in it, in order; with a pseudonym where that is ""."""
+Reader = Callable[[Sequence[str], Sequence[str], frozenset[str], Replace], Maybe[Verdict]]
+"""Finds values: of the texts as they came, the texts to read (what only looked like a pseudonym is renamed in them), their labels, and what
+replaces values. Its verdict is `rewrite` also where only the two differ."""
+
+
+class Pseudonyms(Protocol):
+    """The pseudonyms of a guardrail that finds values by asking another service."""
+
+    def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float, read: Reader) -> Layer:
+        """As `Pseudonymous.layer`."""
+        ...
+
+    def sweep(self, now: float) -> None:
+        """Drops the sessions that are over."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets all values."""
+        ...
+
+
+PseudonymFactory = Callable[[Sequence[str], PseudonymSettings], Pseudonyms]
+"""Of some entities."""

@@ -1,4 +1,5 @@
-"""A guardrail for names and places: a token classifier on our own ONNX sidecar finds them, and they are blocked, masked or hashed.
+"""A guardrail for names and places: a token classifier on our own ONNX sidecar finds them; they are blocked, masked, hashed or given
+pseudonyms.
 
 Patterns cannot find a name, so this stands beside `pii`. The sidecar reads texts of any length and gives places in the text as it came.
 """
@@ -6,8 +7,9 @@ Patterns cannot find a name, so this stands beside `pii`. The sidecar reads text
 from __future__ import annotations
 
 import hmac
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_bytes
 from typing import Annotated, Final, Literal
 
@@ -17,10 +19,11 @@ from msgspec import Meta, Struct, field
 from gateway.core.asking import Asker, summed
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
+from gateway.core.pseudonyms import Layer, Pseudonyms, PseudonymSettings, Replace
 from gateway.core.secret import Secret
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Usage, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
 from gateway.guardrails.pieces import bounded, sendable
@@ -34,14 +37,15 @@ NAMES: Final = {
 _ENDS: Final = frozenset('"\\\n\r{}[]<>')
 """An entity ends before them: they are the structure of JSON and of markup around it."""
 _MIN_KEY: Final = 16
-Action = Literal["block", "mask", "hash", "annotate", "label", "allow"]
+_NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
+Action = Literal["block", "mask", "hash", "pseudonym", "annotate", "label", "allow"]
 
 
 class EntitiesSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """model: the public name of the one that is asked, on our own sidecar. entities: what is done with each. labels: what the model's
     labels mean, beside those that are known (PER, LOC, GPE, ORG, ...). threshold: the least probability of an entity that counts. allow:
-    texts that pass, in any case. hash_key: for `hash`. timeout: for all questions about one request or answer. batch: texts of one
-    question. max_bytes: characters of all texts together."""
+    texts that pass, in any case. hash_key: for `hash`. pseudonyms: of the action `pseudonym`. timeout: for all questions about one request
+    or answer. batch: texts of one question. max_bytes: characters of all texts together."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     entities: dict[str, Action] = field(default_factory=lambda: {"person": "mask", "location": "mask", "organisation": "mask"})
@@ -49,6 +53,7 @@ class EntitiesSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
     allow: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     hash_key: Secret | None = None
+    pseudonyms: PseudonymSettings = PseudonymSettings()
     timeout: Timeout = 1.0
     batch: Annotated[int, Meta(ge=1, le=1024)] = 64
     max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
@@ -94,14 +99,20 @@ class Entities:
 
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
+        return self.read(texts, texts, labels, None)
+
+    def read(self, came: Sequence[str], texts: Sequence[str], labels: frozenset[str], replace: Replace | None) -> Maybe[Verdict]:
+        """As gateway.core.pseudonyms.Reader; without `replace` a pseudonym is a mask."""
         bounded(texts, self._settings.max_bytes)
         asked = [number for number, text in enumerate(texts) if text and not text.isspace()]
-        return self._tasks.wait(self._verdict(texts, asked, labels), name="check") if asked and self._actions else ALLOW
+        return self._tasks.wait(self._verdict(came, texts, asked, labels, replace), name="check") if asked and self._actions else ALLOW
 
     def stream(self) -> None:
         return None
 
-    async def _verdict(self, texts: Sequence[str], asked: list[int], labels: frozenset[str]) -> Verdict:
+    async def _verdict(
+        self, came: Sequence[str], texts: Sequence[str], asked: list[int], labels: frozenset[str], replace: Replace | None
+    ) -> Verdict:
         findings: list[Finding] = []
         usages: list[Usage] = []
         until = time.monotonic() + self._settings.timeout
@@ -115,16 +126,17 @@ class Entities:
             usages.append(answered.usage)
             for number, entities in zip(batch, self._read(answered.body, [texts[number] for number in batch]), strict=True):
                 findings += self._wanted(number, texts[number], entities)
-        if not findings:
+        if not findings and came is texts:
             return ALLOW
         kept = tuple(findings[:MOST_FINDINGS])
-        reason = f"Names found: {', '.join(sorted({finding.entity for finding in findings}))}."
+        names = ", ".join(sorted({finding.entity for finding in findings}))
+        reason = f"Names found: {names}." if names else "Text in the form of a pseudonym was renamed."
         if refused := sorted({finding.entity for finding in findings if self._actions[finding.entity] == "block"}):
             message = f"The text contains what must not pass here: {', '.join(refused)}."
             return Verdict("block", self.name, message, (), kept, summed(usages))
-        passed = self._replaced(texts, findings)
+        passed = self._replaced(texts, findings, replace)
         label = any(self._actions[finding.entity] == "label" for finding in findings)
-        return Verdict("rewrite" if passed != list(texts) else "annotate", self.name, reason, tuple(passed), kept, summed(usages), label)
+        return Verdict("rewrite" if passed != list(came) else "annotate", self.name, reason, tuple(passed), kept, summed(usages), label)
 
     def _read(self, body: bytes, texts: list[str]) -> list[list[_Entity]]:
         try:
@@ -158,22 +170,49 @@ class Entities:
                 found.append(Finding(kind, start, end, value, number, given.score))
         return found
 
-    def _replaced(self, texts: Sequence[str], findings: list[Finding]) -> list[str]:
-        """The texts after the actions, changed from behind, so that places stay right."""
-        passed = list(texts)
-        for finding in reversed(findings):
+    def _replaced(self, texts: Sequence[str], findings: list[Finding], replace: Replace | None) -> list[str]:
+        """The texts after the actions."""
+        marks: dict[int, list[tuple[Finding, str]]] = {}
+        for finding in findings:
             action = self._actions[finding.entity]
             if action in ("annotate", "label"):
                 continue
-            mark = finding.entity.upper() if action == "mask" else f"{finding.entity.upper()}:{self._hashed(finding)}"
-            text = passed[finding.text]
-            passed[finding.text] = f"{text[: finding.start]}[{mark}]{text[finding.end :]}"
-        return passed
+            shown = finding.entity.upper() if action != "hash" else f"{finding.entity.upper()}:{self._hashed(finding)}"
+            mark = "" if action == "pseudonym" and replace is not None else f"[{shown}]"
+            marks.setdefault(finding.text, []).append((finding, mark))
+        return [(replace or _marked)(text, marks[number]) if number in marks else text for number, text in enumerate(texts)]
 
     def _hashed(self, finding: Finding) -> str:
         """Keyed; upper and lower case are the same."""
         data = f"{finding.entity}\x00{finding.value.casefold()}".encode("utf-8", "replace")
         return hmac.digest(self._key, data, "sha256").hex()[:16]
+
+
+class PseudonymEntities(Entities):
+    """Entities some of which get pseudonyms. Implements gateway.core.pseudonyms.Pseudonymous."""
+
+    def __init__(self, name: str, settings: EntitiesSettings, asker: Asker, pseudonyms: Pseudonyms) -> None:
+        super().__init__(name, settings, asker)
+        self._pseudonyms = pseudonyms
+
+    def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer:
+        return self._pseudonyms.layer(principal, secret, now, self.read)
+
+    def sweep(self, now: float) -> None:
+        """Drops the sessions that are over."""
+        self._pseudonyms.sweep(now)
+
+    async def aclose(self) -> None:
+        self._pseudonyms.clear()
+        await super().aclose()
+
+
+def _marked(text: str, marks: Sequence[tuple[Finding, str]]) -> str:
+    pieces, done = list[str](), 0
+    for finding, mark in marks:
+        pieces += (text[done : finding.start], mark)
+        done = finding.end
+    return "".join([*pieces, text[done:]])
 
 
 def _key(settings: EntitiesSettings) -> bytes:
@@ -192,4 +231,11 @@ def build(settings: EntitiesSettings, context: GuardrailContext) -> Entities:
     """Raises ValueError."""
     if context.asker is None:
         raise ValueError("there is no gateway here whose models it could ask")
-    return Entities(context.name, settings, context.asker)
+    given = [entity for entity, action in settings.entities.items() if action == "pseudonym"]
+    if not given:
+        return Entities(context.name, settings, context.asker)
+    if context.pseudonyms is None:
+        raise ValueError("entities: nothing here gives pseudonyms")
+    if wrong := next((entity for entity in given if not _NAME.fullmatch(entity)), None):
+        raise ValueError(f"entities.{wrong}: the name of what gets a pseudonym has up to 40 small letters, digits and underscores")
+    return PseudonymEntities(context.name, settings, context.asker, context.pseudonyms(given, settings.pseudonyms))

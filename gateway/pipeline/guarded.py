@@ -182,9 +182,11 @@ class Guarded:
 
     def asked(self, texts: Sequence[str], layer: Layer | None, labels: frozenset[str]) -> Maybe[Verdict] | Steps[Verdict]:
         """What the guardrail itself answers, without the boundary around it. Raises whatever it raises."""
+        if layer is not None:
+            return layer.check(texts, labels)
         if labels and self._check_labelled is not None:
             return self._check_labelled(texts, labels)
-        return self.guardrail.check(texts) if layer is None else layer.check(texts)
+        return self.guardrail.check(texts)
 
     def check(self, texts: Sequence[str], layer: Layer | None = None, labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
         """Counts only what is allowed; whoever acts on another verdict counts it. layer: reads the texts in the guardrail's place. labels:

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 from msgspec import Meta, field
 
 from gateway.core.plugins import Context
+from gateway.core.pseudonyms import PseudonymSettings
 from gateway.core.secret import Secret
 from gateway.core.specs import Spec
 from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
-from policies.guardrails.pseudonyms.guardrail import PseudonymSettings, entity_guardrail
+from policies.guardrails.pseudonyms.guardrail import entity_guardrail
 from policies.guardrails.recognition.actions import MAX_ALLOWED, Actions
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.guardrail import EntityGuardrail, check_allowed, key_for

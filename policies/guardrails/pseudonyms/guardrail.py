@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
 
-from msgspec import Meta
-
-from gateway.core.pseudonyms import Restores
-from gateway.core.specs import Spec, Timeout
+from gateway.core.pseudonyms import PseudonymSettings, Reader
 from gateway.core.types import Principal
-from policies.guardrails.pseudonyms.layer import PseudonymLayer
+from policies.guardrails.pseudonyms.layer import AskedLayer, PseudonymLayer
 from policies.guardrails.pseudonyms.restoring import Forms
-from policies.guardrails.pseudonyms.vault import Vault
+from policies.guardrails.pseudonyms.vault import Session, Vault
 from policies.guardrails.recognition.actions import PSEUDONYM, Actions
 from policies.guardrails.recognition.guardrail import EntityGuardrail
 
 
-class PseudonymSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """scope: how long a value keeps its pseudonym. restore: whether values are put back after or before the guardrails that read the
-    answer. ttl: a session's, since it was last used. sessions, values (of one session), bytes (of all sessions): the bounds of what is
-    kept."""
+class PseudonymVault:
+    """The sessions of one guardrail. Implements gateway.core.pseudonyms.Pseudonyms."""
 
-    scope: Literal["request", "session"] = "request"
-    restore: Restores = "after"
-    ttl: Timeout = 1800.0
-    sessions: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    values: Annotated[int, Meta(ge=1, le=100_000)] = 1000
-    bytes: Annotated[int, Meta(ge=4096, le=1 << 34)] = 16 * 1024 * 1024
+    def __init__(self, entities: Sequence[str], settings: PseudonymSettings) -> None:
+        self._settings, self.forms = settings, Forms(entities)
+        self.vault = Vault(settings.ttl, settings.sessions, settings.values, settings.bytes)
+        self.restores = settings.restore
+
+    def session(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Session | None:
+        """The caller's; None for pseudonyms of one request only."""
+        if self._settings.scope != "session" or not principal.session:
+            return None
+        return self.vault.session(principal, secret("pseudonyms"), now)
+
+    def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float, read: Reader) -> AskedLayer:
+        return AskedLayer(read, self.forms, self.vault, self.session(principal, secret, now), self.restores)
+
+    def sweep(self, now: float) -> None:
+        self.vault.sweep(now)
+
+    def clear(self) -> None:
+        self.vault.clear()
 
 
 class PseudonymGuardrail(EntityGuardrail):
@@ -35,15 +42,12 @@ class PseudonymGuardrail(EntityGuardrail):
 
     def __init__(self, actions: Actions, settings: PseudonymSettings) -> None:
         super().__init__(actions)
-        self._settings = settings
-        self._forms = Forms(actions.with_action(PSEUDONYM))
-        self.vault = Vault(settings.ttl, settings.sessions, settings.values, settings.bytes)
+        self._kept = PseudonymVault(actions.with_action(PSEUDONYM), settings)
+        self.vault = self._kept.vault
 
     def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> PseudonymLayer:
-        session = None
-        if self._settings.scope == "session" and principal.session:
-            session = self.vault.session(principal, secret("pseudonyms"), now)
-        return PseudonymLayer(self._actions, self._forms, self.vault, session, self._settings.restore)
+        kept = self._kept
+        return PseudonymLayer(self._actions, kept.forms, kept.vault, kept.session(principal, secret, now), kept.restores)
 
     def sweep(self, now: float) -> None:
         """Drops the sessions that are over."""

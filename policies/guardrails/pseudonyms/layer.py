@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.pseudonyms import Restores
+from gateway.core.pseudonyms import Reader, Restores
 from gateway.core.slices import Steps
-from gateway.core.types import Verdict
+from gateway.core.types import Finding, Verdict
+from gateway.core.values import UNLABELLED
+from gateway.core.waiting import Maybe
 from policies.guardrails.pseudonyms.nesting import Nesting, escaped, unescaped
 from policies.guardrails.pseudonyms.restoring import Forms, Restoring
 from policies.guardrails.pseudonyms.vault import Session, Vault
@@ -25,14 +27,14 @@ LITERAL: Final = "\0literal"
 RENAMED: Final = "Text in the form of a pseudonym was renamed."
 
 
-class PseudonymLayer:
-    """Implements gateway.core.pseudonyms.Layer. session: None for pseudonyms of this request only."""
+class Issued:
+    """The part of a layer that gives pseudonyms and takes them back; what finds values is in those that inherit from it. session: None for
+    pseudonyms of this request only."""
 
-    def __init__(self, actions: Actions, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
+    def __init__(self, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
         self.restores = restores
         self.replaced = self.restored = 0
         self._forms, self._vault, self._seal, self._session = forms, vault, vault.seal, session
-        self._guardrail = EntityGuardrail(_Replacing.of(actions, self))
         self._labels: dict[str, bytes] = {}
         self._digests: dict[bytes, str] = {}
         self._reserved: frozenset[str] = frozenset()
@@ -43,21 +45,14 @@ class PseudonymLayer:
 
     # --- the request
 
-    def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
+    def _own(self, texts: Sequence[str]) -> Sequence[str]:
+        """The texts, with what looks like a pseudonym of the session renamed; the same object where there is nothing to rename."""
         if not any("<" in text for text in texts):
-            return self._guardrail.check(texts)
+            return texts
         self._reserved = frozenset([found for text in texts if "<" in text for found in self._forms.pattern.findall(text)])
         if self._session is None or self._session.labels.keys().isdisjoint(self._reserved):
-            return self._guardrail.check(texts)
-        renamed = [self._forms.pattern.sub(lambda match: self._renamed(match[0]), text) for text in texts]
-        return self._checked(renamed)
-
-    def _checked(self, texts: list[str]) -> Steps[Verdict]:
-        found = self._guardrail.check(texts)
-        verdict = found if isinstance(found, Verdict) else (yield from found)
-        if verdict.action in ("block", "rewrite"):
-            return verdict
-        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings, None, verdict.label)
+            return texts
+        return [self._forms.pattern.sub(lambda match: self._renamed(match[0]), text) for text in texts]
 
     def _renamed(self, literal: str) -> str:
         """What takes the place of a text that looks like a pseudonym: another one, if its own stands for something."""
@@ -131,6 +126,46 @@ class PseudonymLayer:
         if sealed is None and self._session is not None and label not in self._reserved:
             sealed = self._session.labels.get(label)
         return None if sealed is None else self._seal.opened(sealed, label)
+
+
+class PseudonymLayer(Issued):
+    """Of a guardrail of patterns. Implements gateway.core.pseudonyms.Layer."""
+
+    def __init__(self, actions: Actions, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
+        super().__init__(forms, vault, session, restores)
+        self._guardrail = EntityGuardrail(_Replacing.of(actions, self))
+
+    def check(self, texts: Sequence[str], labels: frozenset[str] = UNLABELLED) -> Verdict | Steps[Verdict]:
+        own = self._own(texts)
+        return self._guardrail.check(texts) if own is texts else self._checked(list(own))
+
+    def _checked(self, texts: list[str]) -> Steps[Verdict]:
+        found = self._guardrail.check(texts)
+        verdict = found if isinstance(found, Verdict) else (yield from found)
+        if verdict.action in ("block", "rewrite"):
+            return verdict
+        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings, None, verdict.label)
+
+
+class AskedLayer(Issued):
+    """Of a guardrail that asks another service where values stand. Implements gateway.core.pseudonyms.Layer."""
+
+    def __init__(self, read: Reader, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
+        super().__init__(forms, vault, session, restores)
+        self._read = read
+
+    def check(self, texts: Sequence[str], labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
+        return self._read(texts, self._own(texts), labels, self._replace)
+
+    def _replace(self, text: str, found: Sequence[tuple[Finding, str]]) -> str:
+        nesting, pieces, done = Nesting(), list[str](), 0
+        for finding, mark in found:
+            before, value = text[done : finding.start], text[finding.start : finding.end]
+            nesting.feed(before)
+            pieces += (before, mark or self.pseudonym(finding.entity, value, value, nesting.depth))
+            nesting.feed(value)
+            done = finding.end
+        return "".join([*pieces, text[done:]])
 
 
 class _Replacing(Actions):

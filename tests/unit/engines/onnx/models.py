@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 WORDS = (
     "[PAD]",
@@ -199,5 +199,66 @@ def tagger_folder(root: Path) -> Path:
     tokenizer().save(str(root / "tokenizer.json"))
     names = {str(index): label for index, label in enumerate(labels)}
     config = {"architectures": ["BertForTokenClassification"], "id2label": names, "max_position_embeddings": 16}
+    (root / "config.json").write_text(json.dumps(config))
+    return root
+
+
+BERT_WORDS = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "Anna",
+    "Ko",
+    "##wal",
+    "##ski",
+    "Kra",
+    "##kow",
+    "lives",
+    "in",
+    "write",
+    "to",
+    ".",
+    "say",
+    "not",
+)
+BERT_LABELS = ("O", "B-MISC", "I-MISC", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
+
+
+def bert_ner_folder(root: Path) -> Path:
+    """As the usual export of a BERT for named entities: a WordPiece tokenizer with [CLS] and [SEP], three inputs, the labels of CoNLL-2003.
+    Tokens of another sentence (`token_type_ids`) and padding are no entities, so each input counts."""
+    root.mkdir(parents=True, exist_ok=True)
+    table = np.zeros((len(BERT_WORDS), len(BERT_LABELS)), np.float32)
+    table[:, 0] = 3
+    for word, label in (("Anna", "B-PER"), ("Ko", "I-PER"), ("##wal", "I-PER"), ("##ski", "O"), ("Kra", "B-LOC"), ("##kow", "I-LOC")):
+        table[BERT_WORDS.index(word), BERT_LABELS.index(label)] = 9
+    first = np.array([[1.0], [0.0]], np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["scores"]),
+        helper.make_node("Gather", ["first", "token_type_ids"], ["sentence"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["there"]),
+        helper.make_node("Mul", ["scores", "sentence"], ["sized"]),
+        helper.make_node("Mul", ["sized", "there"], ["logits"]),
+    ]
+    inputs = [(name, "INT64", ["batch", "tokens"]) for name in ("input_ids", "attention_mask", "token_type_ids")]
+    outputs = [("logits", "FP32", ["batch", "tokens", len(BERT_LABELS)])]
+    save(graph(nodes, inputs, outputs, {"table": table, "first": first, "last": np.array([2], np.int64)}), root / "model.onnx")
+    made = Tokenizer(models.WordPiece({word: number for number, word in enumerate(BERT_WORDS)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=False)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    made.save(str(root / "tokenizer.json"))
+    names = {str(index): label for index, label in enumerate(BERT_LABELS)}
+    config = {
+        "architectures": ["BertForTokenClassification"],
+        "model_type": "bert",
+        "id2label": names,
+        "label2id": {label: int(index) for index, label in names.items()},
+        "max_position_embeddings": 16,
+        "type_vocab_size": 2,
+        "pad_token_id": 0,
+    }
     (root / "config.json").write_text(json.dumps(config))
     return root

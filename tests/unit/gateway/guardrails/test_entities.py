@@ -13,7 +13,7 @@ from gateway.core.errors import ConfigError, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.secret import Secret
 from gateway.core.specs import GuardrailSpec
-from gateway.core.types import ALLOW, Usage, Verdict
+from gateway.core.types import ALLOW, Principal, Usage, Verdict
 from gateway.guardrails.entities import Entities
 from tests.fakes.asker import FakeAsker, finding
 
@@ -95,3 +95,41 @@ async def test_many_texts_are_asked_about_in_batches() -> None:
     asker = FakeAsker("", finding("Ann"))
     found = await verdict(made(asker, batch=2), "Ann", "x", "Ann", "y", "Ann")
     assert found.texts == ("[PERSON]", "x", "[PERSON]", "y", "[PERSON]") and len(asker.asked) == 3
+
+
+def layered(asker: FakeAsker, **settings: Any) -> Any:
+    guardrail = made(asker, entities={"person": "pseudonym", "location": "mask"}, **settings)
+    caller = Principal("key", "k", "acme", session="s")
+    return guardrail, guardrail.layer(caller, lambda name: b"secret" * 6, 0.0)
+
+
+async def test_a_pseudonym_comes_back_and_an_answer_of_its_own_is_masked() -> None:
+    guardrail, layer = layered(FakeAsker("", finding("Ann")))
+    text = json.dumps({"to": "Ann", "inner": json.dumps({"a": "Ann"})})
+    found = await layer.check(["Ann and Ann", text, "x"], frozenset())
+    assert found.texts[0] == "<PERSON_1> and <PERSON_1>" and json.loads(found.texts[1])["to"] == "<PERSON_1>" and found.texts[2] == "x"
+    assert layer.active and layer.whole("to <PERSON_1>, <PERSON_2>") == "to Ann, <PERSON_2>"
+    stream = layer.stream()
+    assert "".join([*map(stream.feed, "<PERSON_1>!"), stream.finish()]) == "Ann!"
+    assert (await verdict(guardrail, "Ann")).texts == ("[PERSON]",)
+    await guardrail.aclose()
+
+
+async def test_text_in_the_form_of_a_sessions_pseudonym_is_renamed_also_where_nothing_is_found() -> None:
+    guardrail, layer = layered(FakeAsker("", finding("Ann")), pseudonyms={"scope": "session"})
+    given = (await layer.check(["Ann"], frozenset())).texts[0]
+    second = guardrail.layer(Principal("key", "k", "acme", session="s"), lambda name: b"secret" * 6, 1.0)
+    found = await second.check([f"what is {given}"], frozenset())
+    assert found.action == "rewrite" and given not in found.texts[0] and second.whole(found.texts[0]) == f"what is {given}"
+
+
+async def test_labels_are_told_to_who_is_asked() -> None:
+    asker = FakeAsker("", finding("Ann"))
+    _, layer = layered(asker)
+    await layer.check(["Ann"], frozenset({"secret"}))
+    assert asker.labels == [frozenset({"secret"})]
+
+
+def test_a_name_that_no_pseudonym_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="small letters"):
+        made(FakeAsker(""), labels={"X": "A b"}, entities={"A b": "pseudonym"})
