@@ -143,11 +143,15 @@ class ApprovalPending(GatehouseError):
     default_code = "approval_pending"
     approval: dict[str, Any] | None = None
 
+    def told(self) -> dict[str, Any]:
+        """`approval` as every API shows it in an error; nothing where there is none."""
+        if self.approval is None:
+            return {}
+        moment = datetime.fromtimestamp(int(self.approval["expires_at"]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"approval": {**self.approval, "expires_at": moment}}
+
     def body(self) -> bytes:
-        error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        if self.approval is not None:
-            moment = datetime.fromtimestamp(int(self.approval["expires_at"]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            error["approval"] = {**self.approval, "expires_at": moment}
+        error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.told()}
         return json.dumps({"error": error}, separators=(",", ":")).encode()
 
 

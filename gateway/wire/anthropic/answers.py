@@ -170,7 +170,7 @@ def error_document(error: GatehouseError, request_id: bytes) -> dict[str, Any]:
     if error.param is not None:
         inner["param"] = error.param
     if isinstance(error, ApprovalPending):
-        inner |= {key: value for key, value in msgspec.json.decode(error.body())["error"].items() if key == "approval"}
+        inner |= error.told()
     document: dict[str, Any] = {"type": "error", "error": inner}
     if request_id:
         document["request_id"] = request_id.decode()

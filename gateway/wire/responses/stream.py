@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.errors import ApprovalPending, EngineError, GatehouseError
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.wire.openai.answers import is_name
@@ -163,11 +163,12 @@ class ResponsesReader(EventReader):
         return max(0, events - AROUND)
 
     def failed(self, error: GatehouseError) -> bytes:
-        """An `error` event, and the response that failed."""
+        """An `error` event, and the response that failed; both say which approval is waited for."""
         number = self._next()
-        told = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "sequence_number": number}
+        approval = error.told() if isinstance(error, ApprovalPending) else {}
+        told = {"type": "error", "code": error.code, "message": error.message, "param": error.param, **approval, "sequence_number": number}
         document = frame(self._request, self._identity, "", 0)
-        document |= {"status": "failed", "error": {"code": error.code, "message": error.message}}
+        document |= {"status": "failed", "error": {"code": error.code, "message": error.message, **approval}}
         ended = {"type": "response.failed", "response": document, "sequence_number": number + 1}
         return line(told) + b"\n\n" + line(ended) + b"\n\n"
 
