@@ -55,6 +55,15 @@ Indexed = Callable[[str], Awaitable[list[dict[str, Any]]]]
 """A request's id to its records. Raises AuditIndexing, Overloaded."""
 
 
+def may_be_one(requester: Requester, principal: Principal) -> list[str]:
+    """The identities by which whoever decides may be who asked. Of two credentials of one tenant both must say whose they are: a key that
+    does not may be held by whoever has the other."""
+    mine = identities(principal)
+    unknown = f"tenant {principal.tenant}"
+    unsaid = requester.tenant == principal.tenant and unknown in (*requester.identities, *mine)
+    return shared(requester.identities, mine) or ([unknown] if unsaid else [])
+
+
 class RevealBody(Struct, frozen=True, kw_only=True):
     """As it is stored. requester: with all identities, so that nobody approves their own wish under another name."""
 
@@ -136,7 +145,7 @@ class Reveals:
     async def decide(self, id: str, approve: bool, reason: str, principal: Principal, actor: str, *, dry_run: bool = False) -> Reveal:
         """Raises NotFound, PermissionDenied for whoever may be the one who asked, AlreadyExists once it is decided or over."""
         found = await self.get(id)
-        common = shared(found.body.requester.identities, identities(principal))
+        common = may_be_one(found.body.requester, principal)
         if common:
             kind = common[0].partition(" ")[0]
             self._record(

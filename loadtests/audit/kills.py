@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from gateway.app.compiled import fault, place
 from gateway.audit.crypto import load_verifier
 from gateway.audit.segments import open_segment
@@ -39,6 +41,7 @@ from tests.e2e.harness import KEY, ROOT, Gatehouse, alive, configuration, extern
 from tests.fakes.http_receiver import HttpReceiver
 from tests.waiting import until
 
+OPS = "ops-key-0123456789abcdef0123456789abcdef"
 BODY = b'{"model":"m1","messages":[{"role":"user","content":"Hello!"}]}'
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\nx-request-id: %s\r\n"
 
@@ -63,6 +66,7 @@ class Found:
     unknown: int = 0
     unsent: Counter[str] = field(default_factory=Counter)
     duplicates: Counter[str] = field(default_factory=Counter)
+    keys: Counter[str] = field(default_factory=Counter)
 
     @property
     def good(self) -> bool:
@@ -157,12 +161,36 @@ def cycles(found: Found, fresh: Callable[[], Gatehouse], options: argparse.Names
             _end(gatehouse)
             break  # a log that cannot be opened cannot be opened the next time
         load = Load(found, cycle, int(gatehouse.url.rpartition(":")[2]), options.connections)
+        if options.keys:
+            threading.Thread(target=change_keys, args=(found, gatehouse.admin_url, options.seed + cycle), daemon=True).start()
         kills = 1 + (chance.randint(0, 3) if options.workers else 0)
         asyncio.run(load.run(gatehouse, [chance.uniform(0.0, options.life) for _ in range(kills)]))
         _end(gatehouse)
         found.kills += 1
         if cycle % 50 == 49:
             print(f"{cycle + 1} kills, {len(found.answered)} requests answered", flush=True)
+
+
+def change_keys(found: Found, url: str, seed: int) -> None:
+    """Rotates the key that signs and the data keys, and destroys those of the tenant, in turn, until the gateway is gone."""
+    chance = random.Random(seed)
+    with httpx.Client(base_url=f"{url}/admin/v1", headers={"authorization": f"Bearer {OPS}"}, timeout=10) as client:
+        try:
+            while True:
+                what = chance.choice(("signing", "data", "shred"))
+                if what == "signing":
+                    response = client.post("/audit/keys")
+                elif what == "data":
+                    response = client.post("/audit/data-keys/rotate", json={"tenant": "acme"})
+                else:
+                    plan = client.get("/audit/data-keys/shred", params={"tenant": "acme"})
+                    if plan.status_code != 200:
+                        continue
+                    body = {"tenant": "acme", "reason": "a test", "confirm": plan.json()["digest"]}
+                    response = client.post("/audit/data-keys/shred", json=body)
+                found.keys[f"{what} {response.status_code}"] += 1
+        except httpx.HTTPError:
+            return  # killed
 
 
 def _end(gatehouse: Gatehouse) -> None:
@@ -276,6 +304,7 @@ def main() -> None:
     parser.add_argument("--segment-bytes", default="4MiB")
     parser.add_argument("--durability", choices=["write", "fsync"], default="write")
     parser.add_argument("--encrypt", choices=["text", "record"], help="texts are kept, or whole records are encrypted")
+    parser.add_argument("--keys", action="store_true", help="keys that sign and encrypt are rotated and destroyed meanwhile")
     parser.add_argument("--sinks", action="store_true", help="a syslog and an HTTP server besides, and retention")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
@@ -299,6 +328,8 @@ def main() -> None:
             models = [{"name": "m1", "pool": ["e"]}]
             config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
 
+            config["identity"]["api_keys"]["static"].append({"id": "ops", "key": OPS, "tenant": "ops", "models": [], "roles": ["admin"]})
+
             def fresh() -> Gatehouse:
                 arguments = ["--workers", str(options.workers)] if options.workers else []
                 return Gatehouse(Path(name), config, environment(options.build), arguments)  # which a change of the sources has made stale
@@ -321,6 +352,8 @@ def main() -> None:
         f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
     )
     print(f"intents without an outcome {found.open}, outcomes that recovery wrote (outcome_unknown) {found.unknown}")
+    if options.keys:
+        print(f"changes of keys {dict(found.keys)}")
     if options.sinks:
         print(f"lines that a sink did not get {dict(found.unsent)}, that came again {dict(found.duplicates)}")
     print(f"audit verify {'ok' if found.verified else 'NOT ok'}")

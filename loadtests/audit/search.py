@@ -26,19 +26,23 @@ FIELDS: Final = ("tenant", "principal", "user", "model", "outcome", "rule", "sin
 
 
 class Log:
-    """Writes segments as the gateway does, without checkpoints."""
+    """Writes segments of so many bytes as the gateway does, without checkpoints."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._head, self._seq, self._segment, self._size = "0" * 64, 0, 0, SEGMENT
+    def __init__(self, directory: Path, most: int = SEGMENT) -> None:
+        self._directory, self._most = directory, most
+        self._head, self._seq, self._segment, self._size = "0" * 64, 0, 0, most
         self._file: Any = None
 
+    def begin(self) -> None:
+        """The next segment."""
+        self.close()
+        self._segment, self._size = self._segment + 1, 0
+        self._file = (self._directory / f"audit-gw-{self._segment:08d}.jsonl").open("wb")
+        self.add("segment", time=START, format=1, segment=self._segment, writer="gw", previous=self._head, config=1)
+
     def add(self, kind: str, **fields: Any) -> None:
-        if self._size >= SEGMENT:
-            self.close()
-            self._segment, self._size = self._segment + 1, 0
-            self._file = (self._directory / f"audit-gw-{self._segment:08d}.jsonl").open("wb")
-            self.add("segment", time=START, format=1, segment=self._segment, writer="gw", previous=self._head, config=1)
+        if self._size >= self._most:
+            self.begin()
         self._seq += 1
         body = f'{{"seq":{self._seq},"kind":"{kind}",{json.dumps(fields, separators=(",", ":"))[1:-1]}'.encode()
         self._head = hashlib.sha256(self._head.encode() + body).hexdigest()
@@ -51,9 +55,8 @@ class Log:
             self._file.close()
 
 
-def write(directory: Path, records: int, chance: random.Random) -> None:
-    """A log of so many records."""
-    log = Log(directory)
+def write(log: Log, records: int, chance: random.Random) -> None:
+    """Adds so many records."""
     for number in range(records // 2):
         moment, request = START + number / 100, f"req-{chance.getrandbits(64):016x}"
         caller = {"tenant": f"tenant-{int(chance.paretovariate(1)) % 50}", "principal": f"key-{chance.randrange(2000)}"}
@@ -70,7 +73,6 @@ def write(directory: Path, records: int, chance: random.Random) -> None:
         how = {"outcome": outcome, "status": status, **({} if outcome == "ok" else {"code": "policy_denied"})}
         used = {"endpoint": f"e{chance.randrange(4)}", "attempts": 1, "prompt_tokens": 100, "completion_tokens": 50, "duration_ms": 501.5}
         log.add("outcome", time=moment + 0.5, request_id=request, **how, **used)
-    log.close()
 
 
 def question(chance: random.Random, seconds: float) -> AuditSearch:
@@ -98,7 +100,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         directory, path = Path(place) / "audit", Path(place) / "index.sqlite"
         directory.mkdir()
-        write(directory, given.records, chance)
+        log = Log(directory)
+        write(log, given.records, chance)
+        log.close()
         size = sum(file.stat().st_size for file in directory.iterdir())
         index = Index(path)
         wall, cpu = time.perf_counter(), time.process_time()

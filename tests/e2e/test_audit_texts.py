@@ -157,6 +157,7 @@ def test_nobody_reveals_alone_nor_by_a_second_key_and_each_step_counts_once(runn
     assert problem(post(running, f"/audit/reveals/{id}/fetch", EVE)) == (409, "reveal_not_approved")
     assert problem(post(running, f"/audit/reveals/{id}/approve", EVE, reason="me")) == (403, "self_approval")
     assert problem(post(running, f"/audit/reveals/{id}/approve", EVA, reason="my other key")) == (403, "self_approval")
+    assert problem(post(running, f"/audit/reveals/{id}/approve", BOB, reason="my key with a name")) == (403, "self_approval")
     assert post(running, f"/audit/reveals/{id}/approve", ADA, reason="fine").json()["decided_by"] == "audit/ada"
     assert problem(post(running, f"/audit/reveals/{id}/approve", ADA, reason="again")) == (409, "reveal_not_pending")
     assert problem(post(running, f"/audit/reveals/{id}/fetch", ADA)) == (403, "not_the_requester")
@@ -169,7 +170,7 @@ def test_nobody_reveals_alone_nor_by_a_second_key_and_each_step_counts_once(runn
         lines = [json.loads(line) for line in client.get("/audit/export?event=audit.reveal*").text.splitlines()]
     steps = [line["event"] for line in lines if line["target"] == id and line.get("outcome", "ok") == "ok"]
     assert steps == ["audit.reveal_asked", "audit.reveal_decided", "audit.revealed"]
-    assert sum(line.get("outcome") == "denied" for line in lines if line["target"] == id) == 3
+    assert sum(line.get("outcome") == "denied" for line in lines if line["target"] == id) == 4
 
 
 def test_whoever_may_reveal_in_one_tenant_does_not_learn_of_others(running: Gatehouse) -> None:
