@@ -118,6 +118,7 @@ operations: Final = one_of(
     "speech",
     "transcriptions",
     "translations",
+    "tokenize",
     "infer",
 )
 priorities: Final = one_of("interactive", "standard", "batch")

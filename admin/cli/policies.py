@@ -88,8 +88,8 @@ def explain(
         str,
         typer.Option(
             "--operation",
-            help="chat, completions, embeddings, rerank, score, classify, moderations, images, speech, transcriptions, translations "
-            "or infer.",
+            help="chat, completions, embeddings, rerank, score, classify, moderations, images, speech, transcriptions, translations, "
+            "tokenize or infer.",
             autocompletion=completion.operations,
         ),
     ] = "chat",

@@ -52,6 +52,7 @@ Operations = tuple[
         "speech",
         "transcriptions",
         "translations",
+        "tokenize",
         "infer",
     ],
     ...,

@@ -119,6 +119,7 @@ MODULES = (
     "gateway.wire.openai.passages",
     "gateway.wire.openai.stream",
     "gateway.wire.openai.structure",
+    "gateway.wire.openai.tokenizing",
     "gateway.wire.openai.transcribing",
     "gateway.wire.openai.usage",
     "gateway.wire.passages",

@@ -41,8 +41,8 @@ class KeySettings(Struct, frozen=True, kw_only=True):
     """An operator's decisions about an API key.
 
     models: patterns of the models it may use. operations: those it may call (chat, completions, embeddings, rerank, score, classify,
-    moderations, images, speech, transcriptions, translations, infer); empty: all. cidrs: networks it may be used from (IPv4 or IPv6);
-    empty: everywhere. expires: the moment it ends. limits: names of limits that apply to this key alone. roles: for the admin API.
+    moderations, images, speech, transcriptions, translations, tokenize, infer); empty: all. cidrs: networks it may be used from (IPv4 or
+    IPv6); empty: everywhere. expires: the moment it ends. limits: names of limits that apply to this key alone. roles: for the admin API.
     """
 
     models: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from gateway.core.wire import WireApi
 from gateway.wire.anthropic import api as anthropic
 from gateway.wire.oip import api as oip
 from gateway.wire.openai import api as openai
-from gateway.wire.openai import engines, generating, transcribing
+from gateway.wire.openai import engines, generating, tokenizing, transcribing
 from gateway.wire.responses import api as responses
 from gateway.wire.scan import MAX_NODES
 
@@ -20,6 +20,7 @@ APIS: Final[tuple[WireApi, ...]] = (
     *engines.APIS,
     *generating.APIS,
     *transcribing.APIS,
+    *tokenizing.APIS,
     *anthropic.APIS,
     *responses.APIS,
     *oip.APIS,

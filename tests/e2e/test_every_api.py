@@ -31,10 +31,29 @@ APIS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "messages stream": ("/v1/messages", "chat", {"messages": MESSAGES, "max_tokens": 9, "stream": True}),
     "responses": ("/v1/responses", "chat", {"input": "TEXT"}),
     "responses stream": ("/v1/responses", "chat", {"input": [{"role": "user", "content": "TEXT"}], "stream": True}),
+    "embeddings": ("/v1/embeddings", "embeddings", {"input": "TEXT"}),
+    "rerank": ("/v2/rerank", "rerank", {"query": "q", "documents": ["TEXT"]}),
+    "score": ("/score", "score", {"text_1": "q", "text_2": ["TEXT"]}),
+    "classify": ("/classify", "classify", {"input": "TEXT"}),
+    "tokenize": ("/tokenize", "tokenize", {"prompt": "TEXT"}),
+    "tokenize a chat": ("/v1/tokenize", "tokenize", {"messages": MESSAGES}),
     "images": ("/v1/images/generations", "images", {"prompt": "TEXT"}),
     "speech": ("/v1/audio/speech", "speech", {"input": "TEXT", "voice": "alloy"}),
 }
 """Name -> path, operation, body without its model."""
+
+
+MEDIA = ("images", "speech", "embeddings", "rerank", "score", "classify", "tokenize")
+"""Operations that the fake chat engine does not have."""
+TEXTS: dict[str, Any] = {
+    "/v1/embeddings": {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 3}},
+    "/v1/rerank": {"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 3}},
+    "/v1/score": {"object": "list", "data": [{"index": 0, "object": "score", "score": 0.5}], "usage": {"prompt_tokens": 3}},
+    "/classify": {"object": "list", "data": [{"index": 0, "label": "a", "probs": [1.0], "num_classes": 1}], "usage": {"prompt_tokens": 3}},
+    "/tokenize": {"count": 2, "max_model_len": 99, "tokens": [1, 2], "token_strs": None},
+    "/detokenize": {"prompt": "hello"},
+}
+"""What the engine answers, by path."""
 
 
 class Media:
@@ -64,6 +83,8 @@ def media_engine() -> Iterator[Media]:
             media.received.append((self.path, body))
             if self.path == "/v1/audio/speech":
                 self._send(SOUND, "audio/mpeg; rate=24000")
+            elif self.path in TEXTS:
+                self._send(json.dumps(TEXTS[self.path]).encode(), "application/json")
             else:
                 answer = {"created": 1, "data": [{"b64_json": PICTURE, **media.says}], "usage": {"input_tokens": 4, "output_tokens": 99}}
                 self._send(json.dumps(answer).encode(), "application/json")
@@ -118,7 +139,7 @@ def every(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, media:
                 "settings": {"phrases": ["falcon"], "action": "mask"},
             },
         ],
-        roles={"all": {"permissions": [f"infer:{operation}:model/*" for operation in ("chat", "completions", "images", "speech")]}},
+        roles={"all": {"permissions": [f"infer:{operation}:model/*" for operation in ("chat", "completions", *MEDIA)]}},
         bindings=[{"effect": "deny", "role": "all", "subjects": ["key/embeds"]}],
         limits=[{"name": name, "match": {"key": name}, **HOUR} for name in names],
     )
@@ -131,7 +152,7 @@ def every(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, media:
 
 def ask(gatehouse: Gatehouse, api: str, key: str | None = KEY, text: str = "hello", model: str = "") -> httpx.Response:
     path, operation, body = APIS[api]
-    name = model or ("pictures" if operation in ("images", "speech") else "m1")
+    name = model or ("pictures" if operation in MEDIA else "m1")
     filled = json.loads(json.dumps(body).replace("TEXT", text))
     if "MODEL" not in path:
         filled["model"] = name
@@ -196,11 +217,11 @@ def test_credentials_access_guardrails_and_records_hold(every: Gatehouse, engine
     assert len(engine.received) + len(media.received) == asked, "none of these reached an engine"
     passed = ask(every, api, text="fly bluebird fly")
     assert passed.status_code == 200, passed.text
-    sent = json.dumps(media.received[-1][1] if operation in ("images", "speech") else engine.received[-1].json())
+    sent = json.dumps(media.received[-1][1] if operation in MEDIA else engine.received[-1].json())
     assert "bluebird" not in sent and "fly" in sent
     record = every.outcome(passed.headers["x-request-id"])
     assert (record["operation"], record["status"], record["principal"], record["tenant"]) == (operation, 200, "test", "acme")
-    assert record["model"] == ("pictures" if operation in ("images", "speech") else "m1")
+    assert record["model"] == ("pictures" if operation in MEDIA else "m1")
 
 
 def test_a_limit_counts_for_every_api(every: Gatehouse) -> None:
@@ -217,8 +238,38 @@ def test_limits_and_access_on_a_socket(every: Gatehouse) -> None:
         assert socket.answer("a", body={"model": "m1", "messages": [{"role": "user", "content": "hi"}]})["status"] == 200
         for number, (path, operation, body) in enumerate(APIS.values()):
             if "MODEL" not in path and not body.get("stream"):
-                model = "pictures" if operation in ("images", "speech") else "m1"
+                model = "pictures" if operation in MEDIA else "m1"
                 assert socket.answer(f"{number}", path=path, body={**body, "model": model})["status"] == 429, path
+
+
+def test_access_guardrails_and_records_on_a_socket(every: Gatehouse, engine: EngineThread, media: Media) -> None:
+    shapes = {api: one for api, one in APIS.items() if "MODEL" not in one[0] and not one[2].get("stream")}
+    asked = len(engine.received) + len(media.received)
+    with opened(every) as socket:
+        for api, (path, operation, body) in shapes.items():
+            filled = json.loads(json.dumps(body).replace("TEXT", "tell of project aurora"))
+            model = "pictures" if operation in MEDIA else "m1"
+            blocked = socket.answer(f"{api} 1", path=path, body={**filled, "model": model})
+            assert blocked["status"] == 400 and "aurora" not in json.dumps(blocked), api
+            assert every.outcome(blocked["headers"]["x-request-id"])["guardrail"] == "phrases"
+            assert socket.answer(f"{api} 2", path=path, body={**filled, "model": "nothing"})["status"] == 404, api
+    with opened(every, f"embeds-{KEY}") as socket:
+        for api, (path, operation, body) in shapes.items():
+            model = "pictures" if operation in MEDIA else "m1"
+            assert socket.answer(api, path=path, body={**body, "model": model})["status"] in (403, 404), api
+    assert len(engine.received) + len(media.received) == asked, "none of these reached an engine"
+    with opened(every) as socket:
+        for api, (path, operation, body) in shapes.items():
+            filled = json.loads(json.dumps(body).replace("TEXT", "fly bluebird fly"))
+            model = "pictures" if operation in MEDIA else "m1"
+            passed = socket.answer(f"{api} 3", path=path, body={**filled, "model": model})
+            assert passed["status"] == 200, (api, passed)
+            sent = json.dumps(media.received[-1][1] if operation in MEDIA else engine.received[-1].json())
+            assert "bluebird" not in sent and "fly" in sent, api
+            record = every.outcome(passed["headers"]["x-request-id"])
+            assert (record["operation"], record["status"], record["principal"], record["model"]) == (operation, 200, "test", model)
+        for path in ("/v1/audio/transcriptions", "/v1/audio/translations"):
+            assert socket.answer(path, path=path, body={"model": "pictures"})["status"] == 415
 
 
 def client_of(gatehouse: Gatehouse, key: str = KEY) -> openai.OpenAI:
@@ -263,6 +314,48 @@ def test_what_cannot_be_read_of_answers_does_not_pass_where_answers_are_inspecte
             with pytest.raises(openai.BadRequestError) as refused:
                 client.post(path, body={"model": "pictures", **more}, cast_to=object)
             assert refused.value.code == "unsupported_parameter"
+
+
+def test_what_the_request_alone_decides_is_refused_before_an_engine_is_asked(every: Gatehouse, media: Media) -> None:
+    before = len(media.received)
+    with every.client(KEY) as client:
+        for path, body in (
+            ("/v1/audio/speech", {"input": "hello", "voice": "alloy"}),
+            ("/v1/images/generations", {"prompt": "a gate", "response_format": "url"}),
+            ("/detokenize", {"tokens": [1]}),
+            ("/tokenize", {"prompt": "hello", "return_token_strs": True}),
+        ):
+            refused = client.post(path, json={"model": "inspected", **body})
+            assert refused.status_code == 400 and refused.json()["error"]["type"] == "guardrail_violation", refused.text
+            assert every.outcome(refused.headers["x-request-id"])["guardrail"]
+    assert len(media.received) == before
+
+
+def test_tokens_of_texts_and_texts_of_tokens(every: Gatehouse, media: Media) -> None:
+    with every.client(KEY) as client:
+        made = client.post("/tokenize", json={"model": "pictures", "prompt": "hi", "add_special_tokens": False})
+        assert made.json() == TEXTS["/tokenize"] and media.received[-1][1] == {
+            "model": "pictures",
+            "prompt": "hi",
+            "add_special_tokens": False,
+        }
+        record = every.outcome(made.headers["x-request-id"])
+        assert (record["operation"], record.get("prompt_tokens", 0), record.get("completion_tokens", 0)) == ("tokenize", 0, 0)
+        assert client.post("/tokenize", json={"model": "inspected", "prompt": "hi"}).json() == {
+            "count": 2,
+            "max_model_len": 99,
+            "tokens": [1, 2],
+        }
+        unread = client.post("/detokenize", json={"model": "pictures", "tokens": [1, 2]})
+        assert unread.status_code == 400 and "Token ids" in unread.text, "a guardrail reads requests for every model here"
+        for body in (
+            {},
+            {"prompt": "a", "messages": MESSAGES},
+            {"prompt": 1},
+            {"messages": [1]},
+            {"prompt": "a", "chat_template": "{{x}}"},
+        ):
+            assert client.post("/tokenize", json={"model": "pictures", **body}).status_code == 400, body
 
 
 def test_the_engines_of_old_clients(every: Gatehouse, engine: EngineThread) -> None:

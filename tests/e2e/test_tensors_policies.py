@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import queue
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,11 @@ from onnx import TensorProto, helper
 
 from tests.e2e.harness import KEY, Gatehouse, configuration, errors_of
 from tests.unit.engines.onnx.models import classifier_folder, embedding_folder
+from tests.waiting import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import tritonclient.grpc as by_grpc
     import tritonclient.http as triton
     from tritonclient.utils import InferenceServerException
 
@@ -53,6 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
     phrases = {"phrases": [FORBIDDEN]}
     config = configuration(
         root / "state",
+        listen={"grpc": "127.0.0.1:0"},
         engines=[{"name": name, "runtime": "onnx", "model": str(path), "slots": 4} for name, path in sources.items()],
         models=[
             *({"name": name, "pool": [name]} for name in ("numbers", "classifier", "embedder")),
@@ -97,6 +101,45 @@ def test_guardrails_read_bytes_tensors(guarded: Gatehouse, model: str, guardrail
     outcome = guarded.outcome(refused.headers["x-request-id"])
     assert (outcome["outcome"], outcome["guardrail"]) == ("denied", guardrail)
     assert FORBIDDEN not in json.dumps(outcome).lower()
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["call", "stream"])
+@pytest.mark.parametrize(("model", "guardrail"), [("read", "in"), ("written", "out"), ("masked", "mask")])
+def test_guardrails_read_what_comes_by_grpc(guarded: Gatehouse, model: str, guardrail: str, streams: bool) -> None:
+    address = until(lambda: next((line[6:] for line in guarded.lines if line.startswith("grpc: ")), None), what="the gRPC listener")
+    secret = f"say {FORBIDDEN.upper()} twice"
+
+    def asked(client: Any, text: str, number: str) -> Any:
+        tensor = by_grpc.InferInput("x", [1], "BYTES")
+        tensor.set_data_from_numpy(np.array([text], dtype=np.object_))
+        outputs, headers = [by_grpc.InferRequestedOutput("y")], {"authorization": f"Bearer {KEY}", "x-request-id": number}
+        if not streams:
+            return client.infer(model, [tensor], outputs=outputs, headers=headers)
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
+        client.async_stream_infer(model, [tensor], outputs=outputs)
+        result, error = answers.get(timeout=60)
+        client.stop_stream()
+        if error is not None:
+            raise error
+        return result
+
+    client = by_grpc.InferenceServerClient(address)
+    try:
+        assert asked(client, "harmless", f"{model}-{streams}-1").as_numpy("y")[0] == b"harmless"
+        with pytest.raises(InferenceServerException) as refused:
+            asked(client, secret, f"{model}-{streams}-2")
+    finally:
+        client.close()
+    assert FORBIDDEN.upper() not in str(refused.value)
+    records = until(
+        lambda: [
+            one for one in guarded.audit() if one["kind"] == "outcome" and one.get("guardrail") == guardrail and one["model"] == model
+        ],
+        what="the record of the refusal",
+    )
+    assert (records[-1]["outcome"], records[-1]["operation"], records[-1]["principal"]) == ("denied", "infer", "test")
+    assert FORBIDDEN not in json.dumps(records).lower()
 
 
 def test_versions_in_the_path_are_checked_and_can_be_allowed_alone(guarded: Gatehouse) -> None:

@@ -61,6 +61,10 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
     ),
     "classify": names("model input user truncate_prompt_tokens truncation_side add_special_tokens activation softmax use_activation"),
     "moderations": names("model input user"),
+    "tokenize": names(
+        "model prompt messages tokens add_special_tokens return_token_strs add_generation_prompt continue_final_message tools",
+        "chat_template_kwargs mm_processor_kwargs",
+    ),
     "score": names("model text_1 text_2 user truncate_prompt_tokens truncation_side encoding_format use_activation instruction"),
     "images": names(
         "model prompt n size quality response_format style user background moderation output_compression output_format stream",

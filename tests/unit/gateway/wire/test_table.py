@@ -60,6 +60,7 @@ def test_every_operation_has_its_own_place() -> None:
         "speech",
         "transcriptions",
         "translations",
+        "tokenize",
         "infer",
     )
     paths = [path for api in APIS for path in api.paths]

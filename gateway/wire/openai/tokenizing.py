@@ -1,0 +1,96 @@
+"""Tokens of texts and texts of tokens in vLLM's shape (`/tokenize`, `/detokenize`), passed to engines that have a tokenizer for it.
+
+Neither generates: they cost a request and no tokens. Token ids are nothing that guardrails can read: where they read a model's requests or
+answers, what they would have to read as ids is refused before an engine is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.types import InferenceRequest, ResponseHead, Usage
+from gateway.core.wire import WholeAnswer, WireApi
+from gateway.wire.openai.api import OpenAiApi
+from gateway.wire.openai.tokenizing_views import DetokenizeRequest, TokenizeRequest
+
+
+class TokensApi(OpenAiApi):
+    """Either way: a request is counted, and none of its tokens."""
+
+    __slots__ = ()
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        request.prompt_tokens = 0
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        return Usage()
+
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
+        return self.paths[0], super().target(request, name)[1]
+
+
+class TokenizeApi(TokensApi):
+    """The answer has ids, and where it is asked for the tokens themselves, which say the caller's own text again in pieces."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("tokenize", b"/tokenize", TokenizeRequest, frozenset(), aliases=(b"/v1/tokenize",))
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        super()._finish(request, length)
+        if (request.view.prompt is None) == (request.view.messages is None):
+            raise RequestError("Send either prompt or messages.", param="prompt", code="invalid_value")
+
+    def unanswerable(self, request: InferenceRequest) -> str:
+        if not request.view.return_token_strs:
+            return ""
+        return "Tokens as texts cannot be inspected, and the policies of this model want answers inspected: leave out return_token_strs."
+
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        return Figures(body, ("count", "max_model_len", "tokens")) if inspected else WholeAnswer(body)
+
+    def opening(self, request: InferenceRequest) -> Any:
+        return request.view.prompt
+
+
+class DetokenizeApi(TokensApi):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("tokenize", b"/detokenize", DetokenizeRequest, frozenset(), aliases=(b"/v1/detokenize",))
+
+    def unreadable(self, request: InferenceRequest) -> str:
+        return "Token ids cannot be inspected; send text."
+
+    def unanswerable(self, request: InferenceRequest) -> str:
+        return "The policies of this model want answers inspected, and would have to read what the caller has as ids already."
+
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        if inspected:
+            raise GuardrailViolation(self.unanswerable(request))
+        return WholeAnswer(body)
+
+
+class Figures(WholeAnswer):
+    """An answer of which only these figures pass."""
+
+    __slots__ = ()
+
+    def __init__(self, body: bytes, names: tuple[str, ...]) -> None:
+        super().__init__(body)
+        try:
+            found = msgspec.json.decode(body)
+            kept = {name: found[name] for name in names if name in found}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+            raise EngineError("The engine's answer has no tokens.") from None
+        for value in kept.values():
+            if not all(number.__class__ is int for number in (value if value.__class__ is list else [value])):
+                raise EngineError("The engine's answer has something else than figures where its tokens belong.")
+        self.body = msgspec.json.encode(kept)
+
+
+APIS: Final[tuple[WireApi, ...]] = (TokenizeApi(), DetokenizeApi())
