@@ -156,7 +156,51 @@ llama_cmake_args() {
             args+=" -DGGML_${feature#*:}=$option"
         done
     fi
+    if [ -r "$VENV/.gatehouse-cuda" ]; then args+=" $(sed 's/ toolkit=.*//' "$VENV/.gatehouse-cuda")"; fi
     printf '%s' "$args${GATEHOUSE_CMAKE_ARGS:+ $GATEHOUSE_CMAKE_ARGS}"
+}
+
+# --- NVIDIA GPUs -------------------------------------------------------------------------------------------------
+
+# cuda_settings: what llama.cpp is built with for NVIDIA GPUs, and the toolkit's release, which belongs to the build's name in the cache:
+# `-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90-real ... toolkit=12.8`. Dies where toolkit, driver and GPUs do not fit each other.
+cuda_settings() {
+    local nvcc release list architecture architectures="" driver
+    nvcc="$(command -v nvcc)" || nvcc=/usr/local/cuda/bin/nvcc
+    [ -x "$nvcc" ] || die "the CUDA toolkit is missing: no nvcc on the path or in /usr/local/cuda/bin (Debian: nvidia-cuda-toolkit)"
+    release="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')"
+    [ -n "$release" ] || die "$nvcc does not tell its release"
+    list="${GATEHOUSE_CUDA_ARCHITECTURES:-}"
+    if [ -z "$list" ]; then
+        list="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un)" || list=""
+        [ -n "$list" ] || die "no NVIDIA GPU answers (nvidia-smi); to build for another machine, set GATEHOUSE_CUDA_ARCHITECTURES=\"80;90\""
+        driver="$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/\1/p')"
+        if [ -n "$driver" ] && [ "${release%%.*}" -gt "$driver" ]; then
+            die "the toolkit is CUDA $release, but this driver runs CUDA up to $driver: update the driver, or use a toolkit of CUDA $driver"
+        fi
+    fi
+    for architecture in ${list//;/ }; do
+        [[ $architecture =~ ^[0-9]{2,3}$ ]] || die "GATEHOUSE_CUDA_ARCHITECTURES: $architecture is no compute capability; 90 is that of an H100"
+        cuda_knows "$release" "$architecture" || die "CUDA $release cannot build for compute capability $architecture; use a newer toolkit"
+        # Machine code only: without `-real` code for later GPUs is kept as well, which doubles the build.
+        architectures+="${architectures:+;}$architecture-real"
+    done
+    printf '%s' "-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$architectures -DCMAKE_CUDA_COMPILER=$nvcc toolkit=$release"
+}
+
+# cuda_knows RELEASE ARCHITECTURE: whether this toolkit can build for it (the release notes of CUDA 11.8, 12.8 and 13.0).
+cuda_knows() {
+    local release=$((${1%%.*} * 100 + ${1#*.}))
+    if [ "$2" -ge 100 ]; then [ "$release" -ge 1208 ]; elif [ "$2" -ge 89 ]; then [ "$release" -ge 1108 ]; else
+        [ "$2" -ge 75 ] || [ "$release" -lt 1300 ]
+    fi
+}
+
+# install_for_gpu FILE: the pinned packages with onnxruntime-gpu in the place of onnxruntime; both beside each other disable CUDA.
+install_for_gpu() {
+    install_pinned "$1" || return
+    pip uninstall -qq -y onnxruntime onnxruntime-gpu || return # they share files: what stays of one would be missed by the other
+    install_pinned "$ROOT/requirements/onnx-gpu.txt"
 }
 
 # Patches applied to the source before it is built; each says why. The source is pinned by its hash, so they fit exactly or not at all.
@@ -168,7 +212,8 @@ llama_key() {
     version="$(sed -n 's/^llama-cpp-python==\([0-9.]*\).*/\1/p' "$ROOT/requirements/llama.txt")"
     python="$(sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' "$VENV/pyvenv.cfg")"
     printf '%s-py%s-%s-%s-%s' "$version" "$python" "$(uname -s)" "$(uname -m)" \
-        "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt" "${LLAMA_PATCHES[@]}"; llama_cmake_args) |
+        "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt" "${LLAMA_PATCHES[@]}"; llama_cmake_args
+            if [ -r "$VENV/.gatehouse-cuda" ]; then cat "$VENV/.gatehouse-cuda"; fi) |
             sha256sum | cut -c1-12)"
 }
 
@@ -345,7 +390,11 @@ install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e
 ensure_python() {
     local requirements="$ROOT/requirements/$1.txt"
     ensure_venv
-    once "$1" "$(digest "$requirements")" install_pinned "$requirements"
+    if [ -r "$VENV/.gatehouse-cuda" ] && grep -q '^onnxruntime==' "$requirements"; then
+        once "$1" "$(digest "$requirements" "$ROOT/requirements/onnx-gpu.txt") cuda" install_for_gpu "$requirements"
+    else
+        once "$1" "$(digest "$requirements")" install_pinned "$requirements"
+    fi
     once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
 }
 

@@ -246,6 +246,63 @@ def test_the_build_of_llama_has_the_instruction_sets_that_this_cpu_has_all_of(tm
     assert "-DGGML_NATIVE=OFF" in other and "AVX" not in other
 
 
+NVCC = 'echo "Cuda compilation tools, release 12.8, V12.8.93"'
+SMI = 'case "$*" in *compute_cap*) printf "9.0\\n8.0\\n9.0\\n" ;; *) echo "| Driver Version: 570.1   CUDA Version: 12.8 |" ;; esac'
+
+
+def cuda(
+    tmp_path: Path, code: str = "cuda_settings", *, nvcc: str = NVCC, smi: str = SMI, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs code beside a scripted toolkit and driver."""
+    program(tmp_path / "bin" / "nvcc", nvcc)
+    program(tmp_path / "bin" / "nvidia-smi", smi)
+    return shell(code, tmp_path, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", **environ)
+
+
+def test_llama_is_built_for_the_gpus_of_this_machine_and_named_after_the_toolkit(tmp_path: Path) -> None:
+    done = cuda(tmp_path)
+    assert done.returncode == 0, done.stderr
+    compiler = tmp_path / "bin" / "nvcc"
+    assert done.stdout == f"-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=80-real;90-real -DCMAKE_CUDA_COMPILER={compiler} toolkit=12.8"
+    plain = cuda(tmp_path, "llama_key").stdout
+    names = set()
+    for release in ("12.8", "12.9"):
+        (tmp_path / "venv" / ".gatehouse-cuda").write_text(f"-DGGML_CUDA=ON toolkit={release}\n")
+        assert cuda(tmp_path, "llama_cmake_args").stdout.endswith(" -DGGML_CUDA=ON")
+        names.add(cuda(tmp_path, "llama_key").stdout)
+    assert len({plain, *names}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"smi": "exit 9"}, "no NVIDIA GPU answers"),
+        ({"nvcc": "echo nothing"}, "does not tell its release"),
+        ({"nvcc": 'echo "release 13.0, V13"'}, "the toolkit is CUDA 13.0, but this driver runs CUDA up to 12"),
+        ({"nvcc": 'echo "release 11.5, V11"'}, "CUDA 11.5 cannot build for compute capability 90"),
+        ({"GATEHOUSE_CUDA_ARCHITECTURES": "120", "nvcc": 'echo "release 12.6, V12"'}, "CUDA 12.6 cannot build for compute capability 120"),
+        ({"GATEHOUSE_CUDA_ARCHITECTURES": "70", "nvcc": 'echo "release 13.0, V13"'}, "CUDA 13.0 cannot build for compute capability 70"),
+        ({"GATEHOUSE_CUDA_ARCHITECTURES": "sm_90"}, "sm_90 is no compute capability"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_built(tmp_path: Path, changes: dict[str, str], sentence: str) -> None:
+    done = cuda(tmp_path, **changes)
+    assert done.returncode == 1 and sentence in done.stderr
+
+
+def test_onnx_for_gpus_takes_the_place_of_the_other_package(tmp_path: Path) -> None:
+    """In this order: the pins, both packages removed, the one for GPUs."""
+    code = 'pip() { printf "%s\\n" "$*"; }\nensure_venv() { :; }\nensure_python quickstart'
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / ".gatehouse-cuda").write_text("-DGGML_CUDA=ON toolkit=12.8\n")
+    lines = shell(code, tmp_path).stdout.splitlines()
+    assert [line.rpartition("/")[2] if "-r " in line else line for line in lines] == [
+        "quickstart.txt", "uninstall -qq -y onnxruntime onnxruntime-gpu", "onnx-gpu.txt", "build.txt",
+    ]  # fmt: skip
+    (tmp_path / "venv" / ".gatehouse-cuda").unlink()
+    assert [line.rpartition("/")[2] for line in shell(code, tmp_path).stdout.splitlines()] == ["quickstart.txt"]
+
+
 def test_a_build_tells_how_far_it_is_and_ends_with_its_directory(tmp_path: Path) -> None:
     build = tmp_path / "build"
     build.mkdir()
