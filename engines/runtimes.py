@@ -31,10 +31,10 @@ Ask = tuple[str, str, dict[str, Any] | None]
 @dataclass(frozen=True, slots=True)
 class Layers:
     """Memory planned layer by layer. reader: `python -m READER FILE` prints `engines.host.placement.Metadata` as one JSON line.
-    step: what a step of an engine with these options, slots and architecture takes."""
+    step: what a step of an engine with these options, slots, architecture and device takes."""
 
     reader: str
-    step: Callable[[Mapping[str, Any], int, str], StepSize]
+    step: Callable[[Mapping[str, Any], int, str, str], StepSize]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,12 @@ def _size(model: Path, row: RuntimeRow) -> int:
 
 def _plan(memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:
     options, context, slots = spec.options, spec.context, spec.start_slots
-    micro_batch, outputs, lines, may_split = memory.step(options, slots, metadata.architecture)
+    micro_batch, outputs, lines, may_split, unified = memory.step(options, slots, metadata.architecture, device)
     metadata = with_cache(metadata, options.get("cache_type_k"), options.get("cache_type_v"))
     embeds = options.get("embeddings")
     if metadata.pooling > 0 if embeds is None else embeds:  # its memory holds one micro-batch, whatever the slots (llamacpp.app)
         context = micro_batch = outputs = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)
-        slots = 1
+        slots, lines, unified = 1, 1, True
     flash = options.get("flash_attention") != "off"
     layers, partial = None, False
     if device == "cpu":
@@ -130,7 +130,7 @@ def _plan(memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, fre
         layers, partial = _chosen(options, metadata), may_split
     return plan(
         metadata, device, free, context, slots, host_free=main, micro_batch=micro_batch, outputs=outputs, lines=lines, flash=flash,
-        partial=partial, layers=layers,
+        unified=unified, partial=partial, layers=layers,
     )  # fmt: skip
 
 

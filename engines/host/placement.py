@@ -88,7 +88,8 @@ class InsufficientMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an engine asks of llama.cpp at once. cells: tokens that the KV memory holds. micro_batch: tokens of a step. outputs: rows of
+    """What an engine asks of llama.cpp at once. cells: tokens that the KV memory holds; seen: those that a sequence looks at, if not all.
+    micro_batch: tokens of a step. outputs: rows of
     logits that a step may ask for. sequences: lines of the KV memory. flash: flash attention. copies: of a step's inputs, 4 where several
     devices work on steps in turn (llama.cpp's pipelines)."""
 
@@ -98,6 +99,7 @@ class Work:
     sequences: int
     flash: bool = True
     copies: int = 1
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ def activations(metadata: Metadata, work: Work) -> int:
     """
     wide = max(8 * metadata.width, 4 * (metadata.feed_forward or 2 * metadata.width))
     mask, scores = (2, 0) if work.flash else (4, 4 * max(metadata.heads, 1))
-    return work.micro_batch * (4 * wide + work.cells * (mask * work.copies + scores))
+    seen = work.cells if work.seen is None else work.seen
+    return work.micro_batch * (4 * wide + seen * (mask * work.copies + scores))
 
 
 def need(metadata: Metadata, layers: int, work: Work) -> Need:
@@ -229,15 +232,16 @@ class Plan:
 
 def plan(
     metadata: Metadata, device: str, free_bytes: int | Sequence[int] | None, context: int, slots: int, *, host_free: int | None = None,
-    micro_batch: int = 512, outputs: int | None = None, lines: int | None = None, flash: bool = True, partial: bool = False,
-    layers: int | None = None,
+    micro_batch: int = 512, outputs: int | None = None, lines: int | None = None, flash: bool = True, unified: bool = True,
+    partial: bool = False, layers: int | None = None,
 ) -> Plan:  # fmt: skip
     """Plans the placement of a model.
 
     metadata: from `inspect`. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the device, one number for each GPU
     (for `cpu`: of the machine); None if unknown, and then unchecked. context: tokens of one slot. slots: sequences at once. host_free:
     free main memory, if it is to be checked beside a GPU's. micro_batch, outputs (default: as many), lines (default: the slots), flash: see
-    `Work`. partial: whether layers may stay in main memory if not all fit; otherwise the GPUs must hold the whole model. layers: offload
+    `Work`. unified: the lines share cells for the slots; else each has its own.
+    partial: whether layers may stay in main memory if not all fit; otherwise the GPUs must hold the whole model. layers: offload
     exactly this many, fit or not (an operator's decision).
 
     Offloads as many layers as fit, the last first, as llama.cpp does, and of several GPUs gives each what fits there. Raises
@@ -245,14 +249,9 @@ def plan(
     """
     size = min(context, metadata.context)
     frees = [] if free_bytes is None else [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
-    work = Work(
-        size * slots,
-        micro_batch,
-        micro_batch if outputs is None else outputs,
-        max(lines or slots, 1),
-        flash,
-        _PIPELINES if len(frees) > 1 else 1,
-    )
+    sequences, copies = max(lines or slots, 1), _PIPELINES if len(frees) > 1 else 1
+    cells = size * (slots if unified else sequences)
+    work = Work(cells, micro_batch, micro_batch if outputs is None else outputs, sequences, flash, copies, None if unified else size)
     everything = metadata.layers + 1
     split: tuple[int, ...] = ()
     if device == "cpu":

@@ -23,7 +23,7 @@ from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
-from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, most_outputs, sequences
+from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, is_unified, most_outputs, sequences
 from engines.llamacpp.reranker import LlamaPairs, PairReader
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
@@ -136,14 +136,15 @@ class LlamaRuntime:
         most = MAX_SEQUENCES - len(self._pinned)
         if spec.slots > most:
             raise LoadError("load_failed", f"slots: {spec.slots} are wanted, llama.cpp runs at most {most} beside the pinned prompts")
-        lines = sequences(spec.slots, options.cached_lines, len(self._pinned))
+        unified = is_unified(options.kv_unified, spec.device)
+        lines = sequences(spec.slots, options.cached_lines, len(self._pinned), unified=unified)
         drafts = options.speculation.tokens if options.speculation is not None else 0
         outputs = most_outputs(options.batch, spec.slots, lines, drafts)
         threads = spec.threads or thread_count(model.size)
-        cells = size * spec.slots + sum(map(len, self._pinned))
+        cells = size * spec.slots + sum(map(len, self._pinned)) if unified else size * lines
         self._context = Context(
             model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(MICRO_BATCH, options.batch), threads=threads,
-            threads_batch=threads, outputs=outputs,
+            threads_batch=threads, outputs=outputs, unified=unified,
             flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v),
         )  # fmt: skip
         batcher = Batcher(

@@ -238,6 +238,7 @@ class Context:
         params.no_perf = True
         log.last()
         self._model = model
+        self._unified = unified
         self.handle = llama_cpp.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise NativeError(log.last() or "llama.cpp could not create a context")
@@ -282,8 +283,12 @@ class Context:
         return bool(llama_cpp.llama_memory_seq_rm(self.memory, seq, keep, -1))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let `target` share the first `length` positions of `source`."""
-        llama_cpp.llama_memory_seq_cp(self.memory, source, target, 0, length)
+        """Let `target` share the first `length` positions of `source`; where each sequence has its own memory, they are copied."""
+        if self._unified:
+            llama_cpp.llama_memory_seq_cp(self.memory, source, target, 0, length)
+            return
+        llama_cpp.llama_memory_seq_cp(self.memory, source, target, -1, -1)  # between memories llama.cpp copies all or ends the process
+        llama_cpp.llama_memory_seq_rm(self.memory, target, length, -1)
 
     def clear(self) -> None:
         """Forget every sequence."""

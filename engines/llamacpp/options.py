@@ -103,13 +103,24 @@ class LlamaOptions(ShellOptions, frozen=True):
     """LoRA adapters, chosen by a request's model: `base:adapter`."""
     speculation: Speculation | None = None
     """Guess tokens and check several in a step; default: never."""
+    kv_unified: bool | None = None
+    """Whether all sequences share one KV memory, which costs nothing to share prefixes in, instead of each having its own, whose
+    attention skips those of others; default: on the CPU."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""
 
 
-def sequences(slots: int, cached: int | None, pinned: int) -> int:
-    """Lines of the KV memory: one for each slot and pinned prompt, and those that are kept (None: as many as slots)."""
-    return min(MAX_SEQUENCES, slots + pinned + (slots if cached is None else cached))
+def is_unified(wanted: bool | None, device: str) -> bool:
+    """Whether an engine on this device has one KV memory for all sequences. CUDA's attention skips nothing in it: every stream would look
+    at everyone's tokens."""
+    return device == "cpu" if wanted is None else wanted
+
+
+def sequences(slots: int, cached: int | None, pinned: int, *, unified: bool = True) -> int:
+    """Lines of the KV memory: one for each slot and pinned prompt, and those that are kept. cached: how many of these; None: as many as
+    slots, or where each line takes memory of its own, none."""
+    kept = (slots if unified else 0) if cached is None else cached
+    return min(MAX_SEQUENCES, slots + pinned + kept)
 
 
 def most_outputs(batch: int, slots: int, lines: int, drafts: int = 0) -> int:
@@ -120,21 +131,23 @@ def most_outputs(batch: int, slots: int, lines: int, drafts: int = 0) -> int:
 
 class StepSize(NamedTuple):
     """What llama.cpp reserves buffers for. micro_batch: tokens of a step. outputs: rows of logits. lines: of the KV memory. partial: layers
-    may stay in main memory."""
+    may stay in main memory. unified: the lines share their memory."""
 
     micro_batch: int
     outputs: int
     lines: int
     partial: bool
+    unified: bool
 
 
-def step_size(options: Mapping[str, Any], slots: int, architecture: str) -> StepSize:
+def step_size(options: Mapping[str, Any], slots: int, architecture: str, device: str) -> StepSize:
     """What an engine with these options (not checked yet) reserves, before it is started."""
     default, guesses = LlamaOptions(), options.get("speculation")
     batch, cached, pinned = options.get("batch"), options.get("cached_lines"), options.get("pinned") or ()
     batch = batch if isinstance(batch, int) else default.batch
-    lines = sequences(slots, cached if isinstance(cached, int) else None, len(pinned))
+    unified = is_unified(options.get("kv_unified", default.kv_unified), device)
+    lines = sequences(slots, cached if isinstance(cached, int) else None, len(pinned), unified=unified)
     drafts = guesses.get("tokens", Speculation().tokens) if isinstance(guesses, dict) else 0
     micro_batch = min(MICRO_BATCH, batch)
     outputs = micro_batch if architecture in _ENCODER_DECODERS else most_outputs(batch, slots, lines, drafts)
-    return StepSize(micro_batch, outputs, lines, options.get("allow_partial", default.allow_partial) is True)
+    return StepSize(micro_batch, outputs, lines, options.get("allow_partial", default.allow_partial) is True, unified)

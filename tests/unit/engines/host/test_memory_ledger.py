@@ -66,6 +66,20 @@ class TestPromises:
         guesses = await ledger.reserve("a", self.spec(options={"speculation": {"tokens": 64}}), "cpu")
         assert guesses is not None and guesses.host_bytes - small.host_bytes == (2 * 65 - 34) * MODEL.vocabulary * 4
 
+    async def test_each_line_is_planned_its_own_memory_where_they_share_none(self) -> None:
+        ledger = self.ledger(lambda device: None)
+        sizes = {}
+        for device, options in (
+            ("cpu", {}),
+            ("cuda:0", {}),
+            ("cuda:1", {"kv_unified": True}),
+            ("cpu", {"kv_unified": False, "cached_lines": 3}),
+        ):
+            made = await ledger.reserve("a", self.spec(options=options), device)
+            assert made is not None
+            sizes[device, len(options)] = made.kv_bytes // (512 * 10 * 1024)
+        assert sizes == {("cpu", 0): 2, ("cuda:0", 0): 2, ("cuda:1", 1): 2, ("cpu", 2): 5}, "in slots' worth"
+
     async def test_a_second_plan_of_the_same_engine_replaces_the_first(self) -> None:
         ledger = self.ledger(lambda device: [2100 * MIB])
         for _ in range(3):

@@ -65,10 +65,21 @@ Maker = Callable[..., tuple[Batcher, ScriptedContext]]
 async def make(model: Model, log: NativeLog) -> AsyncIterator[Maker]:
     made: list[tuple[Batcher, ScriptedContext]] = []
 
-    def maker(slots: int = 2, queue: int = 8, cells: int = 2048, outputs: int = 64) -> tuple[Batcher, ScriptedContext]:
+    def maker(
+        slots: int = 2, queue: int = 8, cells: int = 2048, outputs: int = 64, unified: bool = True
+    ) -> tuple[Batcher, ScriptedContext]:
         lines = slots * 2
         context = ScriptedContext(
-            model, log, cells=cells, sequences=lines, batch=64, micro_batch=64, threads=1, threads_batch=1, outputs=outputs
+            model,
+            log,
+            cells=cells,
+            sequences=lines,
+            batch=64,
+            micro_batch=64,
+            threads=1,
+            threads_batch=1,
+            outputs=outputs,
+            unified=unified,
         )
         context.script, context.sequences, context.before = [], [], None
         batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines, costs=StepCosts(), outputs=outputs)
@@ -337,6 +348,20 @@ async def test_prompts_that_are_scored_never_ask_for_more_logits_than_there_is_r
     batcher.submit([*jobs, job(model, [1, 310, 311], count=30)])
     await asyncio.gather(*map(read, jobs))
     assert max(wanted) <= 12 and all(len(item.prompt_scores) == 30 for item in jobs)
+
+
+@pytest.mark.parametrize("unified", [True, False])
+async def test_a_beginning_is_taken_from_a_line_in_use(make: Maker, model: Model, unified: bool) -> None:
+    batcher, _ = make(slots=3, unified=unified)
+    system = [1] + [270 + n % 7 for n in range(60)]
+    source = job(model, [*system, 310], count=250)
+    batcher.submit([source])
+    await reached(lambda: source.generated > 3, what="tokens of the source")
+    others = [job(model, [*system, 320 + n], count=12) for n in range(2)]
+    batcher.submit(others)
+    assert [len(await read(other)) for other in others] == [12, 12]
+    assert all(other.reused == len(system) for other in others)
+    assert (await read(source))[-1].finish == "length" and batcher.stats.faults == 0
 
 
 async def test_closing_ends_the_thread_with_jobs_under_way(make: Maker, model: Model) -> None:

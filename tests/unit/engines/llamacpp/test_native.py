@@ -100,3 +100,33 @@ def test_a_rerankers_vector_is_as_long_as_its_classes(tmp_path: Path, log: Nativ
     finally:
         context.close()
         model.close()
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_copied_beginning_is_as_good_as_one_that_was_read(tmp_path: Path, log: NativeLog, unified: bool) -> None:
+    """Also when the source has gone on after it, in memory that is shared or each sequence's own."""
+    path = write(tmp_path / "m.gguf", Shape())
+    model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
+    context = Context(
+        model, log, cells=1024, sequences=4, batch=64, micro_batch=64, threads=1, threads_batch=1, unified=unified, outputs=4
+    )  # fmt: skip
+    batch = Batch(64)
+
+    def read(seq: int, at: int, tokens: list[int]) -> NDArray[numpy.float32]:
+        batch.clear()
+        last = batch.add(seq, at, tokens, output_last=True)
+        assert context.decode(batch) == 0
+        return context.logits(last).copy()
+
+    prompt = [1, *range(270, 300)]
+    try:
+        wanted = read(0, 0, [*prompt, 305])
+        read(1, 0, prompt)
+        read(1, len(prompt), [310, 311, 312])
+        context.copy(1, 2, len(prompt))
+        numpy.testing.assert_allclose(read(2, len(prompt), [305]), wanted, atol=1e-3)
+        assert numpy.isfinite(read(1, len(prompt) + 3, [313])).all(), "the source goes on"
+        assert context.trim(2, 5) and context.trim(0, 0)
+    finally:
+        context.close()
+        model.close()
