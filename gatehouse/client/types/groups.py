@@ -36,6 +36,7 @@ class GroupPatch(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]
@@ -66,6 +67,7 @@ class GroupSettings(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]

@@ -25,6 +25,7 @@ class KeyChange(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]
@@ -53,6 +54,7 @@ class KeyChangePatch(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]
@@ -84,6 +86,7 @@ class KeyCreation(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]

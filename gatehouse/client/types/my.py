@@ -24,6 +24,7 @@ class OwnKeyCreation(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]

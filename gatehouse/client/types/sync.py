@@ -34,6 +34,7 @@ class KeyDecided(TypedDict):
                 "rerank",
                 "score",
                 "speech",
+                "tokenize",
                 "transcriptions",
                 "translations",
             ]
