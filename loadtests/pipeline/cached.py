@@ -96,7 +96,9 @@ async def requests(state: str, rounds: int) -> None:
     refused = min(taken["refused"])
     for kind, times in taken.items():
         if times:
-            print(f"{kind:8s} smallest {min(times):6.1f} us  median {statistics.median(times):6.1f} us  {min(times) / refused:.2f} x refused")
+            print(
+                f"{kind:8s} smallest {min(times):6.1f} us  median {statistics.median(times):6.1f} us  {min(times) / refused:.2f} x refused"
+            )
     print(made.caches.statistics()["m1"])
     await made.aclose()
 
@@ -123,7 +125,9 @@ def store(entries: int) -> None:
     spent = time.thread_time() - began
     each = (resident() - before) / entries
     counted = answers.statistics()
-    print(f"{entries:,} answers of 1 KiB: {each:.0f} bytes of memory each, {counted.bytes / entries:.0f} as counted; {spent / entries * 1e6:.2f} us to store")
+    print(
+        f"{entries:,} answers of 1 KiB: {each:.0f} bytes of memory each, {counted.bytes / entries:.0f} as counted; {spent / entries * 1e6:.2f} us to store"
+    )
     wanted = [key(random.randrange(entries)) for _ in range(200_000)]
     began = time.thread_time()
     for one in wanted:
