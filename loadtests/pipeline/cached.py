@@ -44,8 +44,8 @@ POOL = "pool: [up]}]"
 
 def request(body: bytes, **headers: str) -> bytes:
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n{lines}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 KINDS = {
@@ -125,9 +125,8 @@ def store(entries: int) -> None:
     spent = time.thread_time() - began
     each = (resident() - before) / entries
     counted = answers.statistics()
-    print(
-        f"{entries:,} answers of 1 KiB: {each:.0f} bytes of memory each, {counted.bytes / entries:.0f} as counted; {spent / entries * 1e6:.2f} us to store"
-    )
+    memory = f"{each:.0f} bytes of memory each, {counted.bytes / entries:.0f} as counted"
+    print(f"{entries:,} answers of 1 KiB: {memory}; {spent / entries * 1e6:.2f} us to store")
     wanted = [key(random.randrange(entries)) for _ in range(200_000)]
     began = time.thread_time()
     for one in wanted:
