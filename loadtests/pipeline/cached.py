@@ -1,8 +1,8 @@
 """What an answer from the cache costs: a hit against a request that is refused and one that an engine answers; a store of many answers.
 
-Requests run through the real protocol class, phases and audit log, without sockets, as in loadtests.pipeline.bench. Prints the loop's CPU time for
-each request (its thread's, so that other work on the machine counts little), smallest and median of the rounds. `store` fills a store with
-answers of 1 KiB and prints what each takes of the process's memory, and the time of a look-up.
+Requests run through the real protocol class, phases and audit log, without sockets, as in loadtests.pipeline.bench. Prints the loop's CPU
+time for each request (its thread's, so that other work on the machine counts little), smallest and median of the rounds. `store` fills a
+store with answers of 1 KiB and prints what each takes of the process's memory, and the time of a look-up.
 
 usage: python -m loadtests.pipeline.cached requests [--rounds 200] | store [--entries 1000000]
 """
