@@ -39,7 +39,7 @@ TIERS: dict[str, Tier] = {
     "policies": Tier(1, ("gateway.core",)),
     **{
         f"gateway.{name}": Tier(2, (*BASE, "gateway.transport"))
-        for name in ("identity", "limits", "guardrails", "routing", "audit", "store", "config", "caches")
+        for name in ("identity", "limits", "guardrails", "routing", "audit", "store", "config", "caches", "batches")
     },
     "engines": Tier(2, ()),
     "engines.facts": Tier(2, ()),

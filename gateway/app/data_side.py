@@ -8,6 +8,7 @@ import socket
 from importlib import import_module
 from typing import Any
 
+from gateway.core.batches import WorkDesk
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ListenSpec
 from gateway.core.tokens import TokenDesk
@@ -25,6 +26,8 @@ from gateway.wire.table import is_inference
 
 GRPC_MODULE = "gateway.server.grpc"
 """Loaded where the setting asks for it, because grpcio is an extra and weighs 20 MB."""
+FORM_BYTES = 64 * 1024
+"""Of an upload besides the file."""
 
 
 class DataSide:
@@ -41,9 +44,12 @@ class DataSide:
         leaving: Leaving,
         tls: Contexts | None,
         tokens: TokenDesk | None = None,
+        work: WorkDesk | None = None,
     ) -> None:
         self._plane, self._leaving = plane, leaving
-        application = WithSockets(AsgiApplication(DataApplication(plane, health, tokens)))
+        if work is not None:
+            plane.upload_bytes, plane.upload_seconds = work.max_bytes + FORM_BYTES, work.upload_seconds
+        application = WithSockets(AsgiApplication(DataApplication(plane, health, tokens, work)))
         self.state = ListenerState(plane, application, is_inference)
         sockets = application.sockets = Sockets(plane, self.state)
         plane.listeners += [self.state.sweep, sockets.sweep]

@@ -27,6 +27,7 @@ from gateway.app.budget_runs import BudgetRuns
 from gateway.app.cache_book import CacheBook, CacheGauges
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
+from gateway.app.client_work import ClientWork
 from gateway.app.config_history import ConfigHistory
 from gateway.app.countries import Countries
 from gateway.app.discovery import Discovery
@@ -157,6 +158,8 @@ class Gateway:
         self.changes = self._changes(loaded, environ, schemas)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
+        networks = self.countries.networks
+        self.work = ClientWork(spec, link, self.texts.vault, self.plane, networks, self.events.record, self._owner, holder, workers=workers)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self.scaling = self._scaling()
         self._observe(spec)
@@ -247,6 +250,7 @@ class Gateway:
             ProcessGauges(self.plane, "control"),
             MachineGauges(Path(self.spec.state_dir)),
             EngineGauges(self.fleet.supervisor, self.fleet.times),
+            self.work,
             CacheGauges(self.caches),
         )
         self.metrics.gauges += [part.collect for part in ours]
@@ -316,6 +320,8 @@ class Gateway:
         self.webhooks.start()
         self.approvals.start()
         self.answers.start()
+        self.feed.subscribe(self.work.heard)
+        await self.work.start()
         self.fleet.start_probing()
         self.certificates.watch(self._owner)
         self.countries.watch(self._owner)
@@ -348,6 +354,7 @@ class Gateway:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before. engines: whether the sidecars end
         too; not if another program has taken them over."""
         snapshot = self.plane.snapshot
+        await self.work.aclose()
         await self.scaling.aclose()
         await self.discovery.aclose()
         if engines:

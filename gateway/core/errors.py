@@ -22,6 +22,7 @@ GatehouseError
 ├── StoreUnavailable                 503: the store's database does not answer
 ├── NotFound                         404: no such resource or key in the store
 ├── AlreadyExists                    409: the name is taken
+├── StorageFull                      507: there is no room for a file
 ├── LeaseLost                        never sent: another replica has taken over a job
 ├── VersionMismatch                  412: somebody else wrote first (a lost update)
 ├── ClientGone                       never sent: the client left
@@ -277,6 +278,12 @@ class VersionMismatch(GatehouseError):
     type = "invalid_request_error"
     default_code = "version_mismatch"
     current: int | None = None
+
+
+class StorageFull(GatehouseError):
+    status = 507
+    type = "overloaded_error"
+    default_code = "storage_full"
 
 
 class LeaseLost(GatehouseError):

@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
+from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
 from gateway.core.cache_specs import CacheSpec
 from gateway.core.conversations import ResponsesSpec
 from gateway.core.fleet_specs import DnsSpec, LifecycleSpec, RolloutSpec, ScaleSpec
@@ -55,6 +56,7 @@ __all__ = [
     "Amount",
     "ApiKeysSpec",
     "AuditSpec",
+    "BatchesSpec",
     "BatchingSpec",
     "BindingSpec",
     "BreakerSpec",
@@ -70,6 +72,7 @@ __all__ = [
     "EngineCostSpec",
     "EngineSpec",
     "ExporterSpec",
+    "FilesSpec",
     "GatewayTokensSpec",
     "GuardrailSpec",
     "HealthSpec",
@@ -422,15 +425,6 @@ class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     send_timeout: Timeout = 60.0
 
 
-class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Model files sent to the admin API. `reserve_bytes` of the disk stay free; one without progress for `expire_after` is removed."""
-
-    max_bytes: Annotated[int, Meta(ge=1, le=1 << 42)] = 64 * 1024**3
-    max_open: Annotated[int, Meta(ge=1, le=1000)] = 8
-    reserve_bytes: Natural = 1024**3
-    expire_after: Timeout = 86400.0
-
-
 class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration file."""
 
@@ -445,6 +439,8 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: tuple[ModelSpec, ...] = ()
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()
+    files: FilesSpec = FilesSpec()
+    batches: BatchesSpec = BatchesSpec()
     identity: IdentitySpec = IdentitySpec()
     roles: dict[Name, RoleSpec] = {}
     bindings: tuple[BindingSpec, ...] = ()

@@ -34,7 +34,7 @@ class ApiKeyAuthenticator:
     """
 
     def __init__(self, static: Iterable[StaticKeySpec], store: KeyStore | None = None, clock: Clock | None = None) -> None:
-        self._principals = {_digest(spec): _principal(spec) for spec in static}
+        self._principals = {_digest(spec): static_principal(spec) for spec in static}
         self._store = store
         self._clock: Clock = clock or SystemClock()
 
@@ -99,7 +99,8 @@ def _digest(spec: StaticKeySpec) -> bytes:
     return bytes.fromhex(spec.key_sha256)
 
 
-def _principal(spec: StaticKeySpec) -> Principal:
+def static_principal(spec: StaticKeySpec) -> Principal:
+    """Whose key of the configuration it is."""
     return Principal(
         id=spec.id,
         tenant=spec.tenant,

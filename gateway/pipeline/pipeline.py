@@ -50,7 +50,7 @@ log = logging.getLogger("gatehouse.pipeline")
 async def serve(x: Exchange) -> None:
     """One inference request, from its headers to its settlement."""
     snapshot = x.snapshot
-    principal = snapshot.identity.authenticate(x.headers, x.peer)  # 2
+    principal: Any = snapshot.identity.authenticate(x.headers, x.peer) if x.principal is None else x.principal  # 2
     if not isinstance(principal, Principal):
         principal = await _identified(principal)
     principal = _admitted(x, principal)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from gateway.core.batches import WorkDesk
 from gateway.core.errors import GatehouseError, ModelNotFound, NotFound, RequestError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.tokens import TokenDesk
@@ -26,6 +27,7 @@ from gateway.server.login import identified, record_denial
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
 from gateway.server.tokens import error_body as token_error
 from gateway.server.websocket import PATH as STREAM
+from gateway.server.work import WorkEndpoint, serves
 from gateway.wire.anthropic import models as anthropic
 from gateway.wire.oip import codec
 from gateway.wire.table import identity_lines, is_inference, refusal
@@ -34,13 +36,15 @@ Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Response]]
 MODELS = b"/v1/models/"
 MESSAGES = b"/v1/messages"
+STREAMED: Response = (0, b"", [])
 
 
 class DataApplication:
     """The ASGI application of the data listener."""
 
-    def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None) -> None:
+    def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None, work: WorkDesk | None = None) -> None:
         self._plane, self._health, self._desk = plane, health, desk
+        self._work = None if work is None else WorkEndpoint(work, self._identified)
         self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
         self._responses = responses.ResponsesEndpoint(plane)
         self._table: dict[bytes, Handler] = {
@@ -61,12 +65,29 @@ class DataApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         cors = self._plane.current().spec.listen.cors
         headers: Headers = scope["state"]["headers"]
-        status, body, extra = await self._answer(scope, headers, receive)
+        answered = await self._worked(scope, headers, receive, send) if serves(scope["raw_path"]) else None
+        if answered is STREAMED:
+            return
+        status, body, extra = answered or await self._answer(scope, headers, receive)
         if cors.origins and status != 204:
             extra = [*extra, *_lines(cors_headers(cors, headers))]
         content = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())] if status != 204 else []
         await send({"type": "http.response.start", "status": status, "headers": [*content, *extra]})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _worked(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> Response | None:
+        """The answer about files and batches; STREAMED where it has been sent; None where there are none here."""
+        if self._work is None or scope["method"] == "OPTIONS":
+            return None
+        try:
+            found = await self._work.answer(scope, receive, send)
+        except GatehouseError as error:
+            if scope["state"].get("streaming"):
+                raise  # the length that was promised does not come, which the client notices
+            self._plane.metrics.denied(error.status, error.code)
+            status, body = refusal(error, scope["raw_path"], headers, scope["state"]["request_id"])
+            return status, body, _error_lines(error)
+        return STREAMED if found is None else (found[0], msgspec.json.encode(found[1]), [])
 
     async def _answer(self, scope: Message, headers: Headers, receive: Receive) -> Response:
         path, method = scope["raw_path"], scope["method"]
@@ -75,7 +96,8 @@ class DataApplication:
             handler = self._model
         inference = is_inference(path)
         posts = inference or path == PATH
-        known = handler is not None or posts or path.startswith((codec.V2_MODELS, responses.PREFIX))
+        worked = self._work is not None and serves(path)
+        known = worked or handler is not None or posts or path.startswith((codec.V2_MODELS, responses.PREFIX))
         try:
             if path.startswith(responses.PREFIX) and method != "OPTIONS":
                 return await self._responses.answer(scope, await self._principal(scope))

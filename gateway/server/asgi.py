@@ -13,6 +13,7 @@ from gateway.core.types import Principal
 from gateway.pipeline.exchange import LAST_CHUNK, chunked
 from gateway.pipeline.statuses import status_line
 from gateway.server.protocol import Connection
+from gateway.server.reading import UPLOAD
 from gateway.server.refusals import plain_error
 from gateway.server.request import ParsedRequest
 
@@ -77,7 +78,7 @@ class AsgiCycle:
 
     async def run(self, app: AsgiApp) -> None:
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout(self._seconds()):
                 await app(self._scope(), self._receive, self._send)
             if not self._finished:
                 raise RuntimeError("the application did not complete its response")
@@ -86,6 +87,11 @@ class AsgiCycle:
         except Exception as error:  # boundary: when the application fails, the client gets a 500
             log.error("request %s failed: %r", self.request.request_id.decode(), error, exc_info=error)
             self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
+
+    def _seconds(self) -> float:
+        """For all of it. Files take longer."""
+        files = self.request.raw_path.startswith(UPLOAD)
+        return max(DEADLINE_SECONDS, self.connection.plane.upload_seconds) if files else DEADLINE_SECONDS
 
     def _scope(self) -> Message:
         request, peer = self.request, self.peer
@@ -104,7 +110,26 @@ class AsgiCycle:
             "state": {"peer": peer, "headers": request.headers, "request_id": request.request_id},
         }
 
+    async def _part(self) -> Message:
+        """Of a body that streams."""
+        request = self.request
+        if request.arrived is None:
+            request.arrived = self._body.set
+            if not request.complete and not self._gone:
+                self.connection.read_body()
+        while not (self._gone or self._finished or request.complete or request.parts):
+            self._body.clear()
+            await self._body.wait()
+        if self._gone or self._finished:
+            return {"type": "http.disconnect"}
+        data = b"".join(request.parts)
+        request.parts.clear()
+        self.connection.took(request)
+        return {"type": "http.request", "body": data, "more_body": not request.complete}
+
     async def _receive(self) -> Message:
+        if self.request.streams:
+            return await self._part()
         if not self.request.complete and not self._gone:
             self.connection.read_body()
         await self._body.wait()

@@ -17,8 +17,8 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::[0-9]*)?").fullmatch
 """RFC 9112, 3.2: what an authority may have; empty for a target without one."""
-FORMS: Final = frozenset({b"/auth/token", *(path for api in APIS if api.forms for path in api.paths)})
-"""The paths that take forms (gateway.server.tokens, gateway.server.uploads)."""
+FORMS: Final = frozenset({b"/auth/token", b"/v1/files", *(path for api in APIS if api.forms for path in api.paths)})
+"""The paths that take forms (gateway.server.tokens, gateway.server.uploads, gateway.server.work)."""
 _SEGMENTS: Final = re.compile(rb"[/\\]").split
 _REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r?\n").search
 

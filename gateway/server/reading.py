@@ -27,6 +27,7 @@ SINGLE: Final = frozenset(
 )
 """Headers that may occur only once: of two, another reader could take the other one."""
 NEVER: Final = float("inf")
+UPLOAD: Final = b"/v1/files"
 UPLOADS: Final = frozenset(path for api in APIS if api.forms for path in api.paths)
 """Where bodies are taken as they arrive."""
 
@@ -206,6 +207,8 @@ class RequestReader:
         request.bound = limits.max_body_bytes
         if path in UPLOADS and method == b"POST":
             request.bound, request.streams = limits.max_upload_bytes, True
+        elif plane.upload_bytes and path == UPLOAD and method == b"POST":
+            request.bound, request.streams = plane.upload_bytes, True
         error = check_head(method, path, headers, request.bound)
         if error is not None:
             raise self.rejected(error, request)

@@ -43,8 +43,10 @@ from gateway.core.storage import (
 from gateway.store import change_rows, config_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
 from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.approvals import StoredApprovals
+from gateway.store.batches import StoredBatches
 from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
+from gateway.store.files import StoredFiles
 from gateway.store.hints import CHANNEL, Hint
 from gateway.store.kept_answers import KeptAnswers
 from gateway.store.key_finder import KeyFinder
@@ -103,6 +105,8 @@ class Store(UsageTables, DeliveryTables):
         self._finder = KeyFinder(self._find_keys)
         self.approvals = StoredApprovals(self._database, self._now, lambda: self.derived("approvals"), self._entropy)
         self.kept_answers = KeptAnswers(self._database, self._now, lambda: self.derived("kept answers"), self._entropy)
+        self.files = StoredFiles(self._database, self._now)
+        self.batches = StoredBatches(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

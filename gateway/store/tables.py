@@ -234,6 +234,54 @@ kept_answers = sa.Table(
 )
 """Answers that later requests go on with. sealed: the answer and its conversation, encrypted with a key of the tenant."""
 
+files = sa.Table(
+    "files",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("purpose", sa.String(32), nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("key", sa.String(64), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Index("ix_files_tenant_id", "tenant", "id"),
+)
+"""Files of clients; what is in them is encrypted, in a directory. key: the data key that encrypted it."""
+
+batches = sa.Table(
+    "batches",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("input", sa.String(64), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False),
+    sa.Column("cancels", sa.Boolean, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("leased", sa.Double, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("total", "completed", "failed", "repeated", "unknown")),
+    sa.Column("told", sa.JSON, nullable=False),
+    sa.Index("ix_batches_tenant_id", "tenant", "id"),
+)
+"""Batches. leased: until when its holder has it; fence: grows with each holder. told: everything that is only shown (endpoint, creator,
+moments, errors, files of results)."""
+
+batch_lines = sa.Table(
+    "batch_lines",
+    metadata,
+    sa.Column("batch", _text(64), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("sealed", sa.LargeBinary),
+)
+"""Lines that were begun: `begun` before one is sent to an engine, then `done` or `failed` with what came of it, encrypted. They go when the
+files of results are written."""
+
 changes = sa.Table(
     "changes",
     metadata,

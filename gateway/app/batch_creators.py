@@ -1,0 +1,133 @@
+"""Who made a batch, as it stands now: looked up again for each of its lines, from the same sources as at a login.
+
+A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches. Of
+somebody who logged in otherwise, the groups and roles of the login are those of the moment when the batch was made, and what the store adds
+and takes away is that of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gateway.core.batches import Creator
+from gateway.core.clock import Clock
+from gateway.core.errors import NotFound, PermissionDenied, StoreUnavailable
+from gateway.core.network import Networks
+from gateway.core.ports import Change
+from gateway.core.snapshot import Snapshot
+from gateway.core.storage import KeyRecord
+from gateway.core.types import Principal
+from gateway.identity.api_key import static_principal
+from gateway.identity.people import People, Rights, entitle_key, entitle_login, entitle_personal
+from gateway.identity.stored import principal_of
+from gateway.store.feed import CHANGE, RESYNC
+
+KINDS: Final = ("oidc", "ldap", "mtls")
+"""Logins besides API keys that may make a batch. A token of the gateway's own is short-lived and may be withdrawn one by one."""
+KEPT_SECONDS: Final = 5.0
+MOST: Final = 1024
+TRIES: Final = 5
+
+
+class _Known:
+    __slots__ = ("principal", "rights", "snapshot", "until")
+
+    def __init__(self, principal: Principal, rights: Rights | None, snapshot: Snapshot, until: float) -> None:
+        self.principal, self.rights, self.snapshot, self.until = principal, rights, snapshot, until
+
+
+class Creators:
+    """key: of the store, by id; raises NotFound. current: the Snapshot in force."""
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[KeyRecord]],
+        people: People,
+        current: Callable[[], Snapshot],
+        networks: Networks,
+        clock: Clock,
+    ) -> None:
+        self._key, self._people, self._current, self._networks, self._clock = key, people, current, networks, clock
+        self._known: dict[Creator, _Known] = {}
+
+    def heard(self, change: Change) -> None:
+        """For the feed: any change of a key or of a caller's rights."""
+        if change[1] in (CHANGE, RESYNC):
+            self._known.clear()
+
+    async def of(self, creator: Creator) -> Principal:
+        """With priority `batch`. The same object while nothing has changed, so that decisions are remembered. Raises PermissionDenied where
+        the credential has ended; StoreUnavailable, Overloaded."""
+        now, known, snapshot = self._clock.monotonic(), self._known.get(creator), self._current()
+        if known is None or now >= known.until or known.snapshot is not snapshot or (known.rights is not None and not known.rights.valid):
+            principal, rights = await self._found(creator, snapshot)
+            principal.priority = "batch"
+            if known is not None and _same(known.principal, principal):
+                principal = known.principal
+            if len(self._known) >= MOST:
+                self._known.clear()
+            known = self._known[creator] = _Known(principal, rights, snapshot, now + KEPT_SECONDS)
+        expires = known.principal.expires
+        if expires is not None and expires <= self._clock.wall():
+            raise ended()
+        return known.principal
+
+    async def _found(self, creator: Creator, snapshot: Snapshot) -> tuple[Principal, Rights | None]:
+        if creator.kind != "api_key":
+            login = _login(creator)
+            rights = await self._rights(creator.tenant, creator.user, creator.groups)
+            entitled = entitle_login(login, rights.record)
+            return (_login(creator) if entitled is login else entitled), rights
+        for spec in snapshot.spec.identity.api_keys.static:
+            if spec.id == creator.id and spec.tenant == creator.tenant:
+                return static_principal(spec), None
+        try:
+            record = await self._key(creator.id)
+        except NotFound:
+            raise ended() from None
+        if record.tenant != creator.tenant or record.user != creator.user:
+            raise ended()
+        rules = self._networks.rules(record.cidrs)
+        if rules is not None and not rules.admits(creator.address):
+            raise PermissionDenied("The key that made the batch may not be used from where it was made.", code="creator_stopped")
+        rights = await self._rights(record.tenant, record.user, ())
+        found = entitle_personal(record, rights.record) if record.user else entitle_key(principal_of(record), rights.record)
+        if found is None:
+            raise ended()
+        return found, rights
+
+    async def _rights(self, tenant: str, user: str, groups: tuple[str, ...]) -> Rights:
+        for _ in range(TRIES):
+            found = self._people.rights((tenant, user, groups))
+            rights = found if isinstance(found, Rights) else await found
+            if rights.valid:
+                return rights
+        raise StoreUnavailable("What is known of the caller changes too often.", retry_after=1.0)
+
+
+def _login(creator: Creator) -> Principal:
+    return Principal(
+        creator.id,
+        creator.tenant,
+        creator.kind,
+        creator.models,
+        roles=creator.roles,
+        operations=creator.operations,
+        limits=creator.limits,
+        user=creator.user,
+        groups=creator.groups,
+        scopes=creator.scopes,
+        agent=creator.agent,
+        session=creator.session,
+        reach=creator.reach,
+    )
+
+
+def _same(one: Principal, other: Principal) -> bool:
+    unlike = ("recorded", "key_salt", "tenant_salt", "login")
+    return all(getattr(one, name) == getattr(other, name) for name in Principal.__slots__ if name not in unlike)
+
+
+def ended() -> PermissionDenied:
+    return PermissionDenied("The credential that made the batch has ended.", code="creator_stopped")

@@ -1,0 +1,130 @@
+"""The work on batches in one process: takes some under a lease, and runs each (gateway.app.batch_run). A process that dies is followed by
+another one, on this machine or not, when its lease is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from gateway.app.batch_creators import Creators
+from gateway.app.batch_run import BatchRun, Shared
+from gateway.app.batches import BatchBook
+from gateway.app.client_files import ClientFiles
+from gateway.core.batch_specs import BatchesSpec
+from gateway.core.batches import BatchRecord
+from gateway.core.clock import Clock, Entropy
+from gateway.core.errors import GatehouseError, LeaseLost
+from gateway.core.tasks import TaskOwner
+from gateway.pipeline.plane import DataPlane
+from gateway.store.batches import StoredBatches
+
+log = logging.getLogger("gatehouse.batches")
+LOOK_SECONDS: Final = 1.0
+MOST_HELD: Final = 8
+"""Batches that a process works on at once; they share its `parallel` lines."""
+PAUSE_SECONDS: Final = 30.0
+"""For which one that failed here is left to others, or rests."""
+COUNT_EVERY: Final = 10
+FORGET_SECONDS: Final = 90 * 86400.0
+
+
+class BatchWork:
+    """holder: this process, unlike every other; replica: its prefix, of which no other process is alive. Life: `start` once the store has
+    been started, `aclose` once requests have drained."""
+
+    def __init__(
+        self,
+        settings: BatchesSpec,
+        kept: StoredBatches,
+        book: BatchBook,
+        files: ClientFiles,
+        plane: DataPlane,
+        creators: Creators,
+        replica: str,
+        holder: str,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._settings, self._kept, self._book, self._files, self._plane = settings, kept, book, files, plane
+        self._replica, self._holder, self._clock = replica, holder, clock
+        self.shared = Shared(settings, kept, book, files, plane, creators, clock, entropy)
+        self._held: dict[str, BatchRun] = {}
+        self._paused: dict[str, float] = {}
+        self._tasks = TaskOwner("batches")
+        self._wake = asyncio.Event()
+        self._closing = self._freed = False
+        book.made = self._woken
+        book.running = lambda: self.shared.running
+
+    def start(self) -> None:
+        self._tasks.spawn(self._loop(), name="take")
+
+    def _woken(self) -> None:
+        self._wake.set()
+        for run in self._held.values():
+            run.hurry()
+
+    async def _loop(self) -> None:
+        round = 0
+        while not self._closing:
+            try:
+                await self._look()
+                if round % COUNT_EVERY == 0:
+                    await self._book.count()
+                if round % 3600 == 0:
+                    await self._kept.forget(FORGET_SECONDS)
+            except GatehouseError as error:
+                log.debug("batches could not be looked for: %s", error.message)
+            except Exception:  # boundary: one failed round does not stop the next
+                log.exception("batches could not be looked for")
+            round += 1
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        if not self._freed:
+            await self._kept.free(f"{self._replica}:")
+            self._freed = True
+        now = self._clock.monotonic()
+        self._paused = {id: until for id, until in self._paused.items() if until > now}
+        while len(self._held) < MOST_HELD and not self.shared.stopping:
+            later = sorted({run.batch.creator.tenant for run in self._held.values()})
+            found = await self._kept.take(self._holder, self._settings.lease, later, [*self._paused, *self._held])
+            if found is None:
+                return
+            run = self._held[found.id] = BatchRun(self.shared, found)
+            self._tasks.spawn(self._do(run, found), name=found.id)
+
+    async def _do(self, run: BatchRun, batch: BatchRecord) -> None:
+        try:
+            await run.run()
+        except LeaseLost as error:
+            log.warning("%s", error.message)
+        except GatehouseError as error:
+            log.warning("%s rests for %.0f s: %s", batch.id, PAUSE_SECONDS, error.message)
+            await self._rest(batch)
+        except Exception:  # boundary: one batch that fails does not stop the others
+            log.exception("%s failed", batch.id)
+            await self._rest(batch)
+        finally:
+            self._held.pop(batch.id, None)
+            self._wake.set()
+
+    async def _rest(self, batch: BatchRecord) -> None:
+        self._paused[batch.id] = self._clock.monotonic() + PAUSE_SECONDS
+        try:
+            await self._kept.release(batch)
+        except GatehouseError as error:
+            log.debug("%s could not be released: %s", batch.id, error.message)
+
+    async def aclose(self) -> None:
+        """Begins no more lines, waits for those that run and notes what came of them; whoever follows goes on."""
+        self._closing = True
+        self.shared.closing = True
+        self._wake.set()
+        await self._tasks.finish(10.0)

@@ -1,0 +1,167 @@
+"""Files and batches of clients: what the store keeps of them, and the ports by which the data listener reaches them (as OpenAI's APIs).
+Moments are seconds since the epoch by the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from gateway.core.types import Peer, Principal
+
+FILE_PREFIX: Final = "file-"
+BATCH_PREFIX: Final = "batch_"
+ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""What the lines of a batch may ask for."""
+MOST_ERRORS: Final = 100
+"""Errors that a batch names."""
+State = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+OVER: Final = ("failed", "completed", "expired", "cancelled")
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """owner: the caller that sent it, or whose batch made it. size: bytes of the content. key: of which data key, and `salt` of its own; ""
+    for one that was derived from the pepper."""
+
+    id: str
+    tenant: str
+    owner: str
+    name: str
+    purpose: str
+    size: int
+    key: str
+    created: float = 0.0
+    expires: float = 0.0
+
+
+class Creator(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line."""
+
+    id: str
+    tenant: str
+    kind: str
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    reach: tuple[str, ...] | None = None
+    agent: str = ""
+    session: str = ""
+    address: str = ""
+
+    @classmethod
+    def of(cls, principal: Principal, peer: Peer) -> Creator:
+        taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name != "address"}
+        return cls(**taken, address=peer.address)
+
+    @property
+    def name(self) -> str:
+        return f"{self.tenant}/{self.id}"
+
+
+class BatchError(msgspec.Struct, frozen=True, kw_only=True):
+    """line: of the input file, from 1; None for one of the whole batch."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch. moments: when each state began. repeated: lines that were run again because a crash took their outcome away; unknown: lines
+    that were not, for the same reason. fence: grows with each process that takes it on. cancels: whether somebody has asked for its end."""
+
+    id: str
+    creator: Creator
+    endpoint: str
+    input: str
+    state: State
+    created: float
+    expires: float
+    window: str
+    metadata: dict[str, str] | None = None
+    moments: dict[str, float] = {}
+    errors: tuple[BatchError, ...] = ()
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    repeated: int = 0
+    unknown: int = 0
+    output: str = ""
+    error: str = ""
+    salt: str = ""
+    key: str = ""
+    holder: str = ""
+    fence: int = 0
+    cancels: bool = False
+
+
+class LineRow(NamedTuple):
+    """One line that was begun. number: from 1. sealed: what came of it, encrypted; None while that is not known."""
+
+    number: int
+    attempt: int
+    state: str
+    sealed: bytes | None
+
+
+class Upload(Protocol):
+    """One file on its way in. Exactly one of `finish` and `abandon` is called, whatever happened before."""
+
+    async def write(self, data: bytes) -> None:
+        """Raises RequestError (too large), StorageFull."""
+        ...
+
+    async def finish(self, name: str, purpose: str, expires_after: float | None) -> FileRecord:
+        """Raises RequestError, StorageFull, StoreUnavailable."""
+        ...
+
+    async def abandon(self) -> None: ...
+
+
+class FileDesk(Protocol):
+    """Files, tenant by tenant: one of another tenant is not there (NotFound)."""
+
+    def begin(self, principal: Principal) -> Upload:
+        """Raises Overloaded when too many are under way."""
+        ...
+
+    async def files(
+        self, tenant: str, *, limit: int, after: str | None, newest: bool, purpose: str | None
+    ) -> tuple[list[FileRecord], bool]:
+        """And whether there are more."""
+        ...
+
+    async def file(self, tenant: str, id: str) -> FileRecord: ...
+
+    async def content(self, tenant: str, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]: ...
+
+    async def delete(self, principal: Principal, id: str) -> None: ...
+
+
+class BatchDesk(Protocol):
+    """Batches, tenant by tenant."""
+
+    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any]) -> BatchRecord:
+        """wanted: the decoded body. Raises RequestError, NotFound, PermissionDenied, LimitExceeded."""
+        ...
+
+    async def batch(self, tenant: str, id: str) -> BatchRecord: ...
+
+    async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]: ...
+
+    async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord: ...
+
+
+class WorkDesk(NamedTuple):
+    """What the data listener is given. batches: None where only files are kept."""
+
+    files: FileDesk
+    batches: BatchDesk | None
+    max_bytes: int
+    upload_seconds: float

@@ -1,0 +1,129 @@
+"""Rows of clients' files. Ids begin with the moment, so that their order is that of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+
+from gateway.core.batches import OVER, FileRecord
+from gateway.core.errors import NotFound, QuotaExceeded, RequestError
+from gateway.store import rows
+from gateway.store.database import Database
+from gateway.store.tables import batches
+from gateway.store.tables import files as table
+
+_FIELDS: Final = FileRecord.__struct_fields__
+
+
+class StoredFiles:
+    """now: the database's clock."""
+
+    def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
+        self._database, self._now = database, now
+
+    async def add(self, record: FileRecord, keep: float, most: int, most_bytes: int) -> FileRecord:
+        """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`."""
+
+        def insert(connection: sa.Connection) -> FileRecord:
+            check(connection, record.tenant, record.size, most, most_bytes)
+            return put(connection, self._now(connection), record, keep)
+
+        return await self._database.run(insert, write=True)
+
+    async def room(self, tenant: str, most: int, most_bytes: int) -> None:
+        """Raises QuotaExceeded where there is none for one more byte."""
+        await self._database.run(lambda connection: check(connection, tenant, 1, most, most_bytes))
+
+    async def get(self, tenant: str, id: str) -> FileRecord:
+        """Raises NotFound, also for one that has expired."""
+
+        def read(connection: sa.Connection) -> FileRecord:
+            return get(connection, tenant, id, self._now(connection))
+
+        return await self._database.run(read)
+
+    async def page(self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None) -> tuple[list[FileRecord], bool]:
+        def read(connection: sa.Connection) -> tuple[list[FileRecord], bool]:
+            where = [table.c.tenant == tenant, table.c.expires > self._now(connection)]
+            if purpose is not None:
+                where.append(table.c.purpose == purpose if rows.storable(purpose) else sa.false())
+            if after is not None:
+                known = get(connection, tenant, after, 0.0).id
+                where.append(table.c.id < known if newest else table.c.id > known)
+            order = table.c.id.desc() if newest else table.c.id
+            found = [_record(row) for row in connection.execute(sa.select(table).where(*where).order_by(order).limit(limit + 1))]
+            return found[:limit], len(found) > limit
+
+        return await self._database.run(read)
+
+    async def delete(self, tenant: str, id: str) -> FileRecord:
+        """Raises NotFound; RequestError for the input of a batch that is not over."""
+
+        def remove(connection: sa.Connection) -> FileRecord:
+            found = get(connection, tenant, id, 0.0)
+            used = sa.select(batches.c.id).where(batches.c.input == found.id, batches.c.state.not_in(OVER)).limit(1)
+            if (batch := connection.execute(used).scalar()) is not None:
+                raise RequestError(
+                    f"The file is the input of {batch}, which is not over: cancel the batch first.", code="file_in_use", status=409
+                )
+            connection.execute(sa.delete(table).where(table.c.id == found.id))
+            return found
+
+        return await self._database.run(remove, write=True)
+
+    async def expire(self, most: int = 100) -> list[FileRecord]:
+        """Forgets files that are over, but for the input of a batch that is not."""
+
+        def remove(connection: sa.Connection) -> list[FileRecord]:
+            used = sa.select(batches.c.input).where(batches.c.state.not_in(OVER))
+            over = sa.select(table).where(table.c.expires <= self._now(connection), table.c.id.not_in(used)).limit(most)
+            found = [_record(row) for row in connection.execute(over)]
+            connection.execute(sa.delete(table).where(table.c.id.in_([one.id for one in found])))
+            return found
+
+        return await self._database.run(remove, write=True)
+
+    async def known(self, ids: Collection[str]) -> set[str]:
+        """Which of these there are."""
+        query = sa.select(table.c.id).where(table.c.id.in_(list(ids)))
+        return await self._database.run(lambda connection: set(connection.scalars(query)))
+
+    async def totals(self) -> tuple[int, int]:
+        """How many there are, and their bytes."""
+
+        def read(connection: sa.Connection) -> tuple[int, int]:
+            count, size = connection.execute(sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.size), 0))).one()
+            return int(count), int(size)
+
+        return await self._database.run(read)
+
+
+def check(connection: sa.Connection, tenant: str, size: int, most: int, most_bytes: int) -> None:
+    sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.size), 0)).where(table.c.tenant == tenant)
+    count, kept = connection.execute(sums).one()
+    if count >= most:
+        raise QuotaExceeded(f"The tenant has {count} files, and may have {most}: delete some.", code="file_quota_exceeded")
+    if kept + size > most_bytes:
+        raise QuotaExceeded(f"The tenant's files have {kept} bytes, and may have {most_bytes}: delete some.", code="file_quota_exceeded")
+
+
+def put(connection: sa.Connection, now: float, record: FileRecord, keep: float) -> FileRecord:
+    made = msgspec.structs.replace(record, created=now, expires=now + keep)
+    connection.execute(sa.insert(table).values({name: getattr(made, name) for name in _FIELDS}))
+    return made
+
+
+def get(connection: sa.Connection, tenant: str, id: str, now: float) -> FileRecord:
+    """Raises NotFound."""
+    where = (table.c.id == id, table.c.tenant == tenant, table.c.expires > now)
+    row = connection.execute(sa.select(table).where(*where)).first() if rows.storable(id) else None
+    if row is None:
+        raise NotFound(f"There is no file {id[:64]!r}.", param="file_id")
+    return _record(row)
+
+
+def _record(row: Any) -> FileRecord:
+    return FileRecord(**{name: getattr(row, name) for name in _FIELDS})

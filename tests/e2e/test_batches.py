@@ -1,0 +1,244 @@
+"""Files and batches with OpenAI's own client, through a running gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.waiting import until
+
+OTHER = "sk-other-tenant-0123456789abcdef01"
+FEW = "sk-few-models-0123456789abcdef0123"
+SETTINGS = {"enabled": True, "reserve_bytes": 0, "max_bytes": "4MiB"}
+OVER = ("completed", "failed", "expired", "cancelled")
+
+
+def keys() -> list[dict[str, Any]]:
+    return [
+        {"id": "app", "key": KEY, "tenant": "acme", "models": ["*"]},
+        {"id": "few", "key": FEW, "tenant": "acme", "models": ["fake"]},
+        {"id": "other", "key": OTHER, "tenant": "globex", "models": ["*"]},
+    ]
+
+
+def settings(state_dir: Path, engine: EngineThread, **batches: Any) -> dict[str, Any]:
+    pool = {"pool": ["fake"], "routing": {"queue": {"size": 64}}}
+    return configuration(
+        state_dir,
+        engines=[external("fake", engine.port, slots=8)],
+        models=[{"name": "fake", **pool}, {"name": "secret", **pool}],
+        identity={"api_keys": {"static": keys()}},
+        files=SETTINGS,
+        batches={"enabled": True, "lease": "2s", **batches},
+    )
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineThread]:
+    thread = EngineThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, engine: EngineThread) -> Iterator[Gatehouse]:
+    with Gatehouse(tmp_path, settings(tmp_path / "state", engine)) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(gateway: Gatehouse) -> Iterator[Callable[..., openai.OpenAI]]:
+    made: list[openai.OpenAI] = []
+
+    def client(key: str = KEY) -> openai.OpenAI:
+        made.append(openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0, timeout=60))
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.close()
+
+
+def line(name: str, model: str = "fake", url: str = "/v1/chat/completions", **body: Any) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": f"Hello {name}"}], **body}
+    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
+
+
+def text(*lines: str) -> bytes:
+    return "\n".join(lines).encode()
+
+
+def upload(client: openai.OpenAI, content: bytes, name: str = "in.jsonl") -> str:
+    return client.files.create(file=(name, content), purpose="batch").id
+
+
+def start(client: openai.OpenAI, content: bytes, **more: Any) -> str:
+    wanted: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h", **more}
+    return client.batches.create(input_file_id=upload(client, content), **wanted).id
+
+
+def ended(client: openai.OpenAI, id: str) -> Any:
+    until(lambda: client.batches.retrieve(id).status in OVER, what="the batch is over", seconds=60)
+    return client.batches.retrieve(id)
+
+
+def results(client: openai.OpenAI, id: str | None) -> dict[str, dict[str, Any]]:
+    if id is None:
+        return {}
+    found = [json.loads(one) for one in client.files.content(id).text.splitlines()]
+    assert len({one["custom_id"] for one in found}) == len(found)
+    return {one["custom_id"]: one for one in found}
+
+
+def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse) -> None:
+    client = clients()
+    id = start(client, text(*(line(f"n{number}") for number in range(40))), metadata={"run": "one"})
+    batch = ended(client, id)
+    assert batch.status == "completed" and batch.metadata == {"run": "one"} and batch.errors is None and batch.error_file_id is None
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (40, 40, 0)
+    found = results(client, batch.output_file_id)
+    assert set(found) == {f"n{number}" for number in range(40)}
+    assert all(one["response"]["status_code"] == 200 and one["response"]["body"]["choices"] for one in found.values())
+    assert client.batches.list().data[0].id == id
+    records = [one for one in gateway.audit() if str(one.get("request_id", "")).startswith(id)]
+    assert len([one for one in records if one["kind"] == "intent"]) == 40
+    assert {one["tenant"] for one in records if "tenant" in one} == {"acme"}
+
+
+def test_each_line_passes_what_a_request_passes(clients: Any) -> None:
+    client = clients(FEW)
+    batch = ended(client, start(client, text(line("mine"), line("theirs", model="secret"), line("none", model="nothing"))))
+    assert batch.status == "completed" and batch.request_counts.failed == 2
+    assert set(results(client, batch.output_file_id)) == {"mine"}
+    refused = results(client, batch.error_file_id)
+    assert {name: one["response"]["status_code"] for name, one in refused.items()} == {"theirs": 404, "none": 404}
+
+
+def test_what_is_another_tenants_is_not_there(clients: Any) -> None:
+    mine, other = clients(), clients(OTHER)
+    file = upload(mine, text(line("one")))
+    batch = start(mine, text(line("one")))
+    for refused in (
+        lambda: other.files.retrieve(file),
+        lambda: other.files.content(file),
+        lambda: other.files.delete(file),
+        lambda: other.batches.retrieve(batch),
+        lambda: other.batches.cancel(batch),
+        lambda: other.batches.create(input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h"),
+        lambda: other.files.list(after=file),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            refused()
+    assert other.files.list().data == [] and other.batches.list().data == []
+
+
+def test_files_come_and_go(clients: Any, gateway: Gatehouse) -> None:
+    client = clients()
+    content = text(*(line(f"n{number}") for number in range(5000)))
+    made = client.files.create(file=("../../etc/pass\\wd\n.jsonl", content), purpose="batch")
+    assert made.bytes == len(content) and made.filename == "wd%0A.jsonl" and made.purpose == "batch"
+    assert client.files.content(made.id).content == content
+    kept = list((gateway.state_dir / "files").iterdir())
+    assert len(kept) == 1 and b"custom_id" not in kept[0].read_bytes()
+    second = upload(client, text(line("x")))
+    assert [one.id for one in client.files.list(limit=1)] == [second, made.id]
+    assert client.files.delete(made.id).deleted and not [one for one in client.files.list() if one.id == made.id]
+    assert len(list((gateway.state_dir / "files").iterdir())) == 1
+    kept[0].unlink(missing_ok=True)
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(made.id)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "place"),
+    [
+        (text(line("a"), line("b"), line("a")), "duplicate_custom_id", 3),
+        (text(line("a"), line("b", stream=True)), "invalid_request", 2),
+        (text(line("a", url="/v1/embeddings")), "invalid_url", 1),
+        (text(line("a"), "{not json"), "invalid_json_line", 2),
+        (text(line("a"), line("b" * 600)), "invalid_custom_id", 2),
+        (text(line("a", extra="x" * (1 << 20))), "line_too_long", 1),
+        (b"\n\n", "empty_file", None),
+    ],
+)
+def test_a_bad_input_fails_with_its_line(clients: Any, content: bytes, code: str, place: int | None) -> None:
+    client = clients()
+    batch = ended(client, start(client, content))
+    assert batch.status == "failed" and batch.output_file_id is None
+    assert [(one.code, one.line) for one in batch.errors.data] == [(code, place)]
+
+
+def test_uploads_are_bounded(clients: Any, gateway: Gatehouse) -> None:
+    client = clients()
+    with pytest.raises(openai.APIStatusError) as large:
+        upload(client, b"x" * (5 << 20))
+    assert large.value.status_code == 413
+    with pytest.raises(openai.BadRequestError, match="compressed"):
+        upload(client, b"\x1f\x8b\x08\x00rest")
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        client.files.create(file=("a", b"{}"), purpose="vision")
+    with gateway.client() as http:
+        form = {"purpose": (None, "batch"), "file": ("a.jsonl", b"{}")}
+        assert http.post("/v1/files", files=form, headers={"content-encoding": "gzip"}).status_code == 415
+        assert http.post("/v1/files", content=b"{}").status_code == 415
+        assert http.post("/v1/files", content=b"--x\r\n", headers={"content-type": "multipart/form-data; boundary=x"}).status_code == 400
+        assert http.get("/v1/files/..%2f..%2fgatehouse.db/content").status_code in (400, 404)
+    with gateway.client(key=None) as http:
+        assert http.post("/v1/files", files=form).status_code == 401
+        assert http.get("/v1/batches").status_code == 401
+    assert [one for one in (gateway.state_dir / "files").iterdir()] == []
+
+
+def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) -> None:
+    client = clients()
+    engine.play("hold*6")
+    id = start(client, text(*(line(f"n{number}") for number in range(20))))
+    engine.holds(6)
+    assert client.batches.cancel(id).status == "cancelling"
+    with pytest.raises(openai.ConflictError):
+        client.files.delete(client.batches.retrieve(id).input_file_id)
+    engine.release(6)
+    batch = ended(client, id)
+    assert batch.status == "cancelled" and 6 <= batch.request_counts.completed <= 12
+    done, missed = results(client, batch.output_file_id), results(client, batch.error_file_id)
+    assert len(done) == batch.request_counts.completed and len(done) + len(missed) == 20 and not done.keys() & missed.keys()
+    assert {one["error"]["code"] for one in missed.values()} == {"batch_cancelled"}
+    assert client.files.delete(batch.input_file_id).deleted
+
+
+def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: Path, engine: EngineThread) -> None:
+    config = settings(tmp_path / "state", engine)
+    running = Gatehouse(tmp_path, config).start()
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client:
+        engine.play("normal*10; hold*6")
+        id = start(client, text(*(line(f"n{number}") for number in range(30))))
+        engine.holds(6)
+    running.process.kill()
+    running.process.wait(30)
+    engine.release(6)
+    with Gatehouse(tmp_path, config) as again, openai.OpenAI(base_url=f"{again.url}/v1", api_key=KEY, max_retries=0) as client:
+        batch = ended(client, id)
+        assert batch.status == "completed" and batch.request_counts.completed == 30
+        found = results(client, batch.output_file_id)
+        repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
+        told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}).json()["gatehouse"]
+        assert len(found) == 30 and told == {"repeated": len(repeated), "unknown": 0}
+        assert len(engine.received) == 30 + len(repeated) and 6 <= len(repeated) <= 8
+
+
+def test_a_batch_leaves_slots_free(clients: Any, engine: EngineThread, gateway: Gatehouse) -> None:
+    client = clients()
+    engine.play("hold*6")
+    id = start(client, text(*(line(f"n{number}") for number in range(12))))
+    engine.holds(6)
+    assert gateway.chat("interactive", model="fake").status_code == 200
+    engine.release(6)
+    assert ended(client, id).request_counts.completed == 12
