@@ -23,6 +23,7 @@ SPECS = tuple(
     for name in (
         "specs",
         "approval_specs",
+        "batch_specs",
         "fleet_specs",
         "guardrail_specs",
         "identity_specs",

@@ -158,12 +158,16 @@ class Gateway:
         self.changes = self._changes(loaded, environ, schemas)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
-        networks = self.countries.networks
-        self.work = ClientWork(spec, link, self.texts.vault, self.plane, networks, self.events.record, self._owner, holder, workers=workers)
+        self._make_client_work(holder)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self.scaling = self._scaling()
         self._observe(spec)
         self._measure(parts)
+
+    def _make_client_work(self, holder: str) -> None:
+        """Files and batches."""
+        parts = (self.store_link, self.texts.vault, self.plane, self.countries.networks, self.events.record, self._owner, holder)
+        self.work = ClientWork(self.spec, *parts, workers=self._workers)
 
     def _observe(self, spec: ConfigSpec) -> None:
         """What is told of requests in the log and in traces."""
