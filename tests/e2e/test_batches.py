@@ -223,7 +223,6 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
         engine.holds(6)
     running.process.kill()
     running.process.wait(30)
-    engine.release(6)
     with Gatehouse(tmp_path, config) as again, openai.OpenAI(base_url=f"{again.url}/v1", api_key=KEY, max_retries=0) as client:
         batch = ended(client, id)
         assert batch.status == "completed" and batch.request_counts.completed == 30
