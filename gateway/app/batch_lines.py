@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from gateway.core.batches import Creator
+from gateway.batches.lines import Asked
+from gateway.core.batches import BatchRecord
 from gateway.core.errors import ClientGone
 from gateway.core.ports import Reservation
 from gateway.core.types import Peer, Principal, Usage
@@ -63,12 +64,14 @@ class LineClient:
             self._held = 0
 
 
-async def run_line(plane: DataPlane, principal: Principal, creator: Creator, endpoint: str, body: bytes, request_id: str) -> Outcome:
-    """Cancelled: the engine's work is cancelled too."""
+async def run_line(plane: DataPlane, principal: Principal, batch: BatchRecord, line: Asked, attempt: int) -> Outcome:
+    """Cancelled: the engine's work is cancelled too. Both of its audit records say which line of which batch it is."""
     client = LineClient(plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
     headers = {b"content-type": b"application/json"}
-    exchange = Exchange(plane, plane.current(), client, endpoint.encode(), headers, Peer(creator.address), request_id.encode())
-    exchange.principal, exchange.body = principal, body
+    peer, request_id = Peer(batch.creator.address), plane.next_id()
+    exchange = Exchange(plane, plane.current(), client, batch.endpoint.encode(), headers, peer, request_id)
+    exchange.principal, exchange.body = principal, line.body
+    exchange.detail = {"batch": {"id": batch.id, "line": line.number, "attempt": attempt}}
     try:
         exchange.run(serve(exchange))
         await client.done
@@ -81,7 +84,7 @@ async def run_line(plane: DataPlane, principal: Principal, creator: Creator, end
     again = None
     if status in TRANSIENT and not exchange.sent_ns:
         again = min(max(float(client.reader.headers.get(b"retry-after-ms", b"1000")) / 1000, 0.05), MOST_WAIT)
-    return Outcome(status, b"".join(client.parts), request_id, again)
+    return Outcome(status, b"".join(client.parts), request_id.decode(), again)
 
 
 def has_room(plane: DataPlane, model: str, spare: float, begun: int = 0) -> bool:

@@ -253,9 +253,7 @@ class BatchRun:
         principal = await shared.creators.of(batch.creator)
         if shared.plane.standing.active and shared.plane.standing.of(principal) is not None:
             return Outcome(403, b"", "", HALT_SECONDS)
-        suffix = f".{begun.attempt}" if begun.attempt > 1 else ""
-        request_id = f"{batch.id}-{begun.line.number}{suffix}"
-        return await run_line(shared.plane, principal, batch.creator, batch.endpoint, begun.line.body, request_id)
+        return await run_line(shared.plane, principal, batch, begun.line, begun.attempt)
 
     async def _wait(self) -> None:
         """For lines that end, or for a moment."""

@@ -333,6 +333,9 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     assert entry is not None
     api, price = request.api, request.price
     reserved_prompt, reserved_completion = max(request.prompt_tokens, 0), max(request.max_tokens, request.expected, 0)
+    detail = api.detail(request, audit.hash_body)
+    if x.detail is not None and (line := x.detail.get("batch")) is not None:
+        detail = {"batch": line, **(detail or {})}
     ticket = audit.intent(
         IntentRecord(
             time(),  # time
@@ -359,7 +362,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             caller_facts(principal),  # caller
             request_facts(request, entry.name, x.peer),  # facts
             tuple(sorted(request.labels)) if request.labels else (),  # labels
-            api.detail(request, audit.hash_body),  # detail
+            detail,  # detail
             None if x.kept is None else x.kept.prompt(body),  # text
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,13 @@ def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse
     assert set(found) == {f"n{number}" for number in range(40)}
     assert all(one["response"]["status_code"] == 200 and one["response"]["body"]["choices"] for one in found.values())
     assert client.batches.list().data[0].id == id
-    records = [one for one in gateway.audit() if str(one.get("request_id", "")).startswith(id)]
-    assert len([one for one in records if one["kind"] == "intent"]) == 40
-    assert {one["tenant"] for one in records if "tenant" in one} == {"acme"}
+    records = [one for one in gateway.audit() if one.get("detail", {}).get("batch", {}).get("id") == id]
+    for kind in ("intent", "outcome"):
+        of_kind = [one for one in records if one["kind"] == kind]
+        assert sorted(one["detail"]["batch"]["line"] for one in of_kind) == list(range(1, 41))
+        assert {one["request_id"] for one in of_kind} == {one["response"]["request_id"] for one in found.values()}
+    assert all(str(uuid.UUID(one["request_id"])) == one["request_id"] for one in records)  # as llama_cpp.server wants it
+    assert {one["tenant"] for one in records} == {"acme"}
 
 
 def test_each_line_passes_what_a_request_passes(clients: Any) -> None:
