@@ -26,6 +26,8 @@ from gateway.store.tables import approvals as table
 
 PREFIX: Final = "apr-"
 _NONCE: Final = 12
+_REQUESTER: Final = msgspec.json.Decoder(Requester)
+"""Made here so that its shape is known before threads read rows (see gateway.store.batches)."""
 _OPEN: Final = ("pending", "approved")
 _CLOSED: Final = {"sealed": None, "size": 0}
 

@@ -24,8 +24,8 @@ _COLUMNS: Final = ("id", "state", "input", "created", "expires", "cancels", "hol
 _COUNTS: Final = ("total", "completed", "failed", "repeated", "unknown")
 _TOLD: Final = tuple(name for name in BatchRecord.__struct_fields__ if name not in (*_COLUMNS, *_COUNTS))
 _READER: Final = msgspec.json.Decoder(BatchRecord)
-"""Made so that the shape of a record is known before threads read rows: two that read the first one at once have ended the process, as msgspec
-(0.22) lets the second one use a shape that the first has not finished."""
+"""Made here so that the shape of a record is known before threads read rows. Two that read the first one at once have ended the process:
+msgspec (0.22) lets the second use a shape that the first has not finished."""
 _HERE: Final = (lines.c.batch == sa.bindparam("the_batch"), lines.c.number == sa.bindparam("the_number"))
 _END: Final = sa.update(lines).where(*_HERE).values(state=sa.bindparam("the_state"), sealed=sa.bindparam("the_sealed"))
 _UNDO: Final = sa.update(lines).where(*_HERE).values(state="waiting", attempt=sa.bindparam("the_attempt"))
