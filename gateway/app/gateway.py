@@ -159,15 +159,15 @@ class Gateway:
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self._make_client_work(holder)
-        self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self.scaling = self._scaling()
         self._observe(spec)
         self._measure(parts)
 
     def _make_client_work(self, holder: str) -> None:
-        """Files and batches."""
+        """Files and batches, and the webhook of approvals."""
         parts = (self.store_link, self.texts.vault, self.plane, self.countries.networks, self.events.record, self._owner, holder)
         self.work = ClientWork(self.spec, *parts, workers=self._workers)
+        self.webhook = ApprovalWebhook(self.approvals, self.store_link.store, self._approvals_webhook, self.events.record, self._owner)
 
     def _observe(self, spec: ConfigSpec) -> None:
         """What is told of requests in the log and in traces."""
