@@ -31,6 +31,8 @@ class NativeLog:
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_LOG_KEEP)
         self._callback = llama_cpp.llama_log_callback(self._write)
+        # llama.cpp keeps the pointer for as long as the process lives: a collected callback would end the process at the next line.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._callback))
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
 
     def _write(self, level: int, text: bytes, user_data: Any) -> None:
