@@ -24,6 +24,9 @@ _WORDS: Final = {
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": _NAME,
     r"^(:[0-9]{1,5})?/[!-~]{0,256}$": "a path such as /metrics, or a port and a path such as :8002/metrics",
     r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
+    r"^(cpu|metal|(rocm|vulkan):\d+(,\d+)*|cuda:(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64})(,(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64}))*)$": (
+        "cpu, metal, cuda:N or cuda:UUID, rocm:N or vulkan:N"
+    ),
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
     r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, separated by commas",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$": "1 to 120 letters, digits or any of '._-', beginning with a letter or digit",

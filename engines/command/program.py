@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -29,6 +30,8 @@ from gateway.core.specs import SidecarSpec
 _PLACE = re.compile(r"\$\{(" + "|".join(PLACES) + r")\}")
 SOCKET = "c.sock"
 LOG_MOST: Final = 16 * 1024 * 1024
+SAY_SECONDS: Final = 1.0
+"""Of silence, after which a log that has room again says what it lacks."""
 _NETWORK: Final = (
     *map(Path, ("/etc/hosts", "/etc/host.conf", "/etc/gai.conf", "/etc/resolv.conf", "/etc/services", "/etc/protocols")),
     *map(Path, ("/etc/ssl", "/etc/mime.types")),
@@ -165,15 +168,29 @@ class _Connection(http.client.HTTPConnection):
 
 def copy_log(source: int, log: int, most: int = LOG_MOST) -> None:
     """Copies what the server says into the engine's log until it has ended. The supervisor rotates the log now and then; what comes while
-    it is larger than `most` bytes is dropped, so that no server fills the disk."""
+    it is larger than `most` bytes is dropped, so that no server fills the disk; the log says how much once it has room again."""
     dropped = 0
-    while read := os.read(source, 65536):
+    while True:
+        if dropped and not select.select([source], [], [], SAY_SECONDS)[0]:
+            if os.fstat(log).st_size <= most:
+                dropped = _say_dropped(log, dropped)
+            continue
+        if not (read := os.read(source, 65536)):
+            break
         if os.fstat(log).st_size > most:
             dropped += len(read)
             continue
         if dropped:
-            read, dropped = b"\n[%d bytes of the log were dropped: too many at once]\n%b" % (dropped, read), 0
+            dropped = _say_dropped(log, dropped)
         _write(log, read)
+    if dropped:
+        _say_dropped(log, dropped)
+
+
+def _say_dropped(log: int, count: int) -> int:
+    """Says how many bytes the log lacks; none are owed after that."""
+    _write(log, b"\n[%d bytes of the log were dropped: too many at once]\n" % count)
+    return 0
 
 
 def _write(log: int, data: bytes) -> None:

@@ -86,6 +86,11 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_token_keys": "control",
     "gatehouse_usage_behind_bytes": "control",
     "gatehouse_workers": "control",
+    "gatehouse_batches": "control",
+    "gatehouse_batch_lines_running": "control",
+    "gatehouse_files": "control",
+    "gatehouse_files_bytes": "control",
+    "gatehouse_file_uploads": "control",
 }
 """Every gauge; `control`: the control process's own value counts."""
 SUMMED: Final = ("counter", "histogram")

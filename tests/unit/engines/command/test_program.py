@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from engines.command.program import Program, copy_log
 from engines.sidecar.loading import LoadError
 from gateway.config import environment
 from gateway.core.specs import SidecarSpec
+from tests.waiting import until
 
 
 def spec(tmp_path: Path, *command: str, **options: Any) -> SidecarSpec:
@@ -63,40 +65,48 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
         Program(spec(tmp_path, "no-such-program", "${port}")).command()
 
 
+def copied(log: int, data: bytes) -> None:
+    """Lets a server say `data` and end."""
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    copy_log(reading, log, most=100)
+    os.close(reading)
+
+
 def test_a_log_that_is_full_drops_and_says_how_much(tmp_path: Path) -> None:
     log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    reading, writing = os.pipe()
-    chunk = b"x" * 4096
-    try:
-        for _ in range(3):
-            os.write(writing, chunk)
-        os.set_blocking(reading, False)
-        with pytest.raises(BlockingIOError):
-            copy_log(reading, log, most=100)
-        first = os.fstat(log).st_size
-        os.write(writing, chunk)
-        with pytest.raises(BlockingIOError):
-            copy_log(reading, log, most=100)
-        assert os.fstat(log).st_size == first, "what comes while it is too large is dropped"
-    finally:
-        for descriptor in (log, reading, writing):
-            os.close(descriptor)
+    copied(log, b"x" * 4096)
+    copied(log, b"y" * 4096)
+    os.close(log)
+    assert (tmp_path / "log").read_bytes() == b"x" * 4096 + b"\n[4096 bytes of the log were dropped: too many at once]\n"
 
 
-def test_the_log_says_what_it_has_dropped_once_there_is_room(tmp_path: Path) -> None:
+def test_the_log_says_what_it_has_dropped_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when nothing more comes."""
     path = tmp_path / "log"
     log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     os.write(log, b"y" * 200)
-    reads = iter([b"lost", b"kept\n", b""])
+    reading, writing = os.pipe()
+    fstat = os.fstat
 
-    def read(descriptor: int, size: int) -> bytes:
-        part = next(reads)
-        if part == b"kept\n":
-            os.truncate(path, 0)  # the supervisor has rotated it
-        return part
+    def then_rotated(descriptor: int) -> os.stat_result:
+        """The size as it is, and then the supervisor rotates the log."""
+        found = fstat(descriptor)
+        os.truncate(path, 0) if found.st_size == 200 else None
+        return found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "read", read)
-        copy_log(99, log, most=100)
-    os.close(log)
-    assert path.read_bytes() == b"\n[4 bytes of the log were dropped: too many at once]\nkept\n"
+    monkeypatch.setattr(os, "fstat", then_rotated)
+    copying = threading.Thread(target=copy_log, args=(reading, log, 100))
+    copying.start()
+    said = b"\n[4 bytes of the log were dropped: too many at once]\n"
+    try:
+        os.write(writing, b"lost")
+        until(lambda: path.read_bytes() == said, what="the word about what was dropped")
+        os.write(writing, b"kept\n")
+    finally:
+        os.close(writing)
+        copying.join(30)
+        os.close(reading)
+        os.close(log)
+    assert path.read_bytes() == said + b"kept\n"

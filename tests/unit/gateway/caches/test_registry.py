@@ -14,6 +14,7 @@ from gateway.core.cache_specs import CacheSpec
 from gateway.core.caching import Answer
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.wire import Memory
 from gateway.wire.table import parse
 
 SECRET = b"s" * 32
@@ -121,5 +122,5 @@ def test_a_temperature_of_zero_in_any_spelling(given: bytes, zero: bool) -> None
 
 def test_requests_of_a_conversation_that_is_kept_are_left_alone() -> None:
     request = chat()
-    request.memory = object()  # type: ignore[assignment]
+    request.memory = Memory("", keeps=True)
     assert not made(AnswerCaches(lambda: 0.0), model()).concerns(request)

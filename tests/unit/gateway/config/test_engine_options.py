@@ -20,7 +20,7 @@ BASE = "version: 1\nidentity: {api_keys: {rely_on_store: true}}\n"
 DEEP = json.loads("[" * 500 + "]" * 500)
 WRONG: list[tuple[str, str, str, str]] = [
     ("llama.cpp", "stal: 1.5", "stal", "unknown key 'stal'; did you mean 'stall'?"),
-    ("llama.cpp", "zzz: 1", "zzz", "unknown key 'zzz'; known: batch, cache_type_k, cache_type_v, cached_lines"),
+    ("llama.cpp", "zzz: 1", "zzz", "unknown key 'zzz'; known: adapters, allow_partial, batch, cache_type_k, cache_type_v, cached_lines"),
     ("llama.cpp", "batch: 5", "batch", "'5' is not allowed; it must be a whole number of at least 32 and at most 8192"),
     ("llama.cpp", "flash_attention: maybe", "flash_attention", "it must be one of auto, off, on"),
     ("llama.cpp", "mlock: 1", "mlock", "it must be true or false"),

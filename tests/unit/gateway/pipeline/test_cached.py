@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gateway.caches.registry import AnswerCaches, ModelCache
 from gateway.core.cache_specs import CacheSpec
 from gateway.core.errors import EngineError, LimitExceeded
-from gateway.core.prices import Price
+from gateway.core.prices import LineUp, Price
 from gateway.core.specs import ModelSpec
 from gateway.core.types import Peer, Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
@@ -120,12 +121,7 @@ def test_a_hit_is_free_where_that_is_configured() -> None:
 def test_a_price_counts_for_hits_that_are_charged() -> None:
     world = World()
     cached(world)
-
-    class Prices:
-        def at(self, now: float) -> Price:
-            return Price("EUR", "v1", request=5)
-
-    world.entry.prices = Prices()  # type: ignore[assignment]
+    world.entry.prices = LineUp(((0.0, math.inf, Price("EUR", "v1", request=5)),))
     asked(world)
     found(world)
     assert [outcome.cost for outcome in world.audit.outcomes] == [5, 5]
