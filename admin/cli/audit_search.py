@@ -19,12 +19,12 @@ from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.session import Session, connected
-from gateway.core.audit_questions import AuditSearch, Unopened
+from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened
 from gateway.core.errors import GatehouseError
 
-SearchOffline = Callable[[Path, AuditSearch, bool], tuple[list[dict[str, Any]], Unopened]]
-"""(directory, what is wanted, with the lines) to the entries, and to how many encrypted ones could not be opened: gateway.app.offline,
-handed in by the composition root. Raises OSError, or an error whose text says what is wrong."""
+SearchOffline = Callable[[Path, AuditSearch, Path | None, bool], tuple[list[dict[str, Any]], Unopened]]
+"""(directory, what is wanted, the configuration file whose keys open it, with the lines) to the entries, and to how many encrypted ones
+could not be opened: gateway.app.offline, handed in by the composition root. Raises OSError, or an error whose text says what is wrong."""
 COLUMNS: Final = (
     "time",
     "tenant",
@@ -49,6 +49,12 @@ class ReportFormat(StrEnum):
 
 
 Text = str | None
+Also = Annotated[
+    list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="With --dir: the gateway's configuration, whose keys open encrypted records.")
+]
 
 
 def make(search_offline: SearchOffline) -> Callable[..., None]:
@@ -84,10 +90,9 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         until: Annotated[Text, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
         limit: Annotated[int, typer.Option("--limit", help="How many, the newest first.", min=1, max=MOST)] = 50,
         records: Annotated[bool, typer.Option("--records", help="With the log's own lines (--output json).")] = False,
-        also: Annotated[
-            list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
-        ] = None,
+        also: Also = None,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
+        config: Config = None,
     ) -> None:
         """Searches requests and events, the newest first. A text with * at its end matches every text that begins so. Exit code 1 if not
         everything could be searched."""
@@ -97,9 +102,11 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         given |= {"model": model, "endpoint": endpoint, "operation": operation, "outcome": outcome, "code": code, "rule": rule}
         given |= {"guardrail": guardrail, "event": event, "actor": actor, "target": target, "kind": kind}
         texts = {name: text for name, text in given.items() if text is not None}
+        if config is not None and directory is None:
+            raise CommandError("--config goes with --dir: a gateway opens with its own keys")
         if directory is not None:
             asked = msgspec.convert({**texts, **times, "principal": of_key, "limit": limit}, AuditSearch)
-            found, whole = _offline(session, search_offline, directory, asked, records)
+            found, whole = _offline(session, partial(search_offline, directory, asked, config, records), directory)
         else:
             wanted = {**texts, **times, **({} if of_key is None else {"key": of_key}), **({"records": "true"} if records else {})}
             clients: list[Callable[[], Client]] = [session.client, *(partial(session.client_of, url) for url in also or ())]
@@ -128,18 +135,19 @@ def _tell_unopened(session: Session, unopened: Unopened) -> None:
 
 
 def _offline(
-    session: Session, search: SearchOffline, directory: Path, asked: AuditSearch, records: bool
+    session: Session, search: Callable[[], tuple[list[dict[str, Any]], Unopened]], directory: Path
 ) -> tuple[list[dict[str, Any]], bool]:
     """What is in the directory, and whether all of it could be searched; tells what could not."""
     try:
-        found, unopened = search(directory, asked, records)
+        found, unopened = search()
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
-        raise CommandError(error.message) from None
+        raise CommandError(str(error)) from None
     _tell_unopened(session, unopened)
-    if unopened:
-        session.out.remark("ask the gateway, which has their keys, or search by request, tenant, outcome, event and time alone")
+    if NO_KEYS in unopened:
+        session.out.remark("name the gateway's configuration with --config, which has their keys, or search by what is in the clear alone:")
+        session.out.remark("request, tenant, outcome, event and time")
     return found, not unopened
 
 
@@ -152,9 +160,7 @@ def report(
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the whole log, too.")] = True,
     format: Annotated[ReportFormat, typer.Option("--format", help="How it is printed.")] = ReportFormat.html,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
-    also: Annotated[
-        list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
-    ] = None,
+    also: Also = None,
 ) -> None:
     """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which requirements of auditors that answers. Exit
     code 1 if a replica that was asked did not answer."""

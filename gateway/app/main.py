@@ -70,11 +70,11 @@ def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope, progr
     return offline.verify_audit_log(directory, public_key, scope, progress)
 
 
-def search_audit_log(directory: Path, asked: AuditSearch, records: bool) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def search_audit_log(directory: Path, asked: AuditSearch, keys: Path | None, records: bool) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """gateway.app.offline.search_audit_log, imported when it is called."""
     from gateway.app import offline  # noqa: PLC0415 - see above
 
-    return offline.search_audit_log(directory, asked, records=records)
+    return offline.search_audit_log(directory, asked, keys, records=records)
 
 
 register(app, verify=verify_audit_log, search=search_audit_log)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from errno import ENOENT
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +15,7 @@ from gateway.app import model_files
 from gateway.app.certificates import check_files
 from gateway.app.keeping import archive_of
 from gateway.app.observing import check as check_telemetry
+from gateway.app.offline_keys import opener_of
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
@@ -98,23 +102,24 @@ def verify_audit_log(
     return verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress).as_dict()
 
 
-def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
-    """Searches a log in its directory, with an index that is made for this question. The entries; and how many are encrypted, so that it
-    cannot be told whether they are wanted. Raises OSError, AuditSearchTooLong."""
+def search_audit_log(directory: Path, asked: AuditSearch, keys: Path | None, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
+    """Searches a log in its directory, with an index that is made for this question. keys: the configuration file of the gateway whose
+    store and master key open what is encrypted. The entries; and how many are encrypted, so that it cannot be told whether they are
+    wanted. Raises OSError, GatehouseError."""
     if not list_segments(directory):
         raise FileNotFoundError(ENOENT, "there is no audit log here", str(directory))
-    with TemporaryDirectory(prefix="gatehouse-") as place:
+    with TemporaryDirectory(prefix="gatehouse-") as place, nullcontext(CLOSED) if keys is None else opener_of(keys, os.environ) as opener:
         path = Path(place) / INDEX
         index = Index(path)
         try:
             Indexer(directory, index).update(lambda: True)
         finally:
             index.close()
-        found, unopened = search_opened(path, asked, directory, CLOSED, OFFLINE_SECONDS)
+        found, unopened = search_opened(path, asked, directory, opener, OFFLINE_SECONDS, sys.maxsize)
         for entry in found:
             places = entry.pop("place")
             if records:
-                entry["records"] = lines_at(directory, entry["writer"], places)
+                entry["records"] = lines_at(directory, entry["writer"], places, opener)
             entry["time"] = rfc3339(entry["time"])
             del entry["id"]
         return found, unopened

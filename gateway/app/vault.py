@@ -20,8 +20,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.audit.keyring import DataKey, KeyRing
-from gateway.audit.masters import KEY_BYTES, bound_to, master_of, unwrap_key, wrap_key
-from gateway.audit.opening import SHREDDED
+from gateway.audit.masters import KEY_BYTES, bound_to, master_of, opened_by, wrap_key
+from gateway.audit.opening import NO_SUCH_KEY, SHREDDED
 from gateway.core.audit_specs import EncryptionSpec
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, MasterUnavailable, NotFound, PermissionDenied, Shredded
@@ -209,14 +209,8 @@ class Vault:
         """Raises MasterUnavailable, ConfigError, Shredded."""
         if row.state == "shredded" or row.id in self._tombstones:
             raise Shredded(f"The data key {row.id} was destroyed.")
-        opened: bytes = await self._ask(self._unwrapped, row)
+        opened: bytes = await self._ask(opened_by, (self._master, *self._former), row)
         return opened
-
-    def _unwrapped(self, row: DataKeyRow) -> bytes:
-        for master in (self._master, *self._former):
-            if master.id() == row.master:
-                return unwrap_key(master, row.wrapped, bound_to(row.tenant, row.id, row.version))
-        raise ConfigError(f"the data key {row.id} is wrapped by {row.master}, which is not configured", path="audit.encryption.master")
 
     async def _ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Asks the master in a thread. Raises MasterUnavailable when it takes too long."""
@@ -244,7 +238,7 @@ class Vault:
         except Shredded:
             return SHREDDED
         except NotFound:
-            return "the store has no such key"
+            return NO_SUCH_KEY
         except ConfigError as error:
             return error.message
 

@@ -17,7 +17,7 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.core.audit_specs import MasterSpec, TransitSpec
 from gateway.core.errors import ConfigError, MasterUnavailable
+from gateway.core.vault import DataKeyRow
 from gateway.transport.address import tls_context
 
 KEY_BYTES: Final = 32
@@ -221,3 +222,11 @@ def unwrap_key(master: Master, wrapped: str, binding: bytes) -> bytes:
     if len(found) != 2 * KEY_BYTES or not hmac.compare_digest(found[KEY_BYTES:], binding):
         raise ConfigError("the data key belongs to another tenant or version: the store was changed", path="audit.encryption")
     return found[:KEY_BYTES]
+
+
+def opened_by(masters: Sequence[Master], row: DataKeyRow) -> bytes:
+    """A data key of the store, opened by the one of these masters that wrapped it. Raises MasterUnavailable, ConfigError where none did."""
+    for master in masters:
+        if master.id() == row.master:
+            return unwrap_key(master, row.wrapped, bound_to(row.tenant, row.id, row.version))
+    raise ConfigError(f"the data key {row.id} is wrapped by {row.master}, which is not configured", path="audit.encryption.master")

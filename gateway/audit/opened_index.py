@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -26,12 +26,14 @@ from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import storable
 from gateway.audit.summary import summary, summary_of
-from gateway.core.audit_questions import TEXTS, AuditSearch, Unopened
+from gateway.core.audit_questions import NO_KEYS, TEXTS, AuditSearch, Unopened
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
 MOST: Final = 20_000
 """Records that one search opens."""
+PAGE: Final = 256
+"""Sealed entries that are read from the index at once, and then twice as many each time."""
 MOST_REPORTED: Final = 500_000
 """Lines that one report opens."""
 LATER: Final = 3600.0
@@ -43,8 +45,6 @@ _PEOPLE: Final = frozenset({"principal", "user", "agent", "session", "method", "
 """What a record says nothing of that is withheld (gateway.audit.envelopes)."""
 WITHHELD: Final = "withheld"
 """Why it cannot be told who asked: the tenant's key could not be had when the record was written."""
-NO_KEYS: Final = "no keys"
-"""Why nothing was opened where the log is read without its gateway."""
 _OWN: Final = ("sealed", "-opened", "-withheld")
 _START: Final = 96
 """Bytes of a line that have its time."""
@@ -53,10 +53,10 @@ _BLOCK: Final = 256
 
 
 def search_opened(
-    path: Path, asked: AuditSearch, directory: Path, opener: Opener, seconds: float = SECONDS
+    path: Path, asked: AuditSearch, directory: Path, opener: Opener, seconds: float = SECONDS, most: int | None = None
 ) -> tuple[list[dict[str, Any]], Unopened]:
-    """As gateway.audit.index.search, with the records in `directory` opened; and how many that may be wanted, too, could not be: of what
-    is newer than the last entry where there may be more. Raises GatehouseError where their keys cannot be had now."""
+    """As gateway.audit.index.search, with the records in `directory` opened, `most` (MOST) at most; and how many that may be wanted, too,
+    could not be: of what is newer than the last entry where there may be more. Raises GatehouseError where their keys cannot be had now."""
     found = search(path, asked, seconds)
     conditions, unopened = _hidden(asked), Unopened()
     with closing(LinesAt(directory, opener)) as lines:
@@ -64,7 +64,8 @@ def search_opened(
             unopened = _counted(NO_KEYS, count_sealed(path, replace(asked, **dict.fromkeys(conditions)), seconds))
         elif conditions:
             left = _Left()
-            found = _merged(found, _matching(path, asked, conditions, lines, seconds, left), asked.limit)
+            wide = _wide(path, replace(asked, **dict.fromkeys(conditions)), seconds, MOST if most is None else most)
+            found = _merged(found, _matching(wide, conditions, lines, left), asked.limit)
             unopened = left.told(found[-1] if len(found) == asked.limit else None)
         shown = [_completed(entry, lines) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
     return [{name: value for name, value in entry.items() if name not in _OWN} for entry in shown], unopened
@@ -94,14 +95,23 @@ class _Left:
         return dict(Counter(why for time, id, why in self._all if (time, id) > after))
 
 
-def _matching(
-    path: Path, asked: AuditSearch, conditions: dict[str, str], lines: LinesAt, seconds: float, left: _Left
-) -> Iterator[dict[str, Any]]:
-    """The sealed entries that fit, the newest first."""
-    wide = replace(asked, **dict.fromkeys(conditions), limit=MOST + 1)
-    for number, entry in enumerate(search(path, wide, seconds, sealed=True)):
-        if number == MOST:
-            raise AuditSearchTooLong(f"the search would open more than {MOST} encrypted records: narrow it by tenant or time")
+def _wide(path: Path, asked: AuditSearch, seconds: float, most: int) -> Iterator[dict[str, Any]]:
+    """The sealed entries that are asked for, the newest first, read as they are needed. Raises AuditSearchTooLong for more than `most`."""
+    size, left, end = PAGE, most, monotonic() + seconds
+    while page := search(path, replace(asked, limit=size), max(end - monotonic(), 0.0), sealed=True):
+        if len(page) > left:
+            yield from page[:left]
+            raise AuditSearchTooLong(f"the search would open more than {most} encrypted records: narrow it by tenant or time")
+        yield from page
+        if len(page) < size:
+            return
+        left, size = left - size, min(size * 2, PAGE << 5)
+        asked = replace(asked, before=(page[-1]["time"], page[-1]["id"]))
+
+
+def _matching(wide: Iterator[dict[str, Any]], conditions: dict[str, str], lines: LinesAt, left: _Left) -> Iterator[dict[str, Any]]:
+    """Those of the sealed entries that fit."""
+    for number, entry in enumerate(wide):
         if number % _BLOCK == 0:
             sleep(0)
         opened = _completed(entry, lines)

@@ -27,6 +27,7 @@ KEYS: Final = 1024
 NO_ENCRYPTION: Final = "audit.encryption is not configured"
 SHREDDED: Final = "shredded"
 """Why a line is not opened whose key was destroyed."""
+NO_SUCH_KEY: Final = "the store has no such key"
 _HASH: Final = b',"hash":"'
 _WITHHELD: Final = b',"withheld":true'
 """In the clear of a record whose tenant's key could not be had: what it holds says nothing of people."""

@@ -78,6 +78,8 @@ class AuditSearch(msgspec.Struct, frozen=True):
     before: tuple[float, int] | None = None
 
 
+NO_KEYS: Final = "no keys"
+"""Why encrypted records were not opened where the log is read without its gateway and without its keys."""
 Unopened = dict[str, int]
 """How many entries may be wanted, too, but are encrypted as a whole and could not be opened, by the reason."""
 

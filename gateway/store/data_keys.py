@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from gateway.core.clock import Entropy
-from gateway.core.errors import AlreadyExists, VersionMismatch
+from gateway.core.errors import AlreadyExists, StoreUnavailable, VersionMismatch
 from gateway.core.vault import DataKeyRow
 from gateway.store import rows
 from gateway.store.database import Database
@@ -115,6 +115,15 @@ class StoredDataKeys:
             return
         with self._database.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).close()
+
+
+def read_data_keys(engine: sa.Engine) -> list[DataKeyRow]:
+    """All of a store whose gateway may be away. Blocks; raises StoreUnavailable."""
+    try:
+        with engine.connect() as connection:
+            return [_row(one) for one in connection.execute(sa.select(table).limit(MOST))]
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreUnavailable(f"the data keys cannot be read from the store: {type(error).__name__}") from None
 
 
 def _row(found: Any) -> DataKeyRow:

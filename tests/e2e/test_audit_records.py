@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from typer.testing import CliRunner
 
+from gateway.app.main import app
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, ROOT, Gatehouse, configuration, external
@@ -76,6 +78,14 @@ def records(gatehouse: Gatehouse, id: str, count: int = 2, more: str = "") -> li
     return there
 
 
+def found_offline(gatehouse: Gatehouse, *asked: str) -> tuple[int, set[str], str]:
+    """What `audit search --dir` finds with the keys of the configuration: the exit code, the requests, and what it remarks."""
+    directory = str(gatehouse.state_dir / "audit")
+    command = ["audit", "search", "--dir", directory, "--config", str(gatehouse.file), *asked, "--output", "json"]
+    done = CliRunner().invoke(app, command)
+    return done.exit_code, {one["request_id"] for one in json.loads(done.stdout or "[]") if "request_id" in one}, done.stderr
+
+
 def posted(gatehouse: Gatehouse, path: str, **body: Any) -> Any:
     with adminapi.admin(gatehouse, key=OPS) as client:
         response = client.post(path, json=body)
@@ -135,6 +145,8 @@ def encrypted_whole(tmp_path: Path, engine: EngineThread, opened: HttpReceiver, 
         verified(running)
         proven(running, tmp_path, "r-1")
         assert told_by_disk(running) == []
+        code, whom, _ = found_offline(running, "--user", CANARY)
+        assert code == 0 and {"r-1", "r-2"} <= whom and "r-0" not in whom, "beside the running gateway"
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as again:
         posted(again, "/audit/data-keys/rotate", tenant="acme")
         until(lambda: ask(again, "r-4", SECRET).status_code == 200, what="a request after the rotation")
@@ -158,6 +170,8 @@ def encrypted_whole(tmp_path: Path, engine: EngineThread, opened: HttpReceiver, 
         verified(again)
         assert used["acme"] >= 3, "what was used is counted before it is destroyed"
         assert told_by_disk(again) == []
+    code, whom, told = found_offline(again, "--user", CANARY)
+    assert (code, whom) == (1, {"r-5"}) and "(shredded)" in told, "without a gateway"
     with Gatehouse(tmp_path, settings(tmp_path, engine, {})) as after:  # in the clear again, without keys
         assert after.chat("Hello!").status_code == 200
         assert records(after, "r-5")[0]["unopened"] == "audit.encryption is not configured"
