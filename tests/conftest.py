@@ -2,6 +2,9 @@
 
 GATEHOUSE_TEST_COMPILED=1 runs the tests against the compiled build (gateway/app/compiled.py) instead of the sources.
 GATEHOUSE_TEST_CHANCE=1 draws new examples in each run, to look for what the usual ones miss.
+
+Python keeps what it compiled, whatever the environment says: the suite starts a thousand processes of 600 modules, and to compile them anew
+takes each one half a second of CPU.
 """
 
 import os
@@ -16,6 +19,9 @@ from hypothesis.internal.conjecture import providers
 
 from gateway.app.compiled import activate
 from tests.order import place
+
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # for the processes that tests start
 
 collect_ignore = ["unit/policies/guardrails/test_language.py"] if sys.version_info >= (3, 14) else []
 """fastText has no release for 3.14."""
