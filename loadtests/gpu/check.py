@@ -9,7 +9,10 @@ which shows that the checks work. A check that fails is an entry with its error;
 |---|---|
 | devices | driver, GPUs (name, UUID, memory), toolkit, what llama-cpp-python and ONNX Runtime were built for |
 | load | planned and real memory, seconds to ready, first token of the first request (with just-in-time compiling) and of the second |
-| streams f16, streams q8_0 | tokens/s at 1, 8 and 64 streams with keys and values in this type; gain over one stream |
+| memory | planned and real memory of other contexts, slots and types of keys and values |
+| agree | the demo chat model writes the same as on the processor, by itself and as one of eight |
+| streams f16, q8_0, unified | tokens/s at 1, 8, 32 and 64 streams with keys and values of this type, or in one memory; gain over one |
+| beside | a prompt of 8 tokens beside one of 2,500 and four streams: first tokens, gaps |
 | partial | half of the layers on the device: it answers, and takes less of it |
 | speculation, adapters | the same text with guesses as without; two LoRA adapters by turns |
 | kill | kill -9, memory back, a new process answers |
@@ -20,6 +23,7 @@ which shows that the checks work. A check that fails is an entry with its error;
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import importlib.metadata
 import json
@@ -32,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +47,17 @@ import onnxruntime
 from engines.demo import embed
 from engines.host import nvml
 from engines.host.memory import device_free
-from loadtests.llamacpp import measures
+from engines.host.placement import inspect, plan, with_cache
+from engines.llamacpp.options import step_size
+from loadtests.llamacpp import goodput, measures
 from loadtests.llamacpp.peers import Server
 from loadtests.llamacpp.random_gguf import Shape, write, write_lora
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = Shape(layers=8, width=512, heads=8, kv_heads=4, feed_forward=1408, extra_words=4000)
+SMALL = Shape(layers=8, width=512, heads=8, kv_heads=4, feed_forward=1408, context=4096, extra_words=4000)
 LARGE = Shape(layers=24, width=2048, heads=16, kv_heads=8, feed_forward=5632, context=4096, extra_words=31600)
 START_SECONDS = 300.0
+SLOTS, CONTEXT = 8, 1024
 PROMPT = "hello world, this text is read and continued"
 Figures = dict[str, Any]
 
@@ -72,7 +80,7 @@ class Bench:
         place = self.folder / f"e{self._started}"
         place.mkdir()
         spec = {"name": "check", "runtime": "llama.cpp" if runtime == "llamacpp" else runtime, "model": str(model or self.model),
-                "socket": str(place / "s.sock"), "state_dir": str(place), "slots": 8, "context": 1024, "queue": 64,
+                "socket": str(place / "s.sock"), "state_dir": str(place), "slots": SLOTS, "context": CONTEXT, "queue": 64,
                 "device": "cpu" if self.device == "cpu" else "cuda:0", "wanted": self.device, **settings}  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         if self.device != "cpu":
@@ -133,6 +141,11 @@ class Engine:
         if answer.status_code != 200:
             raise Failed(answer.text[:400])
         return str(answer.json()["choices"][0]["text"])
+
+    def at_once(self, count: int, tokens: int = 24) -> list[str]:
+        """The same text, asked for so many times at once."""
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(lambda _: self.complete(tokens), range(count)))
 
     def memory(self) -> int:
         """Bytes that it holds: on the GPU where it says so, else resident."""
@@ -204,13 +217,74 @@ def load(bench: Bench) -> Figures:
     before = bench.free()
     with bench.engine() as engine:
         ready = time.monotonic() - engine.began
-        placed = engine.health["placement"]
-        planned = placed["weights_bytes"] + placed["kv_bytes_per_token"] * 1024 * 8
         first, second = (timed(lambda: engine.complete(1)) for _ in range(2))
-        after = bench.free()
-        taken = before - after if before is not None and after is not None else engine.memory()
-        return {"planned bytes": planned, "taken bytes": taken, "ratio": round(taken / planned, 3), "ready s": round(ready, 2),
+        return {**taken(bench, engine, before, {}), "ready s": round(ready, 2),
                 "first token s": round(first, 3), "second first token s": round(second, 3)}  # fmt: skip
+
+
+def memory(bench: Bench) -> Figures:
+    """Planned against real memory of other engines."""
+    settings: dict[str, dict[str, Any]] = {
+        "large": {"slots": 16, "context": 4096},
+        "large q8_0": {"slots": 16, "context": 4096, "options": {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attention": "on"}},
+        "unified": {"slots": 16, "context": 1024, "options": {"kv_unified": True}},
+        "batch 2048": {"slots": 8, "context": 2048, "options": {"batch": 2048}},
+        "half of the layers": {"slots": 8, "context": 2048, "options": {"gpu_layers": 4 if bench.quick else 12}},
+    }
+    found: Figures = {}
+    for name, chosen in settings.items():
+        before = bench.free()
+        with bench.engine(**chosen) as engine:
+            engine.at_once(8, 2)
+            found[name] = taken(bench, engine, before, chosen)
+    if bench.device != "cpu" and (short := {name for name, each in found.items() if each["taken bytes"] > each["planned bytes"] * 1.1}):
+        raise Failed(f"these take more than was planned: {sorted(short)}: {found}")
+    return found
+
+
+def taken(bench: Bench, engine: Engine, before: int | None, settings: Figures) -> Figures:
+    """What was planned for the engine on its device, and what it took there."""
+    after = bench.free()
+    real = before - after if before is not None and after is not None else engine.memory()
+    ours = planned(bench, settings)
+    return {"planned bytes": ours, "taken bytes": real, "ratio": round(real / ours, 3), "its own figure": engine.memory()}
+
+
+def planned(bench: Bench, settings: Figures) -> int:
+    """Bytes that placement plans for the engine on its device, or in main memory."""
+    options, slots = settings.get("options", {}), settings.get("slots", SLOTS)
+    metadata = asyncio.run(inspect("engines.llamacpp.gguf", str(bench.model)))
+    step = step_size(options, slots, metadata.architecture, bench.device)
+    kept = with_cache(metadata, options.get("cache_type_k"), options.get("cache_type_v"))
+    made = plan(
+        kept, bench.device, None, settings.get("context", CONTEXT), slots,
+        micro_batch=step.micro_batch, outputs=step.outputs, lines=step.lines, unified=step.unified, layers=options.get("gpu_layers"),
+    )  # fmt: skip
+    return made.host_bytes if bench.device == "cpu" else made.device_bytes
+
+
+def agree(bench: Bench) -> Figures:
+    """A model that was trained writes what it writes on the processor."""
+    here = bench.device
+    texts: dict[str, str] = {}
+    several: list[str] = []
+    for device in ("cpu", here):
+        bench.device = device
+        try:
+            with bench.engine(model=embed.OUT.parent / "demo-chat.gguf") as engine:
+                texts[device] = engine.complete(24)
+                several = engine.at_once(8)
+        finally:
+            bench.device = here
+    same = common(texts["cpu"], texts[here])
+    if same < 4:
+        raise Failed(f"other texts than on the processor: {texts}")
+    return {"characters": len(texts[here]), "as on the processor": same, "as alone, of eight": several.count(texts[here])}
+
+
+def common(one: str, other: str) -> int:
+    """Characters of the beginning that both share."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -220,19 +294,26 @@ def timed(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def streams(kind: str) -> Callable[[Bench], Figures]:
+def streams(kind: str, **options: Any) -> Callable[[Bench], Figures]:
     """Tokens a second with keys and values of this type."""
 
     def check(bench: Bench) -> Figures:
-        counts, tokens = ((1, 4), 16) if bench.quick else ((1, 8, 64), 128)
-        options = {"cache_type_k": kind, "cache_type_v": kind, **({} if kind == "f16" else {"flash_attention": "on"})}
-        with bench.engine(slots=max(counts), context=512, options=options) as engine:
+        counts, tokens = ((1, 4), 16) if bench.quick else ((1, 8, 32, 64), 128)
+        chosen = {"cache_type_k": kind, "cache_type_v": kind, **({} if kind == "f16" else {"flash_attention": "on"}), **options}
+        with bench.engine(slots=max(counts), context=512, options=chosen) as engine:
             measures.throughput(engine.server, counts[-1], 4, 1)
             speeds = {count: measures.throughput(engine.server, count, tokens, 2 + count)["tok/s"] for count in counts}
         found: Figures = {f"tok/s x{count}": round(speed, 1) for count, speed in speeds.items()}
         return found | {f"gain x{count}": round(speeds[count] / speeds[1], 2) for count in counts[1:]}
 
     return check
+
+
+def beside(bench: Bench) -> Figures:
+    """A short prompt beside a long one."""
+    with bench.engine(context=4096) as engine:
+        figures = goodput.beside(engine.server, 1, 1 if bench.quick else 4)
+    return {name: round(value, 3) for name, value in figures.items()}
 
 
 def partial(bench: Bench) -> Figures:
@@ -252,11 +333,10 @@ def speculation(bench: Bench) -> Figures:
     """The same text with guesses."""
     prompt = PROMPT * 3
     texts = []
-    for options in ({}, {"speculation": {}}):
-        with bench.engine(slots=1, options=options) as engine:
+    for options in (None, {"speculation": {}}):
+        with bench.engine(slots=1, options=options or {}) as engine:
             texts.append(engine.complete(64, prompt=prompt))
-    same = next((n for n, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
-    return {"characters": len(texts[0]), "the same": same}
+    return {"characters": len(texts[0]), "the same": common(*texts)}
 
 
 def adapters(bench: Bench) -> Figures:
@@ -326,8 +406,12 @@ def onnx(bench: Bench) -> Figures:
 CHECKS: dict[str, Callable[[Bench], Figures]] = {
     "devices": devices,
     "load": load,
+    "memory": memory,
+    "agree": agree,
     "streams f16": streams("f16"),
     "streams q8_0": streams("q8_0"),
+    "streams unified": streams("f16", kv_unified=True),
+    "beside": beside,
     "partial": partial,
     "speculation": speculation,
     "adapters": adapters,
