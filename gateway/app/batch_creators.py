@@ -14,14 +14,12 @@ from gateway.core.batches import Creator
 from gateway.core.clock import Clock
 from gateway.core.errors import NotFound, PermissionDenied, StoreUnavailable
 from gateway.core.network import Networks
-from gateway.core.ports import Change
 from gateway.core.snapshot import Snapshot
 from gateway.core.storage import KeyRecord
 from gateway.core.types import Principal
 from gateway.identity.api_key import static_principal
 from gateway.identity.people import People, Rights, entitle_key, entitle_login, entitle_personal
 from gateway.identity.stored import principal_of
-from gateway.store.feed import CHANGE, RESYNC
 
 KINDS: Final = ("oidc", "ldap", "mtls")
 """Logins besides API keys that may make a batch. A token of the gateway's own is short-lived and may be withdrawn one by one."""
@@ -38,7 +36,7 @@ class _Known:
 
 
 class Creators:
-    """key: of the store, by id; raises NotFound. current: the Snapshot in force."""
+    """In the process that runs the lines. key: of the store, by id; raises NotFound. current: the Snapshot in force."""
 
     def __init__(
         self,
@@ -51,10 +49,9 @@ class Creators:
         self._key, self._people, self._current, self._networks, self._clock = key, people, current, networks, clock
         self._known: dict[Creator, _Known] = {}
 
-    def heard(self, change: Change) -> None:
-        """For the feed: any change of a key or of a caller's rights."""
-        if change[1] in (CHANGE, RESYNC):
-            self._known.clear()
+    def forget(self) -> None:
+        """A key or a caller's rights have changed, or may have."""
+        self._known.clear()
 
     async def of(self, creator: Creator) -> Principal:
         """With priority `batch`. The same object while nothing has changed, so that decisions are remembered. Raises PermissionDenied where

@@ -1,12 +1,13 @@
-"""One line of a batch, through the whole pipeline: an Exchange whose client gathers the answer."""
+"""Lines of batches in the process that serves requests, each through the whole pipeline: an Exchange whose client gathers the answer."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+import logging
+from typing import Final
 
-from gateway.batches.lines import Asked
-from gateway.core.batches import BatchRecord
+from gateway.app.batch_creators import Creators
+from gateway.core.batches import BatchRecord, Creator, LineLost, LineOutcome
 from gateway.core.errors import ClientGone
 from gateway.core.ports import Reservation
 from gateway.core.types import Peer, Principal, Usage
@@ -16,18 +17,11 @@ from gateway.pipeline.plane import DataPlane
 from gateway.routing.router import PoolRoute
 from gateway.server.answers import AnswerReader
 
+log = logging.getLogger("gatehouse.batches")
 TRANSIENT: Final = (429, 503)
 """Statuses of a request that was not sent to an engine and may be tried again."""
 MOST_WAIT: Final = 60.0
-
-
-class Outcome(NamedTuple):
-    """again: seconds after which the line is to be tried again, as it did not reach an engine; None: this is its outcome."""
-
-    status: int
-    body: bytes
-    request_id: str
-    again: float | None
+HALT_SECONDS: Final = 5.0
 
 
 class LineClient:
@@ -64,14 +58,56 @@ class LineClient:
             self._held = 0
 
 
-async def run_line(plane: DataPlane, principal: Principal, batch: BatchRecord, line: Asked, attempt: int) -> Outcome:
+class LocalLines:
+    """Implements gateway.core.batches.Lines in the process that serves requests."""
+
+    def __init__(self, plane: DataPlane, creators: Creators, spare: float) -> None:
+        self.plane, self.creators, self._spare = plane, creators, spare
+
+    async def place(self, model: str, begun: int) -> str | None:
+        free, slots = self.room(model, self._spare)
+        return "" if not slots or free > begun else None
+
+    async def run(self, place: str, batch: BatchRecord, number: int, body: bytes, attempt: int) -> LineOutcome:
+        told = {"id": batch.id, "line": number, "attempt": attempt}
+        return await self.ran(batch.creator, batch.endpoint, body, told)
+
+    async def ran(self, creator: Creator, endpoint: str, body: bytes, told: dict[str, object]) -> LineOutcome:
+        """told: what both audit records say of the line. Raises as `run` of the Protocol."""
+        plane = self.plane
+        principal = await self.creators.of(creator)
+        if plane.standing.active and plane.standing.of(principal) is not None:
+            return LineOutcome(403, b"", "", HALT_SECONDS)
+        try:
+            return await run_line(plane, principal, creator.address, endpoint, body, told)
+        except Exception as error:  # boundary: whatever it was, an engine may have had the line
+            log.exception("a line of %s has failed", told["id"])
+            raise LineLost("The gateway failed while the line ran.") from error
+
+    def room(self, model: str, spare: float) -> tuple[int, int]:
+        """How many lines may take a slot of the model now, and how many slots there are. None may while anybody waits for one, and a share
+        of them stays free. No slots: the model is not there, or its engine sleeps or is down; the pipeline says what is to be said."""
+        entry = self.plane.current().models.get(model)
+        route = None if entry is None else entry.route
+        if not isinstance(route, PoolRoute):
+            return 0, 0
+        slots = sum(place.limit for place in route.places)
+        if not slots:
+            return 0, 0
+        kept = min(int(-(-slots * spare // 1)), slots - 1)
+        return (0 if route.backlog else max(0, slots - sum(place.in_flight for place in route.places) - kept)), slots
+
+
+async def run_line(
+    plane: DataPlane, principal: Principal, address: str, endpoint: str, body: bytes, told: dict[str, object]
+) -> LineOutcome:
     """Cancelled: the engine's work is cancelled too. Both of its audit records say which line of which batch it is."""
     client = LineClient(plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
     headers = {b"content-type": b"application/json"}
-    peer, request_id = Peer(batch.creator.address), plane.next_id()
-    exchange = Exchange(plane, plane.current(), client, batch.endpoint.encode(), headers, peer, request_id)
-    exchange.principal, exchange.body = principal, line.body
-    exchange.detail = {"batch": {"id": batch.id, "line": line.number, "attempt": attempt}}
+    peer, request_id = Peer(address), plane.next_id()
+    exchange = Exchange(plane, plane.current(), client, endpoint.encode(), headers, peer, request_id)
+    exchange.principal, exchange.body = principal, body
+    exchange.detail = {"batch": told}
     try:
         exchange.run(serve(exchange))
         await client.done
@@ -84,20 +120,4 @@ async def run_line(plane: DataPlane, principal: Principal, batch: BatchRecord, l
     again = None
     if status in TRANSIENT and not exchange.sent_ns:
         again = min(max(float(client.reader.headers.get(b"retry-after-ms", b"1000")) / 1000, 0.05), MOST_WAIT)
-    return Outcome(status, b"".join(client.parts), request_id.decode(), again)
-
-
-def has_room(plane: DataPlane, model: str, spare: float, begun: int = 0) -> bool:
-    """Whether a line may take a slot of the model now: nobody waits for one, and a share of them stays free. begun: lines that are about to
-    take one. A model that is not there, or
-    whose engine sleeps or is down, has room: the pipeline says what is to be said."""
-    entry = plane.current().models.get(model)
-    route = None if entry is None else entry.route
-    if not isinstance(route, PoolRoute):
-        return True
-    places = route.places
-    slots = sum(place.limit for place in places)
-    if not slots:
-        return True
-    kept = min(int(-(-slots * spare // 1)), slots - 1)
-    return route.backlog == 0 and slots - sum(place.in_flight for place in places) - begun > kept
+    return LineOutcome(status, b"".join(client.parts), request_id.decode(), again)

@@ -10,24 +10,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.app.batch_creators import Creators
-from gateway.app.batch_lines import Outcome, has_room, run_line
 from gateway.app.batch_results import Results
 from gateway.app.batches import BatchBook
 from gateway.app.client_files import ClientFiles
 from gateway.batches.lines import Asked, Check, LineRefused, Splitter, asked
 from gateway.batches.sealed import Damaged, SealedTexts
 from gateway.core.batch_specs import BatchesSpec
-from gateway.core.batches import OVER, BatchError, BatchRecord, LineRow
+from gateway.core.batches import OVER, BatchError, BatchRecord, LineLost, LineOutcome, LineRow, Lines
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import NotFound, PermissionDenied, Shredded, StoreUnavailable
 from gateway.core.tasks import TaskOwner
-from gateway.pipeline.plane import DataPlane
 from gateway.store.batches import StoredBatches
 from gateway.wire.openai.batches import failure, result
 
@@ -37,14 +34,14 @@ POLL_SECONDS: Final = 0.02
 STEP_SECONDS: Final = 1.0
 """The store is asked at least so often whether the batch is cancelled."""
 RETRY_SECONDS: Final = 1.0
-HALT_SECONDS: Final = 5.0
 DEFERRED: Final = 4
 """For each line that may run, so many may wait to be tried again before no further ones are read."""
 UNKNOWN: Final = "outcome_unknown"
 
 
 class Shared:
-    """What the runs of a process share. running: lines at the moment. closing: no more lines are begun."""
+    """What the runs of a process share. leaving: whether the process serves no more. running: lines at the moment. closing: no more lines
+    are begun."""
 
     def __init__(
         self,
@@ -52,24 +49,25 @@ class Shared:
         kept: StoredBatches,
         book: BatchBook,
         files: ClientFiles,
-        plane: DataPlane,
-        creators: Creators,
+        lines: Lines,
+        leaving: Callable[[], bool],
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self.settings, self.kept, self.book, self.files, self.plane = settings, kept, book, files, plane
-        self.creators, self.clock, self.entropy = creators, clock, entropy
+        self.settings, self.kept, self.book, self.files, self.lines = settings, kept, book, files, lines
+        self.leaving, self.clock, self.entropy = leaving, clock, entropy
         self.running = 0
         self.closing = False
 
     @property
     def stopping(self) -> bool:
-        return self.closing or self.plane.draining or self.plane.closing
+        return self.closing or self.leaving()
 
 
 class Begun(NamedTuple):
     line: Asked
     attempt: int
+    place: str
 
 
 class BatchRun:
@@ -79,7 +77,7 @@ class BatchRun:
         self._shared, self.batch = shared, batch
         self._texts: SealedTexts | None = None
         self._tasks = TaskOwner(batch.id)
-        self._running: dict[asyncio.Task[Outcome], Begun] = {}
+        self._running: dict[asyncio.Task[LineOutcome], Begun] = {}
         self._known: dict[int, LineRow] = {}
         self._deferred: list[tuple[float, int, Asked]] = []
         self._ended: list[LineRow] = []
@@ -196,10 +194,11 @@ class BatchRun:
             if row is not None and row.state in ("done", "failed"):
                 continue
             same = sum(begun.line.model == line.model for begun in self._begins)
-            if not has_room(shared.plane, line.model, settings.spare, same):
+            place = await shared.lines.place(line.model, same)
+            if place is None:
                 self._next = line
                 break
-            self._begin(line, row)
+            self._begin(line, row, place)
         return more
 
     def _due(self) -> Asked | None:
@@ -210,7 +209,7 @@ class BatchRun:
             return heapq.heappop(self._deferred)[2]
         return None
 
-    def _begin(self, line: Asked, row: LineRow | None) -> None:
+    def _begin(self, line: Asked, row: LineRow | None, place: str) -> None:
         attempt = 1
         if row is not None:
             attempt = row.attempt + 1
@@ -223,7 +222,7 @@ class BatchRun:
                     return
                 self._count(repeated=1)
         self._known[line.number] = LineRow(line.number, attempt, "running", None)
-        self._begins.append(Begun(line, attempt))
+        self._begins.append(Begun(line, attempt, place))
 
     def _fails(self, line: Asked, attempt: int, code: str, message: str) -> None:
         text = failure(self.batch.id, line.number, line.custom_id, code, message, attempt)
@@ -248,12 +247,9 @@ class BatchRun:
             self._running[self._tasks.spawn(self._line(begun), name="line")] = begun
         self._shared.running += len(begins)
 
-    async def _line(self, begun: Begun) -> Outcome:
-        shared, batch = self._shared, self.batch
-        principal = await shared.creators.of(batch.creator)
-        if shared.plane.standing.active and shared.plane.standing.of(principal) is not None:
-            return Outcome(403, b"", "", HALT_SECONDS)
-        return await run_line(shared.plane, principal, batch, begun.line, begun.attempt)
+    async def _line(self, begun: Begun) -> LineOutcome:
+        line = begun.line
+        return await self._shared.lines.run(begun.place, self.batch, line.number, line.body, begun.attempt)
 
     async def _wait(self) -> None:
         """For lines that end, or for a moment."""
@@ -268,12 +264,16 @@ class BatchRun:
             self._shared.running -= 1
             self._took(begun, task)
 
-    def _took(self, begun: Begun, task: asyncio.Task[Outcome]) -> None:
-        line, attempt = begun
+    def _took(self, begun: Begun, task: asyncio.Task[LineOutcome]) -> None:
+        line, attempt = begun.line, begun.attempt
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PermissionDenied):  # before it was sent
             self.batch = msgspec.structs.replace(self.batch, errors=(BatchError(code=error.code, message=error.message),))
             self._undo(line, attempt)
+        elif isinstance(error, LineLost):  # the store says that it has begun, which stays true
+            log.warning("the outcome of line %d of %s is lost: %s", line.number, self.batch.id, error.message)
+            self._known[line.number] = LineRow(line.number, attempt, "begun", None)
+            self._later(line, RETRY_SECONDS)
         elif error is not None or task.cancelled():
             if error is not None and not isinstance(error, StoreUnavailable):
                 log.warning("the line %d of %s could not be run: %r", line.number, self.batch.id, error)
@@ -290,6 +290,9 @@ class BatchRun:
     def _defer(self, line: Asked, attempt: int, seconds: float) -> None:
         self._shared.book.lines["deferred"] += 1
         self._undo(line, attempt)
+        self._later(line, seconds)
+
+    def _later(self, line: Asked, seconds: float) -> None:
         heapq.heappush(self._deferred, (self._shared.clock.monotonic() + seconds, line.number, line))
 
     def _undo(self, line: Asked, attempt: int) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
-from gateway.app.batch_creators import Creators
 from gateway.app.batch_run import BatchRun, Shared
 from gateway.app.batches import BatchBook
 from gateway.app.client_files import ClientFiles
 from gateway.core.batch_specs import BatchesSpec
-from gateway.core.batches import BatchRecord
+from gateway.core.batches import BatchRecord, Lines
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import GatehouseError, LeaseLost
 from gateway.core.tasks import TaskOwner
-from gateway.pipeline.plane import DataPlane
 from gateway.store.batches import StoredBatches
 
 log = logging.getLogger("gatehouse.batches")
@@ -30,8 +29,8 @@ FORGET_SECONDS: Final = 90 * 86400.0
 
 
 class BatchWork:
-    """holder: this process, unlike every other; replica: its prefix, of which no other process is alive. Life: `start` once the store has
-    been started, `aclose` once requests have drained."""
+    """holder: this process, unlike every other; replica: its prefix, of which no other process is alive. lines: where they run.
+    Life: `start` once the store has been started, `aclose` once requests have drained."""
 
     def __init__(
         self,
@@ -39,16 +38,16 @@ class BatchWork:
         kept: StoredBatches,
         book: BatchBook,
         files: ClientFiles,
-        plane: DataPlane,
-        creators: Creators,
+        lines: Lines,
+        leaving: Callable[[], bool],
         replica: str,
         holder: str,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self._settings, self._kept, self._book, self._files, self._plane = settings, kept, book, files, plane
+        self._settings, self._kept, self._book = settings, kept, book
         self._replica, self._holder, self._clock = replica, holder, clock
-        self.shared = Shared(settings, kept, book, files, plane, creators, clock, entropy)
+        self.shared = Shared(settings, kept, book, files, lines, leaving, clock, entropy)
         self._held: dict[str, BatchRun] = {}
         self._paused: dict[str, float] = {}
         self._tasks = TaskOwner("batches")

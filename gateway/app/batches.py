@@ -44,8 +44,12 @@ class BatchBook:
     # --- for clients
 
     async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any]) -> BatchRecord:
-        if principal.kind != "api_key" and principal.kind not in KINDS:
-            raise PermissionDenied(f"A batch cannot be made with a credential of the kind {principal.kind}: use an API key.")
+        return await self.make(Creator.of(principal, peer), wanted)
+
+    async def make(self, creator: Creator, wanted: Mapping[str, Any]) -> BatchRecord:
+        """Raises as `create`."""
+        if creator.kind != "api_key" and creator.kind not in KINDS:
+            raise PermissionDenied(f"A batch cannot be made with a credential of the kind {creator.kind}: use an API key.")
         if unknown := sorted(wanted.keys() - set(FIELDS)):
             raise RequestError(f"There is no field {unknown[0][:64]!r}; known are {', '.join(FIELDS)}.", param=unknown[0][:64])
         endpoint, source = wanted.get("endpoint"), wanted.get("input_file_id")
@@ -55,12 +59,12 @@ class BatchBook:
             raise RequestError("input_file_id is the id of a file.", param="input_file_id")
         if wanted.get("completion_window") != "24h":
             raise RequestError("completion_window is 24h.", param="completion_window")
-        file = await self._files.get(principal.tenant, source)
+        file = await self._files.get(creator.tenant, source)
         if file.purpose != "batch":
             raise RequestError("input_file_id: the file's purpose is not batch.", param="input_file_id")
         record = BatchRecord(
             id=f"{BATCH_PREFIX}{int(time.time() * 1000):011x}{self._entropy.bytes(12).hex()}",
-            creator=Creator.of(principal, peer),
+            creator=creator,
             endpoint=endpoint,
             input=file.id,
             state="validating",

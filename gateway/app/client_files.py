@@ -1,7 +1,7 @@
-"""Files of clients in the process that has the store: rows there, content in a directory, encrypted with the tenant's key.
+"""Files of clients: records in the store, content in a directory that all processes share, encrypted with the tenant's key.
 
-The row is written after the content is on the disk, and removed before it: a process that is killed leaves content without a row at most,
-which `sweep` removes.
+The record is written after the content is on the disk, and removed before it: a process that is killed leaves content without a record at
+most, which gateway.app.file_rows.FileSweep removes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -18,21 +17,14 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.app.tenant_keys import TenantKeys
-from gateway.batches.sealed import PARTIAL, SealedWriter, pieces
+from gateway.batches.sealed import SealedWriter, pieces
 from gateway.core.batch_specs import FilesSpec
-from gateway.core.batches import FILE_PREFIX, FileRecord
+from gateway.core.batches import FILE_PREFIX, FileKeys, FileRecord, KeptFiles
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, NotFound, Overloaded, RequestError, StorageFull
-from gateway.core.tasks import TaskOwner
 from gateway.core.types import Principal
-from gateway.store import rows
-from gateway.store.files import StoredFiles
 
 log = logging.getLogger("gatehouse.files")
-SWEEP_SECONDS: Final = 60.0
-ORPHAN_SECONDS: Final = 3600.0
-"""Content without a row is removed when it has not been written to for so long."""
 MOST_NAME: Final = 255
 BLOCK: Final = 1024 * 1024
 """Bytes that one turn of a thread reads or writes."""
@@ -108,26 +100,23 @@ class FileUpload:
 
 
 class ClientFiles:
-    """Implements gateway.core.batches.FileDesk. Life: `start` once the store has been started.
+    """Implements gateway.core.batches.FileDesk. Life: `start`.
 
     record: (event, target, detail, actor=, outcome=) for the audit log.
     """
 
     def __init__(
-        self, settings: FilesSpec, kept: StoredFiles, state_dir: Path, keys: TenantKeys, record: Record, owner: TaskOwner,
-        entropy: Entropy | None = None,
-    ) -> None:  # fmt: skip
-        self.settings, self._kept, self.keys, self._record, self._owner = settings, kept, keys, record, owner
-        self._directory = state_dir / settings.directory
+        self, settings: FilesSpec, kept: KeptFiles, state_dir: Path, keys: FileKeys, record: Record, entropy: Entropy | None = None
+    ) -> None:
+        self.settings, self._kept, self.keys, self._record = settings, kept, keys, record
+        self.directory = state_dir / settings.directory
         self._entropy: Entropy = entropy or SystemEntropy()
         self.uploads = 0
         self._counts = {"uploaded": 0, "deleted": 0, "expired": 0}
-        self._totals = (0, 0)
 
     async def start(self) -> None:
-        """Raises ConfigError's kin (StorageFull) where the directory cannot be written."""
-        await self.disk(lambda: self._directory.mkdir(mode=0o700, parents=True, exist_ok=True))
-        self._owner.every(SWEEP_SECONDS, self.sweep, name="client files")
+        """Raises StorageFull where the directory cannot be written."""
+        await self.disk(lambda: self.directory.mkdir(mode=0o700, parents=True, exist_ok=True))
 
     # --- for the data listener
 
@@ -164,8 +153,7 @@ class ClientFiles:
 
     async def writer(self, tenant: str) -> tuple[str, str, SealedWriter]:
         """Of a new file: its id, its key's id. Raises StorageFull, QuotaExceeded, MasterUnavailable."""
-        settings = self.settings
-        await self._kept.room(tenant, settings.max_tenant_files, settings.max_tenant_bytes)
+        await self._kept.room(tenant)
         return await self.result_writer(tenant)
 
     async def result_writer(self, tenant: str) -> tuple[str, str, SealedWriter]:
@@ -177,10 +165,10 @@ class ClientFiles:
 
     def path(self, id: str) -> Path:
         """Ids are made here: none has a separator."""
-        return self._directory / id
+        return self.directory / id
 
     def _room(self) -> None:
-        if shutil.disk_usage(self._directory).free < self.settings.reserve_bytes:
+        if shutil.disk_usage(self.directory).free < self.settings.reserve_bytes:
             raise StorageFull("There is no room for files on the disk.", retry_after=60.0)
 
     async def disk(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -194,7 +182,7 @@ class ClientFiles:
             raise StorageFull("Files cannot be written at the moment.", code="storage_failed", retry_after=60.0) from None
 
     async def add(self, record: FileRecord, keep: float) -> FileRecord:
-        made = await self._kept.add(record, keep, self.settings.max_tenant_files, self.settings.max_tenant_bytes)
+        made = await self._kept.add(record, keep)
         self._counts["uploaded"] += 1
         self._record("file_uploaded", made.id, {"bytes": made.size, "purpose": made.purpose}, actor=made.owner)
         return made
@@ -203,32 +191,13 @@ class ClientFiles:
         """The content, if it is there."""
         await self.disk(lambda: self.path(id).unlink(missing_ok=True))
 
-    # --- what is over
-
-    async def sweep(self) -> None:
-        """A store or a disk that does not answer is left to the next time."""
-        try:
-            for one in await self._kept.expire():
-                await self.remove(one.id)
-                self._counts["expired"] += 1
-                self._record("file_expired", one.id, {"bytes": one.size}, actor=one.owner)
-            for names in _grouped(await self.disk(self._old), 200):
-                known = await self._kept.known([name.removesuffix(PARTIAL) for name in names])
-                for name in names:
-                    if name.endswith(PARTIAL) or name not in known:
-                        await self.disk(lambda name=name: (self._directory / name).unlink(missing_ok=True))
-            self._totals = await self._kept.totals()
-        except GatehouseError as error:
-            log.debug("files could not be swept: %s", error.message)
-
-    def _old(self) -> list[str]:
-        limit = time.time() - ORPHAN_SECONDS
-        with os.scandir(self._directory) as found:
-            return [entry.name for entry in found if entry.name.startswith(FILE_PREFIX) and entry.stat().st_mtime < limit]
+    async def expired(self, record: FileRecord) -> None:
+        """The record is gone: so is the content."""
+        await self.remove(record.id)
+        self._counts["expired"] += 1
+        self._record("file_expired", record.id, {"bytes": record.size}, actor=record.owner)
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("gatehouse_files", "Files of clients in the store", value=float(self._totals[0]))
-        yield GaugeMetricFamily("gatehouse_files_bytes", "Bytes of clients' files", value=float(self._totals[1]))
         yield GaugeMetricFamily("gatehouse_file_uploads", "Files that are being uploaded", value=float(self.uploads))
         events = CounterMetricFamily("gatehouse_file_events", "Files uploaded, deleted, expired", labels=["event"])
         for event, count in self._counts.items():
@@ -261,8 +230,4 @@ def plain_name(name: str) -> str:
     """The last part of a name that may be a path on the client's machine. It is only shown: nothing here is opened by it."""
     last = name.replace("\\", "/").rpartition("/")[2]
     shown = "".join(one for one in last if one.isprintable() and not "\ud800" <= one <= "\udfff")[:MOST_NAME]
-    return rows.text(shown, "filename") if shown.strip(". ") else "file"
-
-
-def _grouped(names: list[str], size: int) -> Iterator[list[str]]:
-    return (names[start : start + size] for start in range(0, len(names), size))
+    return shown if shown.strip(". ") else "file"

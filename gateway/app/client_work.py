@@ -1,4 +1,4 @@
-"""Files and batches of clients in a process that serves by itself: their parts, in the order in which they start and end."""
+"""Files and batches of clients in the process that has the store: their parts, in the order in which they start and end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from gateway.app.batch_creators import Creators
+from gateway.app.batch_lines import LocalLines
 from gateway.app.batch_work import BatchWork
 from gateway.app.batches import BatchBook
 from gateway.app.client_files import ClientFiles, Record
+from gateway.app.file_rows import FileRows, FileSweep
 from gateway.app.store_link import StoreLink
 from gateway.app.tenant_keys import TenantKeys
 from gateway.app.vault import Vault
-from gateway.core.batches import WorkDesk
+from gateway.app.workers.channel import Handlers
+from gateway.app.workers.hub import Hub
+from gateway.app.workers.lines import MOST_LINE, WorkAnswers, WorkerLines
+from gateway.core.batches import Lines, WorkDesk
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.network import Networks
@@ -23,13 +28,15 @@ from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
 from gateway.pipeline.plane import DataPlane
+from gateway.store.feed import CHANGE, RESYNC
 
 LEAST_LEASE: Final = 2.0
 
 
 class ClientWork:
-    """desk: None where neither is enabled. Life: `start` once the store has been started and a Snapshot is in force, `aclose` before the
-    store closes. Raises ConfigError."""
+    """desk: for this process's own data listener; None where neither is enabled. workers: whether other processes serve, which take files
+    and run lines. Life: `start` once the store has been started and a Snapshot is in force, `aclose` before the store closes. Raises
+    ConfigError."""
 
     def __init__(
         self,
@@ -47,44 +54,62 @@ class ClientWork:
         self.desk: WorkDesk | None = None
         self.files: ClientFiles | None = None
         self.book: BatchBook | None = None
+        self._sweep: FileSweep | None = None
         self._work: BatchWork | None = None
         self._creators: Creators | None = None
+        self._lines: WorkerLines | None = None
+        checked(spec, workers)
+        self._store, self._keys = link.store, TenantKeys(link.store, vault)
+        self._rows = FileRows(self._store.files, spec.files)
         if not spec.files.enabled:
-            if spec.batches.enabled:
-                raise ConfigError("needs files: set files.enabled too", path="batches.enabled")
             return
-        if spec.batches.lease < LEAST_LEASE:
-            raise ConfigError(f"is at least {LEAST_LEASE:.0f}s: it is renewed every second", path="batches.lease")
-        if workers:
-            raise ConfigError("needs a gateway of one process: start it without --workers, several on one store if need be", path="files")
-        store = link.store
-        keys = TenantKeys(store, vault)
-        self.files = ClientFiles(spec.files, store.files, Path(spec.state_dir), keys, record, owner)
+        self.files = ClientFiles(spec.files, self._rows, Path(spec.state_dir), self._keys, record)
+        self._sweep = FileSweep(self._store.files, self.files, owner)
         if spec.batches.enabled:
-            clock = SystemClock()
-            self._creators = Creators(store.get_key, link.people, plane.current, networks, clock)
-            self.book = BatchBook(spec.batches, store.batches, store.files, record)
-            replica = holder.partition(":")[0]
-            parts = (store.batches, self.book, self.files, plane, self._creators, replica, holder, clock, SystemEntropy())
-            self._work = BatchWork(spec.batches, *parts)
+            self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)
+            lines: Lines
+            if workers:
+                lines = self._lines = WorkerLines(spec.batches.spare, SystemClock())
+            else:
+                self._creators = Creators(self._store.get_key, link.people, plane.current, networks, SystemClock())
+                lines = LocalLines(plane, self._creators, spec.batches.spare)
+            parts = (self._store.batches, self.book, self.files, lines, lambda: plane.draining or plane.closing)
+            self._work = BatchWork(spec.batches, *parts, holder.partition(":")[0], holder, SystemClock(), SystemEntropy())
         self.desk = WorkDesk(self.files, self.book, spec.files.max_bytes, spec.files.upload_timeout)
+
+    def serve_workers(self, hub: Hub, handlers: Handlers) -> None:
+        """Answers what workers ask, and has them run lines from now on."""
+        WorkAnswers(self._store, None if self.files is None else self._rows, self._keys, self.book).register(handlers)
+        if self._lines is not None:
+            self._lines.hub = hub
 
     async def start(self) -> None:
         """Raises StorageFull where the directory of files cannot be written."""
-        if self.files is not None:
+        if self.files is not None and self._sweep is not None:
             await self.files.start()
+            self._sweep.start()
         if self._work is not None:
             self._work.start()
 
     def heard(self, change: Change) -> None:
-        if self._creators is not None:
-            self._creators.heard(change)
+        if self._creators is not None and change[1] in (CHANGE, RESYNC):
+            self._creators.forget()
 
     async def aclose(self) -> None:
         if self._work is not None:
             await self._work.aclose()
 
     def collect(self) -> Iterable[Metric]:
-        for part in (self.files, self.book):
+        for part in (self._sweep, self.files, self.book):
             if part is not None:
                 yield from part.collect()
+
+
+def checked(spec: ConfigSpec, workers: bool) -> None:
+    """Raises ConfigError."""
+    if spec.batches.enabled and not spec.files.enabled:
+        raise ConfigError("needs files: set files.enabled too", path="batches.enabled")
+    if spec.batches.lease < LEAST_LEASE:
+        raise ConfigError(f"is at least {LEAST_LEASE:.0f}s: it is renewed every second", path="batches.lease")
+    if workers and spec.batches.enabled and spec.batches.max_line_bytes > MOST_LINE:
+        raise ConfigError(f"is at most {MOST_LINE} with --workers: lines go from process to process", path="batches.max_line_bytes")

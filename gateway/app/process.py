@@ -323,6 +323,7 @@ class Process:
             if not self.leaving.asked.is_set():
                 self.manager.reloading()
                 await asyncio.wait([running], timeout=5.0)
+                await gateway.work.aclose()  # lines that run have an outcome before the workers are let go
                 self.successor = await upgrader.hand_over()
         finally:
             await ports.audit_index.aclose()

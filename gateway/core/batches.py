@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from gateway.core.errors import GatehouseError
 from gateway.core.types import Peer, Principal
 
 FILE_PREFIX: Final = "file-"
@@ -124,6 +125,42 @@ class Upload(Protocol):
     async def abandon(self) -> None: ...
 
 
+class KeptFiles(Protocol):
+    """The records of files, in the store or by way of the process that has it. All raise StoreUnavailable."""
+
+    async def room(self, tenant: str) -> None:
+        """Raises QuotaExceeded where the tenant may have no more."""
+        ...
+
+    async def add(self, record: FileRecord, keep: float) -> FileRecord:
+        """keep: seconds. Raises QuotaExceeded."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> FileRecord:
+        """Raises NotFound."""
+        ...
+
+    async def page(
+        self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None
+    ) -> tuple[list[FileRecord], bool]: ...
+
+    async def delete(self, tenant: str, id: str) -> FileRecord:
+        """Raises NotFound; RequestError for the input of a batch that is not over."""
+        ...
+
+
+class FileKeys(Protocol):
+    """The keys that encrypt what files and batches hold. Both raise StoreUnavailable, MasterUnavailable."""
+
+    async def current(self, tenant: str) -> tuple[str, bytes]:
+        """The id and the key for what is new."""
+        ...
+
+    async def opening(self, tenant: str, id: str) -> bytes:
+        """Raises Shredded."""
+        ...
+
+
 class FileDesk(Protocol):
     """Files, tenant by tenant: one of another tenant is not there (NotFound)."""
 
@@ -156,6 +193,34 @@ class BatchDesk(Protocol):
     async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]: ...
 
     async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord: ...
+
+
+class LineLost(GatehouseError):
+    """Whether a line has run is not known: whoever ran it is gone."""
+
+    default_code = "outcome_unknown"
+
+
+class LineOutcome(NamedTuple):
+    """again: seconds after which the line is to be tried again, as it did not reach an engine; None: this is its outcome."""
+
+    status: int
+    body: bytes
+    request_id: str
+    again: float | None
+
+
+class Lines(Protocol):
+    """Where the lines of batches run: in this process, or in workers."""
+
+    async def place(self, model: str, begun: int) -> str | None:
+        """A place where a line for the model may begin now, beside `begun` others that are about to; None where there is no room."""
+        ...
+
+    async def run(self, place: str, batch: BatchRecord, number: int, body: bytes, attempt: int) -> LineOutcome:
+        """Raises PermissionDenied where whoever made the batch may do nothing any more; LineLost where it may have run, and nobody knows;
+        other GatehouseErrors where it has not."""
+        ...
 
 
 class WorkDesk(NamedTuple):

@@ -109,6 +109,7 @@ class Workers:
         self.hub.on_joined.append(self.limits.joined)
         self.hub.on_gone += [self.limits.gone, lambda worker: gateway.budget_runs.look_again()]
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
+        gateway.work.serve_workers(self.hub, self.handlers)
         control_handlers(self.handlers, self)
         if (mirror := gateway.fleet.mirror) is not None:
             self.hub.on_joined.append(lambda worker: mirror.join(worker, partial(self.hub.tell, worker)))

@@ -90,7 +90,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_batch_lines_running": "control",
     "gatehouse_files": "control",
     "gatehouse_files_bytes": "control",
-    "gatehouse_file_uploads": "control",
+    "gatehouse_file_uploads": "sum",
 }
 """Every gauge; `control`: the control process's own value counts."""
 SUMMED: Final = ("counter", "histogram")

@@ -22,6 +22,7 @@ import msgspec
 
 from gateway.app.workers.settings import Settings
 from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.batch_messages import MESSAGES as CLIENT_WORK
 from gateway.core.caching import CachesAsked, CachesTold
 from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.log_levels import AS_CONFIGURED, LogLevels
@@ -292,5 +293,6 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     LogLevels,
     CachesAsked,
     CachesTold,
+    *CLIENT_WORK,
 )
 """Every kind."""

@@ -118,7 +118,7 @@ class WorkerProcess:
         await worker.start()
         listen = worker.plane.current().spec.listen
         tokens = TokenDesk(worker.issue, worker.token_keys)
-        data_side = DataSide(worker.plane, worker.health, listen, self._leaving, worker.tls, tokens)
+        data_side = DataSide(worker.plane, worker.health, listen, self._leaving, worker.tls, tokens, worker.work.desk)
         if not self._leaving.asked.is_set():
             await data_side.start(self._data)
             worker.ready()

@@ -9,7 +9,8 @@ from gateway.core.specs import ConfigSpec, ModelSpec
 
 
 def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
-    """The settings of one of `count` workers: connections and memory divided by their number, rounded up; enough memory for one body.
+    """The settings of one of `count` workers: connections, memory and uploads divided by their number, rounded up; enough memory for
+    one body.
 
     Exporters of metrics run in the control process, which has the metrics of all.
     """
@@ -21,8 +22,9 @@ def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
         sockets=msgspec.structs.replace(listen.sockets, max_per_principal=-(-listen.sockets.max_per_principal // count)),
         memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
     )
+    files = msgspec.structs.replace(spec.files, max_open=-(-spec.files.max_open // count))
     models = tuple(model if model.cache is None else _with_share(model, model.cache, count) for model in spec.models)
-    return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry, models=models)
+    return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry, models=models, files=files)
 
 
 def _with_share(model: ModelSpec, cache: CacheSpec, count: int) -> ModelSpec:

@@ -52,6 +52,7 @@ from gateway.app.workers.messages import (
 )
 from gateway.app.workers.settings import unpacked
 from gateway.app.workers.share import share_of
+from gateway.app.workers.work import WorkerWork, work_handlers
 from gateway.audit.broker import AuditBroker
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.opening import FromLoop, Opener
@@ -131,6 +132,7 @@ class Worker:
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
         self.keys = StoredKeys(self._find_key, self._owner, self.people, networks=self.countries.networks)
+        self.work = WorkerWork(spec, channel, self.plane, self.people, self.countries.networks, self.events.record)
         self.connections = Connections()
         self.registry = EndpointRegistry(SystemClock(), SystemEntropy(), self.connections.client)
         self.follower = Follower(self.registry, channel.tell)
@@ -152,6 +154,8 @@ class Worker:
             self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim, self.caches
         )
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
+        if self.work.files is not None:
+            self.metrics.gauges.append(self.work.files.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect]
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
@@ -196,6 +200,7 @@ class Worker:
             if self.plane.snapshot is None:  # a change may have overtaken it
                 await self._put_into_force(self._first.spec, self._first.version)
         await self.audit.start()
+        await self.work.start()
         self.events.open()
         self.countries.watch(self._owner)
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
@@ -325,13 +330,16 @@ class Worker:
     def key_changed(self, change: KeyChanged) -> None:
         self._facts = Pulse(True, self._facts.store_lost, self._facts.processes)
         self.keys.changed(change.id, change.action)
+        self.work.forget()
 
     def person_changed(self, change: PersonChanged) -> None:
         self.people.changed(change.kind, change.name)
+        self.work.forget()
 
     def keys_missed(self) -> None:
         self.people.clear()
         self.keys.clear()
+        self.work.forget()
 
     def _somebody_can_log_in(self) -> bool:
         identity = self.plane.current().spec.identity
@@ -393,3 +401,4 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())
     handlers.answer(CachesAsked, lambda _, ask: worker.caches.asked(ask))
+    work_handlers(handlers, worker.work)
