@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.e2e.test_sinks import workers
 from tests.waiting import until
 
 OTHER = "sk-other-tenant-0123456789abcdef01"
@@ -236,6 +239,29 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
         told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}).json()["gatehouse"]
         assert len(found) == 30 and told == {"repeated": len(repeated), "unknown": 0}
         assert len(engine.received) == 30 + len(repeated) and 6 <= len(repeated) <= 8
+
+
+def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path, engine: EngineThread) -> None:
+    config, content = settings(tmp_path / "state", engine), text(*(line(f"n{number}") for number in range(40)))
+    with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as running:
+        engine.play("normal*4; hold*4")
+        with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=9) as client:
+            file = upload(client, content)
+            id = client.batches.create(input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h").id
+            engine.holds(4)
+            for _ in range(8):  # connections of their own: the kernel spreads them over the workers
+                with httpx.Client(base_url=f"{running.url}/v1", headers={"authorization": f"Bearer {KEY}"}) as other:
+                    assert other.get(f"/files/{file}/content").content == content
+                    assert other.get(f"/batches/{id}").json()["status"] == "in_progress"
+                    assert other.delete(f"/files/{file}").status_code == 409
+            os.kill(workers(running)[0], signal.SIGKILL)  # has one of the four at least: each has four slots and leaves one free
+            engine.release(4)
+            batch = ended(client, id)
+            found = results(client, batch.output_file_id)
+            repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
+            assert batch.status == "completed" and len(found) == 40 and 1 <= len(repeated) <= 8
+            assert batch.model_extra["gatehouse"] == {"repeated": len(repeated), "unknown": 0}
+            assert len(engine.received) == 40 + len(repeated)
 
 
 def test_a_batch_leaves_slots_free(clients: Any, engine: EngineThread, gateway: Gatehouse) -> None:

@@ -32,6 +32,7 @@ def test_all_workers_together_have_what_one_process_has(count: int, connections:
     part = share_of(ConfigSpec(version=1, listen=listen), count).listen
     for whole, share in ((connections, part.max_connections), (per_peer, part.max_connections_per_peer)):
         assert whole <= share * count < whole + count
+    assert share_of(ConfigSpec(version=1), count).files.max_open == -(-16 // count)
     assert part.memory_bytes >= body, "the largest body has room"
     assert part.memory_bytes == body or part.memory_bytes * count < memory + count
 
