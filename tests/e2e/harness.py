@@ -164,12 +164,7 @@ class Gatehouse:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
-        total = 0.0
-        for line in self.metrics().splitlines():
-            match = re.match(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", line)
-            if match and all(f'{k}="{v}"' in (match[1] or "") for k, v in labels.items()):
-                total += float(match[2])
-        return total
+        return total(self.metrics(), name, **labels)
 
     def audit(self) -> list[dict[str, Any]]:
         """Every whole record of the audit log so far."""
@@ -195,6 +190,16 @@ class Gatehouse:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended: its children are another's now
                 found += map(int, (thread / "children").read_text().split())
         return sorted(set(found))
+
+
+def total(scrape: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples in a scrape that have these labels."""
+    found = 0.0
+    for line in scrape.splitlines():
+        match = re.match(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", line)
+        if match and all(f'{k}="{v}"' in (match[1] or "") for k, v in labels.items()):
+            found += float(match[2])
+    return found
 
 
 def _read(out: IO[str], lines: list[str]) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, Gatehouse
+from tests.e2e.harness import KEY, Gatehouse, total
 from tests.waiting import until
 
 
@@ -107,9 +107,36 @@ def asking(gatehouse: Gatehouse, count: int, **options: Any) -> Iterator[list[ht
 
 
 def with_operator(config: dict[str, Any]) -> dict[str, Any]:
-    entry = {"id": "op", "key": KEYS["operator"], "tenant": "acme", "models": ["*"], "roles": ["operator"]}
-    config["identity"]["api_keys"]["static"].append(entry)
+    """With keys of an operator and of an administrator."""
+    for role in ("operator", "admin"):
+        entry = {"id": f"a-{role}", "key": KEYS[role], "tenant": "acme", "models": ["*"], "roles": [role]}
+        config["identity"]["api_keys"]["static"].append(entry)
     return config
+
+
+class Since(Gatehouse):
+    """A gateway that earlier tests have used, put to these settings: for this test its counters begin at 0 and its audit log is empty."""
+
+    def __init__(self, running: Gatehouse, config: dict[str, Any]) -> None:
+        vars(self).update(vars(running))
+        self.config = config
+        self.file.write_text(yaml.safe_dump(config))
+        before = len(self._applied())
+        with admin(running) as client:
+            answer = client.put("/config", content=self.file.read_bytes(), headers={"content-type": "application/yaml"})
+        assert answer.status_code == 200, answer.text
+        until(lambda: len(self._applied()) > before, what="the record of the settings")
+        self._skipped, self._scraped = self._applied()[before], running.metrics()
+
+    def _applied(self) -> list[int]:
+        """How many records there were each time that settings came into force."""
+        return [number for number, record in enumerate(super().audit(), 1) if record.get("event") == "config_applied"]
+
+    def audit(self) -> list[dict[str, Any]]:
+        return super().audit()[self._skipped :]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return super().metric(name, **labels) - (total(self._scraped, name, **labels) if name.endswith("_total") else 0)
 
 
 def queued(gatehouse: Gatehouse, count: int) -> None:
