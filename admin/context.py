@@ -11,6 +11,7 @@ import msgspec
 from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.audit_questions import AuditSearch, Unopened
+from gateway.core.batches import BatchRecord, FileRecord
 from gateway.core.caching import Purge
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
@@ -104,6 +105,38 @@ class ApprovalControl(Protocol):
         self, id: str, approve: bool, reason: str, operator: Principal, actor: str, sha256: str | None, *, dry_run: bool = False
     ) -> ApprovalRecord:
         """Raises NotFound, VersionMismatch, PermissionDenied for whoever may be the requester."""
+        ...
+
+
+class BatchControl(Protocol):
+    """Batches of clients (gateway.app.batches). tenants: whose; None for all."""
+
+    async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None) -> tuple[list[BatchRecord], bool]:
+        """The newest first, and whether there are more."""
+        ...
+
+    async def get(self, id: str, tenants: Sequence[str] | None) -> BatchRecord:
+        """Raises NotFound."""
+        ...
+
+    async def stop(self, id: str, tenants: Sequence[str] | None, actor: str, *, dry_run: bool = False) -> BatchRecord:
+        """Asks for its end. Raises NotFound."""
+        ...
+
+
+class ClientFileControl(Protocol):
+    """Files of clients (gateway.app.file_rows). tenants: whose; None for all."""
+
+    async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None) -> tuple[list[FileRecord], bool]:
+        """The newest first, and whether there are more."""
+        ...
+
+    async def get(self, id: str) -> FileRecord:
+        """Raises NotFound."""
+        ...
+
+    async def delete(self, id: str, actor: str, *, dry_run: bool = False) -> FileRecord:
+        """Raises NotFound; RequestError for the input of a batch that is not over."""
         ...
 
 
@@ -407,6 +440,7 @@ class Ports:
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
+    batches, client_files: None where they are not enabled.
     limits: None where nothing is counted. webhooks: None in a process without a store.
     log_levels: None where there is no log. caches: None where nothing is served.
     audit_index: None where the audit log cannot be searched. replays: None where nothing is decided.
@@ -441,6 +475,8 @@ class Ports:
     halts: HaltControl | None = None
     approvals: ApprovalControl | None = None
     approvals_webhook: Callable[[Mapping[str, str], bytes], Awaitable[ApprovalRecord]] | None = None
+    batches: BatchControl | None = None
+    client_files: ClientFileControl | None = None
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None
     replays: Replays | None = None

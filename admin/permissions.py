@@ -41,6 +41,8 @@ VERBS: Final = MappingProxyType(
         "webhooks": ("read", "test"),
         "halts": ("read", "create", "delete"),
         "approvals": ("read", "decide"),
+        "batches": ("read", "cancel"),
+        "client-files": ("read", "delete"),
         "policies": ("test", "replay"),
         "token-keys": ("read", "rotate", "withdraw"),
         "revocations": ("read", "create", "delete"),
@@ -58,7 +60,10 @@ ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items()
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
 TENANTED: Final = frozenset(
-    {"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals", "records"}
+    {
+        *("tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals", "records"),
+        *("batches", "client-files"),
+    }
 )
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
 TENANTED_VERBS: Final = frozenset({"audit:reveal", "audit:approve", "audit:capture", "audit:shred"})
@@ -113,7 +118,7 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models, their files, limits, prices, caches, halts; reads all but the audit log and approvals.",
+                "Runs the fleet: engines, models and files, limits, prices, caches, halts, batches; reads all but the audit log and approvals.",
                 (
                     _READS - {"audit:read", "approvals:read"}
                     | _every(
@@ -130,6 +135,8 @@ ROLES: Final = MappingProxyType(
                         "caches",
                         "halts",
                         "webhooks",
+                        "batches",
+                        "client-files",
                     )
                     | {"config:reload", "upgrade:begin", "guardrails:evaluate"}
                 )
@@ -137,8 +144,8 @@ ROLES: Final = MappingProxyType(
             ),
             Role(
                 "tenant-admin",
-                "Manages the users, groups, keys and bindings of one tenant and reads its usage.",
-                (_every("users", "groups", "keys", "bindings") - {"keys:priority"})
+                "Manages the users, groups, keys, bindings and batches of one tenant and reads its usage.",
+                (_every("users", "groups", "keys", "bindings", "batches", "client-files") - {"keys:priority"})
                 | {
                     "resources:apply",
                     "tenants:read",
@@ -158,7 +165,7 @@ ROLES: Final = MappingProxyType(
             ),
             Role(
                 "viewer",
-                "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no audit log.",
+                "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no batches, no audit log.",
                 _READS
                 - {
                     "keys:read",
@@ -166,6 +173,8 @@ ROLES: Final = MappingProxyType(
                     "groups:read",
                     "bindings:read",
                     "approvals:read",
+                    "batches:read",
+                    "client-files:read",
                     "config:read",
                     "audit:read",
                     "events:read",

@@ -7,6 +7,7 @@ import typer
 from admin.cli import (
     approvals,
     audit,
+    batches,
     caches,
     config,
     files,
@@ -66,6 +67,8 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -
     stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
     app.add_typer(approvals.group, name="approvals")
+    app.add_typer(batches.batches, name="batches")
+    app.add_typer(batches.files, name="files")
     app.add_typer(guardrails.group, name="guardrails")
     app.add_typer(tokens.group, name="tokens")
     app.add_typer(prices.group, name="prices")

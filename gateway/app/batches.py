@@ -90,8 +90,10 @@ class BatchBook:
 
     # --- for operators
 
-    async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
-        return await self._kept.page(tenants, limit, after)
+    async def page(
+        self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None = None
+    ) -> tuple[list[BatchRecord], bool]:
+        return await self._kept.page(tenants, limit, after, state)
 
     async def get(self, id: str, tenants: Sequence[str] | None) -> BatchRecord:
         """Raises NotFound."""

@@ -145,9 +145,7 @@ class ClientFiles:
 
     async def delete(self, principal: Principal, id: str) -> None:
         found = await self._kept.delete(principal.tenant, id)
-        await self.remove(found.id)
-        self._counts["deleted"] += 1
-        self._record("file_deleted", found.id, {"bytes": found.size}, actor=f"{principal.tenant}/{principal.id}")
+        await self.deleted(found, f"{principal.tenant}/{principal.id}")
 
     # --- for uploads and for the results of batches
 
@@ -190,6 +188,12 @@ class ClientFiles:
     async def remove(self, id: str) -> None:
         """The content, if it is there."""
         await self.disk(lambda: self.path(id).unlink(missing_ok=True))
+
+    async def deleted(self, record: FileRecord, actor: str) -> None:
+        """As `expired`, because somebody wanted it."""
+        await self.remove(record.id)
+        self._counts["deleted"] += 1
+        self._record("file_deleted", record.id, {"tenant": record.tenant, "bytes": record.size}, actor=actor)
 
     async def expired(self, record: FileRecord) -> None:
         """The record is gone: so is the content."""

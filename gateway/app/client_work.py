@@ -13,7 +13,7 @@ from gateway.app.batch_lines import LocalLines
 from gateway.app.batch_work import BatchWork
 from gateway.app.batches import BatchBook
 from gateway.app.client_files import ClientFiles, Record
-from gateway.app.file_rows import FileRows, FileSweep
+from gateway.app.file_rows import FileBook, FileRows, FileSweep
 from gateway.app.store_link import StoreLink
 from gateway.app.tenant_keys import TenantKeys
 from gateway.app.vault import Vault
@@ -54,6 +54,7 @@ class ClientWork:
         self.desk: WorkDesk | None = None
         self.files: ClientFiles | None = None
         self.book: BatchBook | None = None
+        self.file_book: FileBook | None = None
         self._sweep: FileSweep | None = None
         self._work: BatchWork | None = None
         self._creators: Creators | None = None
@@ -64,6 +65,7 @@ class ClientWork:
         if not spec.files.enabled:
             return
         self.files = ClientFiles(spec.files, self._rows, Path(spec.state_dir), self._keys, record)
+        self.file_book = FileBook(self._store.files, self.files)
         self._sweep = FileSweep(self._store.files, self.files, owner)
         if spec.batches.enabled:
             self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -44,6 +44,25 @@ class FileRows:
 
     async def delete(self, tenant: str, id: str) -> FileRecord:
         return await self._kept.delete(tenant, id)
+
+
+class FileBook:
+    """Implements the admin API's port: files of any tenant."""
+
+    def __init__(self, kept: StoredFiles, files: ClientFiles) -> None:
+        self._kept, self._files = kept, files
+
+    async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None) -> tuple[list[FileRecord], bool]:
+        return await self._kept.page(tenants, limit, after, True, None)
+
+    async def get(self, id: str) -> FileRecord:
+        return await self._kept.get(None, id)
+
+    async def delete(self, id: str, actor: str, *, dry_run: bool = False) -> FileRecord:
+        found = await self._kept.delete(None, id, dry_run=dry_run)
+        if not dry_run:
+            await self._files.deleted(found, actor)
+        return found
 
 
 class FileSweep:

@@ -153,6 +153,8 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         texts=gateway.texts,
         holds=gateway.holds,
         approvals_webhook=gateway.webhook.decide,
+        batches=gateway.work.book,
+        client_files=gateway.work.file_book,
         limits=_limit_states(gateway, workers),
         log_levels=gateway.log_levels,
         caches=gateway.cache_book,

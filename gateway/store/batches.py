@@ -57,11 +57,15 @@ class StoredBatches:
         """Raises NotFound."""
         return await self._database.run(lambda connection: _get(connection, id, tenant))
 
-    async def page(self, tenant: str | Sequence[str] | None, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
+    async def page(
+        self, tenant: str | Sequence[str] | None, limit: int, after: str | None, state: str | None = None
+    ) -> tuple[list[BatchRecord], bool]:
         """The newest first, and whether there are more."""
 
         def read(connection: sa.Connection) -> tuple[list[BatchRecord], bool]:
             where = [rows.of_tenants(table.c.tenant, tenant)]
+            if state is not None:
+                where.append(table.c.state == state)
             if after is not None:
                 where.append(table.c.id < _get(connection, after, tenant).id)
             query = sa.select(table).where(*where).order_by(table.c.id.desc()).limit(limit + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ _FIELDS: Final = FileRecord.__struct_fields__
 
 
 class StoredFiles:
-    """now: the database's clock."""
+    """now: the database's clock. tenant: None for any."""
 
     def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
         self._database, self._now = database, now
@@ -37,7 +37,7 @@ class StoredFiles:
         """Raises QuotaExceeded where there is none for one more byte."""
         await self._database.run(lambda connection: check(connection, tenant, 1, most, most_bytes))
 
-    async def get(self, tenant: str, id: str) -> FileRecord:
+    async def get(self, tenant: str | None, id: str) -> FileRecord:
         """Raises NotFound, also for one that has expired."""
 
         def read(connection: sa.Connection) -> FileRecord:
@@ -45,9 +45,11 @@ class StoredFiles:
 
         return await self._database.run(read)
 
-    async def page(self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None) -> tuple[list[FileRecord], bool]:
+    async def page(
+        self, tenant: str | Sequence[str] | None, limit: int, after: str | None, newest: bool, purpose: str | None
+    ) -> tuple[list[FileRecord], bool]:
         def read(connection: sa.Connection) -> tuple[list[FileRecord], bool]:
-            where = [table.c.tenant == tenant, table.c.expires > self._now(connection)]
+            where = [rows.of_tenants(table.c.tenant, tenant), table.c.expires > self._now(connection)]
             if purpose is not None:
                 where.append(table.c.purpose == purpose if rows.storable(purpose) else sa.false())
             if after is not None:
@@ -59,7 +61,7 @@ class StoredFiles:
 
         return await self._database.run(read)
 
-    async def delete(self, tenant: str, id: str) -> FileRecord:
+    async def delete(self, tenant: str | None, id: str, *, dry_run: bool = False) -> FileRecord:
         """Raises NotFound; RequestError for the input of a batch that is not over."""
 
         def remove(connection: sa.Connection) -> FileRecord:
@@ -69,7 +71,8 @@ class StoredFiles:
                 raise RequestError(
                     f"The file is the input of {batch}, which is not over: cancel the batch first.", code="file_in_use", status=409
                 )
-            connection.execute(sa.delete(table).where(table.c.id == found.id))
+            if not dry_run:
+                connection.execute(sa.delete(table).where(table.c.id == found.id))
             return found
 
         return await self._database.run(remove, write=True)
@@ -116,9 +119,9 @@ def put(connection: sa.Connection, now: float, record: FileRecord, keep: float) 
     return made
 
 
-def get(connection: sa.Connection, tenant: str, id: str, now: float) -> FileRecord:
+def get(connection: sa.Connection, tenant: str | Sequence[str] | None, id: str, now: float) -> FileRecord:
     """Raises NotFound."""
-    where = (table.c.id == id, table.c.tenant == tenant, table.c.expires > now)
+    where = (table.c.id == id, rows.of_tenants(table.c.tenant, tenant), table.c.expires > now)
     row = connection.execute(sa.select(table).where(*where)).first() if rows.storable(id) else None
     if row is None:
         raise NotFound(f"There is no file {id[:64]!r}.", param="file_id")

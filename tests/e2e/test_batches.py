@@ -14,13 +14,18 @@ import httpx
 import openai
 import pytest
 
+from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.e2e.test_audit_texts import command
 from tests.e2e.test_sinks import workers
 from tests.waiting import until
 
 OTHER = "sk-other-tenant-0123456789abcdef01"
 FEW = "sk-few-models-0123456789abcdef0123"
+ROOT_KEY = "sk-operator-0123456789abcdef012345"
+THEIR_KEY = "sk-tenant-admin-0123456789abcdef01"
+LOOKS_KEY = "sk-viewer-0123456789abcdef01234567"
 SETTINGS = {"enabled": True, "reserve_bytes": 0, "max_bytes": "4MiB"}
 OVER = ("completed", "failed", "expired", "cancelled")
 
@@ -30,6 +35,9 @@ def keys() -> list[dict[str, Any]]:
         {"id": "app", "key": KEY, "tenant": "acme", "models": ["*"]},
         {"id": "few", "key": FEW, "tenant": "acme", "models": ["fake"]},
         {"id": "other", "key": OTHER, "tenant": "globex", "models": ["*"]},
+        {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": [], "roles": ["operator"]},
+        {"id": "theirs", "key": THEIR_KEY, "tenant": "globex", "models": [], "roles": ["tenant-admin"]},
+        {"id": "looks", "key": LOOKS_KEY, "tenant": "acme", "models": [], "roles": ["viewer"]},
     ]
 
 
@@ -45,16 +53,17 @@ def settings(state_dir: Path, engine: EngineThread, **batches: Any) -> dict[str,
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[EngineThread]:
     thread = EngineThread()
     yield thread
     thread.close()
 
 
-@pytest.fixture
-def gateway(tmp_path: Path, engine: EngineThread) -> Iterator[Gatehouse]:
-    with Gatehouse(tmp_path, settings(tmp_path / "state", engine)) as running:
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("batches")
+    with Gatehouse(directory, settings(directory / "state", engine)) as running:
         yield running
 
 
@@ -100,6 +109,10 @@ def results(client: openai.OpenAI, id: str | None) -> dict[str, dict[str, Any]]:
     found = [json.loads(one) for one in client.files.content(id).text.splitlines()]
     assert len({one["custom_id"] for one in found}) == len(found)
     return {one["custom_id"]: one for one in found}
+
+
+def kept(gateway: Gatehouse) -> set[Path]:
+    return set((gateway.state_dir / "files").iterdir())
 
 
 def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse) -> None:
@@ -149,18 +162,17 @@ def test_what_is_another_tenants_is_not_there(clients: Any) -> None:
 
 
 def test_files_come_and_go(clients: Any, gateway: Gatehouse) -> None:
-    client = clients()
+    client, before = clients(), kept(gateway)
     content = text(*(line(f"n{number}") for number in range(5000)))
     made = client.files.create(file=("../../etc/pass\\wd\n.jsonl", content), purpose="batch")
     assert made.bytes == len(content) and made.filename == "wd%0A.jsonl" and made.purpose == "batch"
     assert client.files.content(made.id).content == content
-    kept = list((gateway.state_dir / "files").iterdir())
-    assert len(kept) == 1 and b"custom_id" not in kept[0].read_bytes()
+    [sealed] = kept(gateway) - before
+    assert b"custom_id" not in sealed.read_bytes()
     second = upload(client, text(line("x")))
     assert [one.id for one in client.files.list(limit=1)] == [second, made.id]
     assert client.files.delete(made.id).deleted and not [one for one in client.files.list() if one.id == made.id]
-    assert len(list((gateway.state_dir / "files").iterdir())) == 1
-    kept[0].unlink(missing_ok=True)
+    assert sealed not in kept(gateway)
     with pytest.raises(openai.NotFoundError):
         client.files.retrieve(made.id)
 
@@ -185,7 +197,7 @@ def test_a_bad_input_fails_with_its_line(clients: Any, content: bytes, code: str
 
 
 def test_uploads_are_bounded(clients: Any, gateway: Gatehouse) -> None:
-    client = clients()
+    client, before = clients(), kept(gateway)
     with pytest.raises(openai.APIStatusError) as large:
         upload(client, b"x" * (5 << 20))
     assert large.value.status_code == 413
@@ -202,7 +214,7 @@ def test_uploads_are_bounded(clients: Any, gateway: Gatehouse) -> None:
     with gateway.client(key=None) as http:
         assert http.post("/v1/files", files=form).status_code == 401
         assert http.get("/v1/batches").status_code == 401
-    assert [one for one in (gateway.state_dir / "files").iterdir()] == []
+    assert kept(gateway) == before
 
 
 def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) -> None:
@@ -223,7 +235,7 @@ def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) 
 
 
 def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: Path, engine: EngineThread) -> None:
-    config = settings(tmp_path / "state", engine)
+    config, before = settings(tmp_path / "state", engine), len(engine.received)
     running = Gatehouse(tmp_path, config).start()
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client:
         engine.play("normal*10; hold*6")
@@ -238,11 +250,12 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
         repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
         told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}).json()["gatehouse"]
         assert len(found) == 30 and told == {"repeated": len(repeated), "unknown": 0}
-        assert len(engine.received) == 30 + len(repeated) and 6 <= len(repeated) <= 8
+        assert len(engine.received) - before == 30 + len(repeated) and 6 <= len(repeated) <= 8
 
 
 def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path, engine: EngineThread) -> None:
     config, content = settings(tmp_path / "state", engine), text(*(line(f"n{number}") for number in range(40)))
+    before = len(engine.received)
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as running:
         engine.play("normal*4; hold*4")
         with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=9) as client:
@@ -261,7 +274,47 @@ def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path
             repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
             assert batch.status == "completed" and len(found) == 40 and 1 <= len(repeated) <= 8
             assert batch.model_extra["gatehouse"] == {"repeated": len(repeated), "unknown": 0}
-            assert len(engine.received) == 40 + len(repeated)
+            assert len(engine.received) - before == 40 + len(repeated)
+
+
+def test_operators_see_and_end_what_clients_have(clients: Any, engine: EngineThread, gateway: Gatehouse, tmp_path: Path) -> None:
+    client = clients()
+    engine.play("hold*6")
+    id = start(client, text(*(line(f"n{number}") for number in range(20))))
+    engine.holds(6)
+    file = client.batches.retrieve(id).input_file_id
+    root, theirs, looks = (admin(gateway, key=key) for key in (ROOT_KEY, THEIR_KEY, LOOKS_KEY))
+    with root, theirs, looks:
+        listed = root.get("/batches", params={"tenant": "acme", "state": "in_progress", "limit": 1}).json()
+        assert [one["id"] for one in listed["items"]] == [id] and listed["cursor"] is None
+        assert (
+            root.get(f"/batches/{id}").json()["creator"] == "acme/app" and root.get(f"/client-files/{file}").json()["owner"] == "acme/app"
+        )
+        first = root.get("/client-files", params={"limit": 1}).json()
+        assert first["items"][0]["id"] == file
+        assert file not in root.get("/client-files", params={"cursor": first["cursor"]}).text
+        for path in (f"/batches/{id}", f"/client-files/{file}"):
+            assert theirs.get(path).status_code == 404 and looks.get(path).status_code in (403, 404)
+        assert theirs.get("/batches").json()["items"] == [] and theirs.get("/batches", params={"tenant": "acme"}).status_code == 403
+        assert theirs.post(f"/batches/{id}/cancel").status_code == 404 and theirs.delete(f"/client-files/{file}").status_code == 404
+        assert root.delete(f"/client-files/{file}").json()["code"] == "file_in_use"
+
+        def ran(*arguments: str) -> Any:
+            found = command(tmp_path, gateway, ROOT_KEY, *arguments, "--output", "json")
+            assert found.exit_code == 0, found.output
+            return json.loads(found.stdout)
+
+        assert [one["id"] for one in ran("batches", "list", "--tenant", "acme", "--state", "in_progress")] == [id]
+        dry = ran("batches", "cancel", id, "--dry-run")
+        assert dry["diff"] == [{"path": "state", "from": "in_progress", "to": "cancelling"}]
+        assert client.batches.retrieve(id).status == "in_progress"
+        assert ran("batches", "cancel", id)["state"] == "cancelling" and ran("batches", "show", id)["state"] == "cancelling"
+        engine.release(6)
+        assert ended(client, id).status == "cancelled"
+        assert file in [one["id"] for one in ran("files", "list")]
+        assert ran("files", "delete", file)["id"] == file and root.get(f"/client-files/{file}").status_code == 404
+    told = {(one["event"], one["actor"]) for one in gateway.audit() if one["kind"] == "event" and one.get("target") in (id, file)}
+    assert {("batch_cancelled", "ops/root"), ("file_deleted", "ops/root"), ("batch_created", "acme/app")} <= told
 
 
 def test_a_batch_leaves_slots_free(clients: Any, engine: EngineThread, gateway: Gatehouse) -> None:

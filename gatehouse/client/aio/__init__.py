@@ -5,9 +5,11 @@ from __future__ import annotations
 from gatehouse.client.aio.apply import AsyncApplyApi
 from gatehouse.client.aio.approvals import AsyncApprovalsApi
 from gatehouse.client.aio.audit import AsyncAuditApi
+from gatehouse.client.aio.batches import AsyncBatchesApi
 from gatehouse.client.aio.bindings import AsyncBindingsApi
 from gatehouse.client.aio.caches import AsyncCachesApi
 from gatehouse.client.aio.captures import AsyncCapturesApi
+from gatehouse.client.aio.client_files import AsyncClientFilesApi
 from gatehouse.client.aio.config import AsyncConfigApi
 from gatehouse.client.aio.dump import AsyncDumpApi
 from gatehouse.client.aio.endpoints import AsyncEndpointsApi
@@ -72,6 +74,8 @@ class AsyncResources:
         self.prices = AsyncPricesApi(connection)
         self.halts = AsyncHaltsApi(connection)
         self.approvals = AsyncApprovalsApi(connection)
+        self.batches = AsyncBatchesApi(connection)
+        self.client_files = AsyncClientFilesApi(connection)
         self.policies = AsyncPoliciesApi(connection)
         self.apply = AsyncApplyApi(connection)
         self.dump = AsyncDumpApi(connection)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from gatehouse.client.api.apply import ApplyApi
 from gatehouse.client.api.approvals import ApprovalsApi
 from gatehouse.client.api.audit import AuditApi
+from gatehouse.client.api.batches import BatchesApi
 from gatehouse.client.api.bindings import BindingsApi
 from gatehouse.client.api.caches import CachesApi
 from gatehouse.client.api.captures import CapturesApi
+from gatehouse.client.api.client_files import ClientFilesApi
 from gatehouse.client.api.config import ConfigApi
 from gatehouse.client.api.dump import DumpApi
 from gatehouse.client.api.endpoints import EndpointsApi
@@ -72,6 +74,8 @@ class Resources:
         self.prices = PricesApi(connection)
         self.halts = HaltsApi(connection)
         self.approvals = ApprovalsApi(connection)
+        self.batches = BatchesApi(connection)
+        self.client_files = ClientFilesApi(connection)
         self.policies = PoliciesApi(connection)
         self.apply = ApplyApi(connection)
         self.dump = DumpApi(connection)
