@@ -118,7 +118,7 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models and files, limits, prices, caches, halts, batches; reads all but the audit log and approvals.",
+                "Runs the fleet: engines, models, files, limits, prices, caches, halts, batches; reads all but audit log and approvals.",
                 (
                     _READS - {"audit:read", "approvals:read"}
                     | _every(

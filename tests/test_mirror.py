@@ -312,7 +312,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/wire/oip/protobuf.py": ("tests/unit/gateway/wire/oip/test_messages.py", "protobuf"),
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
-    "gateway/wire/openai/batches.py": ("tests/e2e/test_batches.py", "custom_id"),
     "gateway/wire/openai/generating.py": ("tests/e2e/test_every_api.py", "images_and_speech_pass"),
     "gateway/wire/openai/schemas.py": ("tests/e2e/test_json_schema.py", "response_format"),
     "gateway/wire/openai/tokenizing.py": ("tests/e2e/test_every_api.py", "tokens_of_texts"),

@@ -19,7 +19,7 @@ from gateway.server.answers import AnswerReader
 
 log = logging.getLogger("gatehouse.batches")
 TRANSIENT: Final = (429, 503)
-"""Statuses of a request that was not sent to an engine and may be tried again."""
+"""Statuses of a request that was not sent to an engine and may be tried again, unless its answer says that it never passes."""
 MOST_WAIT: Final = 60.0
 HALT_SECONDS: Final = 5.0
 
@@ -118,6 +118,6 @@ async def run_line(
         client.taken()
     status = client.reader.status
     again = None
-    if status in TRANSIENT and not exchange.sent_ns:
+    if status in TRANSIENT and not exchange.sent_ns and client.reader.headers.get(b"x-should-retry") != b"false":
         again = min(max(float(client.reader.headers.get(b"retry-after-ms", b"1000")) / 1000, 0.05), MOST_WAIT)
     return LineOutcome(status, b"".join(client.parts), request_id.decode(), again)

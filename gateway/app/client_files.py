@@ -11,6 +11,7 @@ import errno
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -96,7 +97,7 @@ class FileUpload:
     def _end(self) -> None:
         if self._open:
             self._open = False
-            self._book.uploads -= 1
+            self._book.ended(self._principal.tenant)
 
 
 class ClientFiles:
@@ -112,6 +113,8 @@ class ClientFiles:
         self.directory = state_dir / settings.directory
         self._entropy: Entropy = entropy or SystemEntropy()
         self.uploads = 0
+        self._open = Counter[str]()
+        """Uploads of each tenant: one alone cannot take all places."""
         self._counts = {"uploaded": 0, "deleted": 0, "expired": 0}
 
     async def start(self) -> None:
@@ -121,10 +124,19 @@ class ClientFiles:
     # --- for the data listener
 
     def begin(self, principal: Principal) -> FileUpload:
-        if self.uploads >= self.settings.max_open:
+        tenant, most = principal.tenant, self.settings.max_open
+        if self.uploads >= most or self._open[tenant] >= max(1, most // 2):
             raise Overloaded(f"{self.uploads} files are being uploaded.", code="overloaded", retry_after=5.0)
         self.uploads += 1
+        self._open[tenant] += 1
         return FileUpload(self, principal)
+
+    def ended(self, tenant: str) -> None:
+        """An upload is over."""
+        self.uploads -= 1
+        self._open[tenant] -= 1
+        if not self._open[tenant]:
+            del self._open[tenant]
 
     async def files(
         self, tenant: str, *, limit: int, after: str | None, newest: bool, purpose: str | None

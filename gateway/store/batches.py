@@ -43,6 +43,7 @@ class StoredBatches:
         def insert(connection: sa.Connection) -> BatchRecord:
             now = self._now(connection)
             tenant = record.creator.tenant
+            rows.one_by_one(connection, f"batches of {tenant}")
             files.get(connection, tenant, record.input, now)
             counted = sa.select(sa.func.count()).where(table.c.tenant == tenant, table.c.state.not_in(OVER))
             if (count := connection.execute(counted).scalar_one()) >= most:

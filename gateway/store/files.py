@@ -28,6 +28,7 @@ class StoredFiles:
         """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`."""
 
         def insert(connection: sa.Connection) -> FileRecord:
+            rows.one_by_one(connection, f"files of {record.tenant}")
             check(connection, record.tenant, record.size, most, most_bytes)
             return put(connection, self._now(connection), record, keep)
 

@@ -84,6 +84,13 @@ class Transaction:
         return numbered
 
 
+def one_by_one(connection: sa.Connection, what: str) -> None:
+    """What is counted and then added stays within its bound: transactions with the same text here follow each other. SQLite has one writer
+    anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 0))"), {"what": what})
+
+
 def name(value: str, what: str) -> str:
     """A name that can be stored: 1 to 255 of letters, digits and `._:/@%-`. Raises RequestError."""
     if not _NAME.fullmatch(value):

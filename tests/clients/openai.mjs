@@ -6,6 +6,7 @@
 //           stream | stream-completion: reads to the end
 //           transcribe: a recording of params.bytes, with the rest of params before or behind it
 //           response | stream-response: one response; kept-response | erase-response: of {"id": ...}
+//           batch: sends params.lines as a file, makes a batch of it, waits for its end, reads its results and deletes the file
 //           cancel: leaves a chat stream after `after` chunks (1 unless told), as a closed browser tab does
 // JSON      {"params": {...}}        handed to the call as they are
 //           {"client": {...}}        options of the client, such as {"maxRetries": 0, "timeout": 2000}
@@ -103,6 +104,19 @@ const scenarios = {
       if (event.type === "response.completed") Object.assign(seen, told(event.response));
     }
     return seen;
+  },
+  batch: async () => {
+    const input = await client.files.create({ file: await OpenAI.toFile(Buffer.from(params.lines.join("\n")), "in.jsonl"), purpose: "batch" });
+    let batch = await client.batches.create({ input_file_id: input.id, endpoint: params.endpoint, completion_window: "24h" });
+    while (["validating", "in_progress", "finalizing"].includes(batch.status)) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      batch = await client.batches.retrieve(batch.id);
+    }
+    const text = batch.output_file_id ? await (await client.files.content(batch.output_file_id)).text() : "";
+    const listed = [];
+    for await (const one of client.files.list({ limit: 1 })) listed.push(one.id);
+    const deleted = (await client.files.delete(input.id)).deleted;
+    return { batch, results: text.split("\n").filter(Boolean).map(JSON.parse), listed: listed.includes(input.id), deleted };
   },
   cancel: async () => {
     const { data: stream, response } = await client.chat.completions.create({ ...params, stream: true }).withResponse();

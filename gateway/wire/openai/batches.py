@@ -14,7 +14,10 @@ MOMENTS: Final = ("in_progress", "finalizing", "completed", "failed", "expired",
 def result(batch: str, number: int, custom_id: str, status: int, request_id: str, body: bytes, attempt: int) -> bytes:
     """A line of either file for a request that got an answer. attempt: how often it was begun; told where that is more than once."""
     try:
-        shown: Any = msgspec.Raw(body) if body and msgspec.json.decode(body) is not None else None
+        shown: Any = None
+        if body and msgspec.json.decode(body) is not None:
+            lines = b"\n" in body or b"\r" in body  # outside of texts, which have escapes for them: a result is one line
+            shown = msgspec.Raw(msgspec.json.format(body, indent=-1) if lines else body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         shown = body.decode("utf-8", "replace")
     line = {
