@@ -213,6 +213,7 @@ class LlamaRuntime:
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/chat/completions/input_tokens"): self._count,
             ("POST", "/v1/completions"): self._complete,
+            ("POST", "/v1/completions/input_tokens"): self._count_prompts,
             ("POST", "/v1/embeddings"): self._embed,
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
@@ -227,6 +228,9 @@ class LlamaRuntime:
 
     async def _complete(self, request: Request) -> Response | Stream:
         return await CompletionHandler(self._generator()).complete(request)
+
+    async def _count_prompts(self, request: Request) -> Response:
+        return await CompletionHandler(self._generator()).count(request)
 
     async def _embed(self, request: Request) -> Response:
         if self._embedder is None or self._model is None or self._reranker is not None:

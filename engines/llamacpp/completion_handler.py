@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from engines.llamacpp import responses
 from engines.llamacpp.adapters import adapter_of
 from engines.llamacpp.conversation import grammar_of
@@ -37,6 +39,14 @@ class CompletionHandler:
         if body.stream:
             return Stream(self._stream_text(generation, envelope, body, wants_usage))
         return await self._whole_text(generation, envelope, body)
+
+    async def count(self, request: Request) -> Response:
+        """POST /v1/completions/input_tokens: how many tokens the prompts of this request have; generates nothing and needs no slot."""
+        body = parse(request.body, CompletionRequest)
+        _check_completion(body)
+        prompts = prompts_of(body.prompt, "prompt")
+        counted = await self._engine.prepare(lambda: [len(self._tokens(prompt)) for prompt in prompts], lambda made: None)
+        return Response(msgspec.json.encode({"object": "completion.input_tokens", "input_tokens": sum(counted)}))
 
     def _prepare_completion(self, request: Request, body: CompletionRequest, prompts: list[str | list[int]]) -> Generation:
         engine = self._engine

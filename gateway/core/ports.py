@@ -79,9 +79,12 @@ class Reservation(Protocol):
     not_enforced: tuple[str, ...]
     """Limits that would have refused it if they were enforced."""
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether any of these buckets counts tokens, or money."""
+
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage (None: the exchange was not served, everything is refunded) and frees the concurrency slot."""
-        ...
 
 
 class Limiter(Protocol):
@@ -89,7 +92,6 @@ class Limiter(Protocol):
 
     def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
         """Raises LimitExceeded (with retry_after and the x-ratelimit headers) when any bucket has too little."""
-        ...
 
 
 # --- 6 and 10 inspect
@@ -106,12 +108,10 @@ class Guardrail(Protocol):
 
         One that shows texts to anybody else should also have `check_labelled(texts, labels)`, which is called instead where the texts have
         data labels: it may ask only who is cleared for all of them (docs/labels.md)."""
-        ...
 
     def stream(self) -> StreamMatcher | None:
         """A matcher for one choice of one streamed answer, or None when this guardrail cannot work on streams (then the
         pipeline holds the stream until it ends)."""
-        ...
 
 
 class StreamMatcher(Protocol):
@@ -124,15 +124,12 @@ class StreamMatcher(Protocol):
     @property
     def held(self) -> str:
         """Text received but not yet released, unchanged: passed on when a matcher fails whose fail mode is `open`."""
-        ...
 
     def feed(self, text: str) -> str:
         """The part of the held and the new text that is safe to release now. Raises GuardrailViolation to block."""
-        ...
 
     def finish(self) -> str:
         """The text still held at the end. Raises GuardrailViolation to block."""
-        ...
 
 
 # --- 7 audit
@@ -146,27 +143,22 @@ class AuditLog(Protocol):
 
         Raises AuditUnavailable when the queue is full or the log is broken.
         """
-        ...
 
     def outcome(self, record: OutcomeRecord) -> None:
         """Hands the record over; never waits, never raises. A loss turns `accepting` off."""
-        ...
 
     def event(self, record: AuditRecord) -> Signal[None]: ...
 
     @property
     def accepting(self) -> bool:
         """Whether a sink accepts records now (shown by /readyz)."""
-        ...
 
     @property
     def fault(self) -> str | None:
         """Why records are not accepted, or None if they are."""
-        ...
 
     def hash_body(self, body: bytes | memoryview) -> str:
         """A keyed hash of a body or of a tensor's data, in hex; "" when body hashes are off."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -176,15 +168,12 @@ class AuditReader(AuditProofs, Protocol):
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
         """The newest records of one writer or of all, by time, each with its `writer`."""
-        ...
 
     def verify(self, scope: AuditScope = ...) -> dict[str, Any]:
         """scope: what must be there; by default everything."""
-        ...
 
     def export(self, wanted: AuditFilter = ..., format: str = "jsonl") -> Iterator[bytes]:
         """The lines that match, writer by writer: `jsonl` exactly as in the log, or `csv`, `ocsf`, `cef`. Blocks, like all methods here."""
-        ...
 
     def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
         """Intents and outcomes of all writers, the newest first, none before `since`. text: only records that hold it, in any field."""
@@ -204,7 +193,6 @@ class Receiver(Protocol):
 
     def on_failed(self, error: Exception) -> None:
         """An EngineError (engine_failed, or EngineTimeout). `error.safe` tells whether no byte of a response had arrived."""
-        ...
 
     def stranded(self) -> bool:
         """The endpoint has been found not to work while no byte of a response had arrived. True: the call fails now, as the request can be
@@ -216,7 +204,6 @@ class Call(Protocol):
 
     def pause(self) -> None:
         """Stops reading from the engine until `resume`."""
-        ...
 
     def resume(self) -> None: ...
 
@@ -292,6 +279,18 @@ AttemptResult.REFUSED = AttemptResult("refused")
 AttemptResult.NEUTRAL = AttemptResult("neutral")
 
 
+class Counter(Protocol):
+    """An endpoint that may be asked for the tokens of a prompt. counting: how; `input_tokens` (a path below the request's) or `tokenize`."""
+
+    upstream_model: str | None
+    request_headers: bytes
+    counting: str
+
+    @property
+    def counts_with(self) -> EngineClient:
+        """Its connections."""
+
+
 class Route(Protocol):
     """The way to one public model: its pool, selector, queue, retry budget. Made once per model by the router's builder."""
 
@@ -302,33 +301,32 @@ class Route(Protocol):
         retry). `deadline`: monotonic seconds. `wait` False: instead of waiting, the seconds until the caller's tenant is served next.
         Raises Overloaded, EngineError(no_healthy_endpoint), PermissionDenied(label_not_cleared); a Signal that is
         abandoned must be given to `abandon`."""
-        ...
 
     def abandon(self, waiting: Any) -> None:
         """The waiting request was cancelled: leaves the queue, or gives back the slot that was just granted."""
-        ...
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
-        ...
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
-        ...
+
+    def counter(self, labels: frozenset[str]) -> Counter | None:
+        """Where a prompt with these labels can be counted now, without a slot: the least busy of the endpoints that work."""
+
+    def uncounted(self) -> None:
+        """An endpoint cannot count prompts: none is asked for a while."""
 
     def serves(self, labels: frozenset[str]) -> bool:
         """Whether an endpoint that is cleared for these labels can take a request now."""
-        ...
 
     @property
     def ready(self) -> bool:
         """Whether at least one endpoint can take a request."""
-        ...
 
     @property
     def backlog(self) -> int:
         """Requests that wait for a slot."""
-        ...
 
 
 # --- control plane

@@ -112,11 +112,13 @@ class ModelEntry:
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
     guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
     response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept.
+    counts_prompts: engines are asked for the tokens of prompts that limits count.
     """
 
     __slots__ = (
         "_seen",
         "cache",
+        "counts_prompts",
         "fallbacks",
         "header",
         "holds",
@@ -150,7 +152,7 @@ class ModelEntry:
         response_shapes: tuple[ShapeGuard, ...] = (),
         cache: AnswerCache | None = None,
     ) -> None:
-        self.cache = cache
+        self.cache, self.counts_prompts = cache, spec.count_prompts
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails

@@ -380,6 +380,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
     cache: CacheSpec | None = None
+    count_prompts: bool = False
 
 
 class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -40,8 +40,8 @@ class InferenceRequest:
     asked: the name of the model that was asked for, if `model` is no longer it.
     labels: of its data; an engine that is not cleared for all of them never gets it (gateway.core.labels).
     memory: of the conversation that the request goes on with, or is to be kept for; None for most.
-    expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
-    has none.
+    expected: tokens reserved for what is generated. counted: of the prompt, where its engine was asked for them; else 0. price: the
+    model's when the request began; set before quota is reserved, None if it has none.
     """
 
     __slots__ = (
@@ -49,6 +49,7 @@ class InferenceRequest:
         "asked",
         "choices",
         "content",
+        "counted",
         "expected",
         "fields",
         "foreign",
@@ -95,7 +96,7 @@ class InferenceRequest:
         self.labels: frozenset[str] = UNLABELLED
         self.foreign = False
         self.choices = 1
-        self.size = self.expected = 0
+        self.size = self.expected = self.counted = 0
         self.price: Price | None = None
         self.memory: Memory | None = None
 

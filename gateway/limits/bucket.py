@@ -81,12 +81,13 @@ class Shape:
 
     number: what a worker calls it towards the control process, 0 before it does. told: the settings that it was told. pins: while there are
     any, it is kept without a bucket. stored: this process counts durable amounts in the store. layout: what is counted, in this order; it
-    never changes. wall_ps: how long a session lasts. changed: when its settings changed.
+    never changes. counts_tokens: or money. wall_ps: how long a session lasts. changed: when its settings changed.
     """
 
     __slots__ = (
         "changed",
         "concurrent",
+        "counts_tokens",
         "durable",
         "enforce",
         "layout",
@@ -123,6 +124,7 @@ class Shape:
         names = [meter.shown for meter in self.meters]
         self.requests_at = names.index(b"requests") if b"requests" in names else -1
         self.tokens_at = names.index(b"tokens") if b"tokens" in names else -1
+        self.counts_tokens = any(meter.what in (TOKENS, MONEY) for meter in self.meters)
         self.durable = self.stored and any(meter.durable for meter in self.meters)
         given = spec.weights
         plain = given.prompt == given.completion == 1.0 and given.cached in (None, 1.0) and given.reasoning in (None, 1.0)

@@ -2,7 +2,7 @@
 
 The wire formats guess the tokens of a prompt from its bytes. Here the guess is corrected by the ratio between what was counted and what was
 guessed lately, between a quarter and four times. A request that sets no bound on its answer is taken to generate as much as nineteen of
-twenty did, and at most what the model allows: nothing is admitted without a bound.
+twenty did, and at most what the model allows: nothing is admitted without a bound. A prompt that its engine has counted is not guessed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Estimates:
         if not request.api.generates:
             return prompt, completion if completion > 0 else 0
         learned = self._models.get(request.model)
-        if learned is not None and prompt >= SMALL:
+        if request.counted > 0:
+            prompt = request.prompt_tokens = request.counted
+        elif learned is not None and prompt >= SMALL:
             prompt = int(prompt * learned.ratio + 0.5)
             request.prompt_tokens = prompt
         if completion <= 0:

@@ -251,6 +251,11 @@ class Held:
         self.asked, self.not_enforced = asked, not_enforced
         self._settled = False
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether any of these buckets counts tokens, or money."""
+        return any([bucket.shape.counts_tokens for bucket in self.buckets])
+
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage, or refunds all (None). A second call does nothing."""
         if self._settled:
@@ -265,6 +270,7 @@ class Unlimited:
     __slots__ = ()
     headers = b""
     not_enforced: tuple[str, ...] = ()
+    counts_tokens = False
 
     def settle(self, usage: Usage | None) -> None:
         return None

@@ -72,6 +72,11 @@ class LeasedHeld:
         self._shares, self.asked, self.shares, self.costs, self.turns = owner, asked, shares, costs, turns
         self.taken_at, self.headers, self.not_enforced, self._settled = taken_at, headers, not_enforced, False
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether any of these buckets counts tokens, or money."""
+        return any([share.shape.counts_tokens for share in self.shares])
+
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage, or refunds all (None). A second call does nothing."""
         if self._settled:

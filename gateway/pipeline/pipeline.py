@@ -28,7 +28,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, cached, conversations, inspect, moderation, shapes, tools, uploading
+from gateway.pipeline import approvals, attempt, cached, conversations, counting, inspect, moderation, shapes, tools, uploading
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -77,12 +77,13 @@ async def serve(x: Exchange) -> None:
     if HEADER in x.headers and await _retried(x, principal, request, body):
         return
 
+    guess = request.prompt_tokens
     reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
     x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
     x.clock.mark("reserve")
 
-    if entry.request_guardrails or entry.request_tools:  # 6
-        await _inspected(x, entry)
+    if entry.request_guardrails or entry.request_tools or entry.counts_prompts:  # 6
+        await _inspected(x, entry, guess)
 
     x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
     relay_type: type[AnswerRelay] = _relay_type(x, entry)
@@ -250,8 +251,8 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
     return True
 
 
-async def _inspected(x: Exchange, entry: ModelEntry) -> None:
-    """Phase 6. Raises GuardrailViolation."""
+async def _inspected(x: Exchange, entry: ModelEntry, guess: int) -> None:
+    """Phase 6. guess: at the tokens of the prompt. Raises GuardrailViolation, LimitExceeded, Overloaded."""
     guardrails = entry.request_guardrails
     if x.request.api.moderates:  # type: ignore[union-attr]
         guardrails = moderation.before(x, guardrails)
@@ -260,6 +261,8 @@ async def _inspected(x: Exchange, entry: ModelEntry) -> None:
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
     x.clock.mark("inspect")
+    if entry.counts_prompts:
+        await counting.counted(x, entry, guess)
 
 
 async def _moderated(x: Exchange, entry: ModelEntry, ticket: Signal[None]) -> bool:

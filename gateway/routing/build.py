@@ -147,7 +147,8 @@ def _pool(
             rate = None if engine.cost is None else device_rate(engine.cost)
             name = wanted.model or spec.upstream_model or _with_adapter(spec, engine, path)
             salting, seen = _salting(engine), clearance(engine)
-            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen, engine.apis))
+            counting = "tokenize" if engine.foreign else "input_tokens"
+            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen, engine.apis, counting))
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)

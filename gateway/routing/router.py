@@ -32,6 +32,8 @@ _SUCCESS: Final = AttemptResult.SUCCESS
 _SMOOTHING: Final = 0.1
 """Weight of the newest observation in the mean time that requests hold their slots."""
 MAX_RETRY_AFTER: Final = 60.0
+UNCOUNTED: Final = 30.0
+"""Seconds for which no prompt of a model is counted after one of its engines could not do it."""
 REMEMBERED: Final = 1024
 """Sets of labels whose route is remembered."""
 
@@ -153,6 +155,7 @@ class PoolRoute:
         self._weight = 1.0
         self._panic = False
         self._service: float | None = None
+        self._uncounted = 0.0
 
     # -- the port -----------------------------------------------------------------------------------------------------------------
 
@@ -230,6 +233,25 @@ class PoolRoute:
             return self.cleared(labels).ready if labels else self.ready
         except PermissionDenied:
             return False
+
+    def counter(self, labels: frozenset[str]) -> Member | None:
+        """The least busy of the members that work and are cleared for these labels, for a question that takes no slot; see the port."""
+        if self._now() < self._uncounted:
+            return None
+        route = self.cleared(labels) if labels else self
+        if route._version != self._registry.version:
+            route._look()
+        found: Member | None = None
+        for member in route._open:
+            endpoint = member.endpoint
+            works = endpoint.state == "ready" and endpoint.client is not None
+            if works and (found is None or endpoint.in_flight < found.endpoint.in_flight):
+                found = member
+        return found
+
+    def uncounted(self) -> None:
+        """An engine cannot count prompts: none is asked for a while."""
+        self._uncounted = self._now() + UNCOUNTED
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return self.budget.promise(error, attempts, self._under_way())

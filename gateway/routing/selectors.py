@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
 from gateway.core.clock import Entropy
+from gateway.core.ports import EngineClient
 from gateway.core.prices import DeviceRate
 from gateway.core.specs import TimeoutsSpec
 from gateway.routing.endpoints import Endpoint
@@ -28,11 +29,13 @@ T = TypeVar("T")
 
 class Member:
     """One endpoint in one pool. `load`: requests of this pool in flight there. clearance: the labels of data that it may see; None: all.
+    counting: how it is asked for the tokens of a prompt (gateway.core.ports.Counter).
     The rest is what an attempt copies."""
 
     __slots__ = (
         "apis",
         "clearance",
+        "counting",
         "endpoint",
         "endpoint_header",
         "first_byte_timeout",
@@ -60,6 +63,7 @@ class Member:
         rate: DeviceRate | None = None,
         clearance: frozenset[str] | None = None,
         apis: tuple[str, ...] = (),
+        counting: str = "tokenize",
     ) -> None:
         self.endpoint, self.index, self.weight, self.timeouts = endpoint, index, weight, timeouts
         self.upstream_model, self.request_headers = upstream_model, request_headers
@@ -67,13 +71,22 @@ class Member:
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
         self.salting, self.rate, self.clearance = salting, rate, clearance
-        self.apis = apis
+        self.apis, self.counting = apis, counting
         self.load = 0.0
 
     def alike(self, index: int) -> Member:
         """The same endpoint with the same settings, as a member of another pool."""
-        named, headers = self.upstream_model, self.request_headers
-        return Member(self.endpoint, index, self.weight, self.timeouts, named, headers, self.salting, self.rate, self.clearance, self.apis)
+        named, headers, salting = self.upstream_model, self.request_headers, self.salting
+        return Member(
+            self.endpoint, index, self.weight, self.timeouts, named, headers, salting, self.rate, self.clearance, self.apis, self.counting
+        )
+
+    @property
+    def counts_with(self) -> EngineClient:
+        """Its connections, for questions that take no slot."""
+        client = self.endpoint.client
+        assert client is not None  # a ready endpoint has one
+        return client
 
     def cleared(self, labels: frozenset[str]) -> bool:
         """Whether it may see data with these labels."""
@@ -92,6 +105,7 @@ class Member:
             self.total_timeout,
             self.salting,
             self.apis,
+            self.counting,
             None if self.rate is None else self.rate.version,
             self.clearance,
         )

@@ -125,6 +125,13 @@ async def test_everything_comes_back_when_nothing_was_served(make: Make) -> None
         reservation.settle(None)
 
 
+async def test_a_reservation_says_whether_it_holds_tokens(make: Make) -> None:
+    counting = make([LimitSpec(name="n", requests=RateSpec(rate=9)), LimitSpec(name="t", tokens=RateSpec(rate=9))], FakeClock())
+    assert (await reserve(counting, 1)).counts_tokens
+    assert not (await reserve(make([LimitSpec(name="n", requests=RateSpec(rate=9), concurrent=3)], FakeClock()), 1)).counts_tokens
+    assert not (await reserve(make([], FakeClock()), 1)).counts_tokens
+
+
 async def test_what_was_not_used_comes_back_and_what_was_is_charged(make: Make) -> None:
     limiter = make([LimitSpec(name="l", tokens=RateSpec(rate=1, burst=100))], FakeClock())
     (await reserve(limiter, 10, 90)).settle(Usage(10, 20))

@@ -52,6 +52,11 @@ class SharedHeld:
         self._owner, self.amounts, self.parts, self.headers = owner, amounts, parts, headers
         self.taken_at, self.outage, self.not_enforced, self._settled = taken_at, outage, not_enforced, False
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether any of these buckets counts tokens, or money."""
+        return any([part.pot.shape.counts_tokens for part in self.parts])
+
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage, or refunds all (None). A second call does nothing."""
         if self._settled:

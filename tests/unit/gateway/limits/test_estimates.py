@@ -43,3 +43,12 @@ def test_a_request_without_a_bound_takes_what_nearly_all_took_and_no_more_than_t
     assert estimates.estimate(several)[1] == 3 * estimates.estimate(request(100))[1] == several.expected
     estimates.bounds = bounds_of([ModelSpec(name="m", pool=(), max_tokens=64), ModelSpec(name="n", pool=())])
     assert estimates.estimate(request(100))[1] == 64
+
+
+def test_what_an_engine_has_counted_is_not_guessed() -> None:
+    estimates = Estimates()
+    for _ in range(200):
+        estimates.learn("m", 100, Usage(150, 10))
+    asked = request(100, 50)
+    asked.counted = 390
+    assert estimates.estimate(asked) == (390, 50) and asked.prompt_tokens == 390

@@ -218,6 +218,14 @@ class Attempt:
         self.results.append(result.name)
 
 
+class Counter:
+    """Where prompts are counted."""
+
+    def __init__(self, client: EngineClient, counting: str, upstream_model: str | None = None) -> None:
+        self.counts_with, self.counting, self.upstream_model = client, counting, upstream_model
+        self.request_headers = b"authorization: Bearer engine-key\r\n"
+
+
 class Route:
     """Gives attempts at endpoints a, b, c ... of one client. `wait`: the next ones are queued; `errors`: raised instead."""
 
@@ -237,6 +245,14 @@ class Route:
         self.upstream_model: str | None = None
         self.apis: tuple[str, ...] = ()
         self.ready, self.backlog = True, 0
+        self.counters: Counter | None = None
+        self.uncounteds = 0
+
+    def counter(self, labels: frozenset[str]) -> Counter | None:
+        return self.counters
+
+    def uncounted(self) -> None:
+        self.uncounteds += 1
 
     def acquire(
         self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float, wait: bool
@@ -276,6 +292,7 @@ class Route:
 class Reservation:
     headers = b"x-ratelimit-limit-requests: 10\r\n"
     not_enforced: tuple[str, ...] = ()
+    counts_tokens = True
 
     def __init__(self) -> None:
         self.settled: list[Usage | None] = []
@@ -383,6 +400,7 @@ class World:
         keep_alive: float = 15.0,
         key: str = "prefix",
         max_tokens: int | None = None,
+        count_prompts: bool = False,
         **listen: Any,
     ) -> None:
         self.metrics = Metrics()
@@ -391,7 +409,7 @@ class World:
         self.engine = EngineClient()
         self.route, self.other = Route(self.engine), Route(self.engine)
         self.limiter, self.audit, self.identity, self.authorizer = Limiter(), Audit(), Identity(), Authorizer()
-        model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens)
+        model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens, count_prompts=count_prompts)
         judges = {"request_tools": tuple(request_tools), "response_tools": tuple(response_tools)}
         self.entry = ModelEntry(
             model, self.route, self.metrics.meter("m"), tuple(request), tuple(response), holds=holding(response), **judges

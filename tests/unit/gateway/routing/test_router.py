@@ -273,3 +273,18 @@ def test_a_waiting_retry_goes_back_to_the_endpoint_it_tried_when_the_other_dies(
     fleet.scheduler.run()
     assert retry.value is not None
     assert retry.value.endpoint_name == "a"
+
+
+def test_prompts_are_counted_by_the_least_busy_endpoint_that_works() -> None:
+    fleet = Fleet(2)
+    first = fleet.attempt()
+    found = fleet.route.counter(frozenset())
+    assert found is not None and found.endpoint.name != first.endpoint_name and found.counting == "tokenize"
+    assert fleet.in_flight() == 1, "it takes no slot"
+    first.close(REFUSED)
+    again = fleet.route.counter(frozenset())
+    assert again is not None and again.endpoint.name == found.endpoint.name
+    fleet.route.uncounted()
+    assert fleet.route.counter(frozenset()) is None
+    fleet.advance(30.1)
+    assert fleet.route.counter(frozenset()) is not None
