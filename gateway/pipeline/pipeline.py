@@ -251,8 +251,8 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
     return True
 
 
-async def _inspected(x: Exchange, entry: ModelEntry, guess: int) -> None:
-    """Phase 6. guess: at the tokens of the prompt. Raises GuardrailViolation, LimitExceeded, Overloaded."""
+async def _inspected(x: Exchange, entry: ModelEntry, guess: int = -1) -> None:
+    """Phase 6. guess: at the tokens of the prompt; below 0: they are not counted. Raises GuardrailViolation, LimitExceeded, Overloaded."""
     guardrails = entry.request_guardrails
     if x.request.api.moderates:  # type: ignore[union-attr]
         guardrails = moderation.before(x, guardrails)
@@ -261,7 +261,7 @@ async def _inspected(x: Exchange, entry: ModelEntry, guess: int) -> None:
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
     x.clock.mark("inspect")
-    if entry.counts_prompts:
+    if entry.counts_prompts and guess >= 0:
         await counting.counted(x, entry, guess)
 
 
