@@ -79,7 +79,9 @@ def test_an_engine_that_does_not_say_makes_it_a_token_for_each_byte(status: int)
     assert exchange.request is not None and exchange.request.counted == len(call.request_body) and not world.route.uncounteds
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"count":-1}', b'{"count":"9"}', b'{"count":1e300}', b'{"count":99999999999999}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"count":-1}', b'{"count":"9"}', b'{"count":1e300}', b'{"count":99999999999999}', b"\xff"]
+)
 def test_an_answer_without_a_count_makes_it_a_token_for_each_byte(body: bytes) -> None:
     world = Counting()
     exchange, _ = world.start()
