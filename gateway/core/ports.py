@@ -280,7 +280,7 @@ AttemptResult.NEUTRAL = AttemptResult("neutral")
 
 
 class Counter(Protocol):
-    """An endpoint that may be asked for the tokens of a prompt. counting: how; `input_tokens` (a path below the request's) or `tokenize`."""
+    """An endpoint that may be asked for the tokens of a prompt. counting: how, `input_tokens` (below the request's path) or `tokenize`."""
 
     upstream_model: str | None
     request_headers: bytes
