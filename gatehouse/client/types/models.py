@@ -71,6 +71,7 @@ class ModelPatch(TypedDict):
     owned_by: NotRequired[str | None]
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"] | None]
     cache: NotRequired[CacheSpec | None]
+    count_prompts: NotRequired[bool | None]
 
 
 class ModelSpec(TypedDict):
@@ -88,6 +89,7 @@ class ModelSpec(TypedDict):
     owned_by: NotRequired[str]
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"]]
     cache: NotRequired[CacheSpec | None]
+    count_prompts: NotRequired[bool]
 
 
 class ModelsModelDryRun(TypedDict):
