@@ -1,4 +1,5 @@
-"""The public table: list prices of well-known hosted models, as their vendors' pages showed them on one day. Nothing is ever downloaded.
+"""The public table: approximate list prices of well-known hosted models of about one day. They were not verified against the vendors'
+pages, which the table names. Nothing is ever downloaded.
 
 It counts only for models that a price of the configuration or of the store assigns to it (`table: public`). It grows old: `DATE` says from
 when it is, and operators must check it.
@@ -19,7 +20,7 @@ FILE: Final = Path(__file__).with_name("public_prices.json")
 
 
 class Table(msgspec.Struct, frozen=True):
-    """date: when the vendors' pages were read. sources: those pages, by vendor. rows: by model, the versions of its price."""
+    """date: of about when the prices are. sources: the pages on which to check them, by vendor. rows: by model, the versions of its price."""
 
     date: str
     notice: str
