@@ -10,17 +10,20 @@ from gateway.app.batch_creators import Creators
 from gateway.core.batches import BatchRecord, Creator, LineLost, LineOutcome
 from gateway.core.errors import ClientGone
 from gateway.core.ports import Reservation
-from gateway.core.types import Peer, Principal, Usage
+from gateway.core.types import Headers, Peer, Principal, Usage
+from gateway.pipeline.attempt import AT_CAPACITY
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.router import PoolRoute
 from gateway.server.answers import AnswerReader
+from gateway.transport.pool import NOT_ACCEPTED, NOT_IN_TIME
 
 log = logging.getLogger("gatehouse.batches")
 TRANSIENT: Final = (429, 503)
 """Statuses of a request that was not sent to an engine and may be tried again, unless its answer says that it never passes."""
-MOST_WAIT: Final = 60.0
+UNSERVED: Final = tuple(text.encode() for text in (AT_CAPACITY, NOT_ACCEPTED, NOT_IN_TIME, '"model_loading"'))
+"""Of these errors, too: an engine has said that it did not do it, or never heard of it."""
 HALT_SECONDS: Final = 5.0
 
 
@@ -117,7 +120,15 @@ async def run_line(
     finally:
         client.taken()
     status = client.reader.status
-    again = None
-    if status in TRANSIENT and not exchange.sent_ns and client.reader.headers.get(b"x-should-retry") != b"false":
-        again = min(max(float(client.reader.headers.get(b"retry-after-ms", b"1000")) / 1000, 0.05), MOST_WAIT)
-    return LineOutcome(status, b"".join(client.parts), request_id.decode(), again)
+    answer, again = b"".join(client.parts), None
+    if (status in TRANSIENT and not exchange.sent_ns) or (status >= 500 and any(text in answer for text in UNSERVED)):
+        again = _again(client.reader.headers)
+    return LineOutcome(status, answer, request_id.decode(), again)
+
+
+def _again(headers: Headers) -> float | None:
+    """Seconds, as the answer says; None where it says that the request never passes. A budget that is spent names its next window."""
+    wait = headers.get(b"retry-after-ms")
+    if wait is None:
+        return None if headers.get(b"x-should-retry") == b"false" else 1.0
+    return max(float(wait) / 1000, 0.05)

@@ -34,6 +34,8 @@ POLL_SECONDS: Final = 0.02
 STEP_SECONDS: Final = 1.0
 """The store is asked at least so often whether the batch is cancelled."""
 RETRY_SECONDS: Final = 1.0
+MOST_WAIT: Final = 60.0
+"""Until a line is tried again that was not served."""
 DEFERRED: Final = 4
 """For each line that may run, so many may wait to be tried again before no further ones are read."""
 UNKNOWN: Final = "outcome_unknown"
@@ -280,8 +282,8 @@ class BatchRun:
             self._defer(line, attempt, RETRY_SECONDS)
         else:
             outcome = task.result()
-            if outcome.again is not None:
-                self._defer(line, attempt, outcome.again)
+            if outcome.again is not None and self._shared.clock.wall() + outcome.again < self.batch.expires:
+                self._defer(line, attempt, min(outcome.again, MOST_WAIT))
             else:
                 state = "done" if outcome.status == 200 else "failed"
                 answer = (outcome.status, outcome.request_id, outcome.body, attempt)

@@ -202,7 +202,7 @@ class LineLost(GatehouseError):
 
 
 class LineOutcome(NamedTuple):
-    """again: seconds after which the line is to be tried again, as it did not reach an engine; None: this is its outcome."""
+    """again: seconds after which the line may be tried again, as no engine has done it; None: this is its outcome."""
 
     status: int
     body: bytes

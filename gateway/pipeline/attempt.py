@@ -28,6 +28,7 @@ from gateway.wire.failures import engine_says
 
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
+AT_CAPACITY: Final = "The engine is at its capacity."
 
 
 async def run(
@@ -186,7 +187,7 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
     if status in (429, 503):
         if code == "model_loading":
             return EngineError("The model is being loaded.", code="model_loading", status=503, retry_after=retry_after or 1.0)
-        return Overloaded("The engine is at its capacity.", retry_after=retry_after or 1.0)
+        return Overloaded(AT_CAPACITY, retry_after=retry_after or 1.0)
     if status == 504:
         return EngineTimeout("The engine took longer than its deadline.")
     if status == 507:

@@ -29,6 +29,8 @@ log = logging.getLogger("gatehouse.transport")
 
 OWN_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Errors of connecting that mean this machine ran out of descriptors, memory or ports; not the engine's fault."""
+NOT_ACCEPTED: Final = "The engine does not accept connections."
+NOT_IN_TIME: Final = "The engine did not accept a connection in time."
 LARGE_BODY: Final = 64 * 1024
 """From this many bytes on, a body is written separately instead of being copied behind its head."""
 
@@ -205,7 +207,7 @@ class EndpointClient:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial()
         except TimeoutError as error:
-            outcome: GatehouseError = failure("The engine did not accept a connection in time.", safe=True, cause=error, kind=EngineTimeout)
+            outcome: GatehouseError = failure(NOT_IN_TIME, safe=True, cause=error, kind=EngineTimeout)
         except OSError as error:
             outcome = self._not_connected(error)
         else:
@@ -227,7 +229,7 @@ class EndpointClient:
                 log.error("cannot open a connection to an engine: %s", error.strerror or error)
             return Overloaded("The gateway cannot open another connection.", retry_after=1.0)
         refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
-        return failure("The engine does not accept connections.", safe=True, refused=refused, cause=error)
+        return failure(NOT_ACCEPTED, safe=True, refused=refused, cause=error)
 
     async def _dial(self) -> Connection:
         """A connection to the first address that accepts one. Raises the OSError of the last address."""

@@ -24,6 +24,7 @@ from tests.waiting import until
 
 OTHER = "sk-other-tenant-0123456789abcdef01"
 FEW = "sk-few-models-0123456789abcdef0123"
+POOR_KEY = "sk-poor-0123456789abcdef0123456789"
 ROOT_KEY = "sk-operator-0123456789abcdef012345"
 THEIR_KEY = "sk-tenant-admin-0123456789abcdef01"
 LOOKS_KEY = "sk-viewer-0123456789abcdef01234567"
@@ -36,6 +37,7 @@ def keys() -> list[dict[str, Any]]:
         {"id": "app", "key": KEY, "tenant": "acme", "models": ["*"]},
         {"id": "few", "key": FEW, "tenant": "acme", "models": ["fake"]},
         {"id": "other", "key": OTHER, "tenant": "globex", "models": ["*"]},
+        {"id": "poor", "key": POOR_KEY, "tenant": "small", "models": ["*"]},
         {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": [], "roles": ["operator"]},
         {"id": "theirs", "key": THEIR_KEY, "tenant": "globex", "models": [], "roles": ["tenant-admin"]},
         {"id": "looks", "key": LOOKS_KEY, "tenant": "acme", "models": [], "roles": ["viewer"]},
@@ -49,6 +51,14 @@ def settings(state_dir: Path, engine: EngineThread, **batches: Any) -> dict[str,
         engines=[external("fake", engine.port, slots=8)],
         models=[{"name": "fake", **pool}, {"name": "secret", **pool}],
         identity={"api_keys": {"static": keys()}},
+        limits=[
+            {
+                "name": "trial",
+                "per": "key",
+                "match": {"key": "poor"},
+                "budget": {"amount": 5, "unit": "requests", "window": {"rolling": "30d"}},
+            }
+        ],
         files=SETTINGS,
         batches={"enabled": True, "lease": "2s", **batches},
     )
@@ -282,6 +292,16 @@ def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path
             assert batch.status == "completed" and len(found) == 40 and 1 <= len(repeated) <= 8
             assert batch.model_extra["gatehouse"] == {"repeated": len(repeated), "unknown": 0}
             assert len(engine.received) - before == 40 + len(repeated)
+
+
+def test_engines_that_turn_lines_away_fail_none_and_a_spent_budget_fails_the_rest(clients: Any, engine: EngineThread) -> None:
+    client, poor = clients(), clients(POOR_KEY)
+    engine.play("status:code=503*3; status:code=429*3")
+    batch = ended(client, start(client, text(*(line(f"n{number}") for number in range(12)))))
+    assert (batch.status, batch.request_counts.completed, batch.model_extra["gatehouse"]["repeated"]) == ("completed", 12, 0)
+    batch = ended(poor, start(poor, text(*(line(f"n{number}") for number in range(9)))))
+    refused = results(poor, batch.error_file_id)
+    assert batch.request_counts.completed == 5 and {one["response"]["status_code"] for one in refused.values()} == {429}
 
 
 def test_operators_see_and_end_what_clients_have(clients: Any, engine: EngineThread, gateway: Gatehouse, tmp_path: Path) -> None:
