@@ -20,7 +20,8 @@ FILE: Final = Path(__file__).with_name("public_prices.json")
 
 
 class Table(msgspec.Struct, frozen=True):
-    """date: of about when the prices are. sources: the pages on which to check them, by vendor. rows: by model, the versions of its price."""
+    """date: of about when the prices are. sources: the pages on which to check them, by vendor. rows: by model, the versions of its
+    price."""
 
     date: str
     notice: str
