@@ -28,17 +28,13 @@ from admin.resources.prices import PRICES
 from admin.resources.tenants import TENANTS
 from admin.resources.users import USERS
 from gateway.core.durations import shown
-from gateway.core.errors import AlreadyExists, NotFound, RequestError, StoreUnavailable, VersionMismatch
+from gateway.core.errors import AlreadyExists, NotFound, RequestError, VersionMismatch
 from gateway.core.slices import Steps, in_slices
 from gateway.core.storage import KeyRecord, KeyWrite, Removal, Resource, Write
 
 MAX_BODY: Final = 8 * 1024 * 1024
 MOST: Final = 10_000
 """Resources of one kind."""
-READINGS: Final = 3
-"""How often a store that keeps changing is read again."""
-NEVER: Final = 2**62
-"""A change that was not yet."""
 SHOWN: Final = 10
 """Names in an error."""
 COLLECTIONS: Final[tuple[Collection[Any], ...]] = (TENANTS, GROUPS, USERS, *POLICIES, PRICES)
@@ -143,42 +139,11 @@ async def held(call: Call, kinds: Sequence[str]) -> Held:
     for kind in kinds:
         for permission in rights(kind):
             call.require(permission)
-    for _ in range(READINGS):
-        head = (await call.store.changes_since(NEVER, 1)).head
-        found = Held({kind: await _all(call, kind) for kind in kinds if kind != "keys"}, await _keys(call) if "keys" in kinds else {})
-        since = await call.store.changes_since(head, 1000)
-        if not since.gap and not any(change.kind in kinds for change in since.changes):
-            return found
-    raise StoreUnavailable("The store is being changed all the time; try again.", retry_after=1.0)
-
-
-async def _all(call: Call, kind: str) -> dict[str, Resource]:
-    found: dict[str, Resource] = {}
-    cursor: str | None = None
-    while True:
-        page = await call.store.list(kind, limit=1000, cursor=cursor)
-        found.update((one.name, one) for one in page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return found
-        _bounded(kind, len(found))
-
-
-async def _keys(call: Call) -> dict[str, KeyRecord]:
-    found: dict[str, KeyRecord] = {}
-    cursor: str | None = None
-    while True:
-        page = await call.store.list_keys(limit=1000, cursor=cursor)
-        found.update((one.id, one) for one in page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return found
-        _bounded("keys", len(found))
-
-
-def _bounded(kind: str, count: int) -> None:
-    if count >= MOST:
-        raise RequestError(f"The store has more than {MOST} {kind}: leave that kind out.", param=kind)
+    found, of_keys = await call.store.everything([kind for kind in kinds if kind != "keys"], keys="keys" in kinds, most=MOST)
+    for kind, listed in (*found.items(), ("keys", of_keys)):
+        if len(listed) > MOST:
+            raise RequestError(f"The store has more than {MOST} {kind}: leave that kind out.", param=kind)
+    return Held({kind: {one.name: one for one in listed} for kind, listed in found.items()}, {key.id: key for key in of_keys})
 
 
 def filed(call: Call, kind: str) -> frozenset[str]:

@@ -257,6 +257,12 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         """tenant: one or several, or None for all. prefix: of the name. limit: 1 to 1000."""
         ...
 
+    async def everything(
+        self, kinds: Sequence[str], *, keys: bool, most: int
+    ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
+        """All of these kinds, and all keys, as they were at one moment. Of a kind with more than `most`, more than that and not all."""
+        ...
+
     async def create(
         self,
         kind: str,

@@ -37,6 +37,8 @@ MAX_PENDING = 512
 BUSY_SHARE = 0.8
 """The share of a call's deadline for which SQLite waits for another process's write."""
 CONNECT_TIMEOUT = 2
+GIVE_WAY: Final = 0.1
+"""Seconds that the other one of two transactions that waited for each other has to end."""
 WRITING = "gatehouse_write"
 
 
@@ -273,11 +275,12 @@ class Database:
                 log.error("the store does not answer: %s", why)
 
     def _transaction(self, work: Callable[[sa.Connection], T], write: bool, job: Job) -> T:
-        """Runs in a thread. The first use of a pooled connection may show that it was lost; the work is then done again on a new one.
+        """Runs in a thread. The first use of a pooled connection may show that it was lost; the work is then done again on a new one. So it
+        is where the server has broken it off for the sake of another transaction.
 
         That is safe only before the commit: a server that loses a connection rolls its open transaction back.
         """
-        for last in (False, True):
+        for last in (False, False, True):
             try:
                 with self._connection(write, job) as connection:
                     with connection.begin() as transaction:
@@ -288,8 +291,10 @@ class Database:
             except (exc.IntegrityError, exc.DataError):
                 raise
             except (exc.DBAPIError, exc.TimeoutError) as error:
-                if last or not getattr(error, "connection_invalidated", False):
+                if last or not (getattr(error, "connection_invalidated", False) or _given_way(error)):
                     raise StoreUnavailable("The store is not available.", retry_after=1.0) from _bare(error)
+                if _given_way(error):
+                    time.sleep(GIVE_WAY)  # in a thread of the store's: at once it would take what the other one waits for
         raise AssertionError("unreachable")
 
     @contextmanager
@@ -313,6 +318,11 @@ class Database:
         while self._jobs:
             await asyncio.sleep(0.005)
         self.engine.dispose()
+
+
+def _given_way(error: Exception) -> bool:
+    """Whether PostgreSQL has rolled the transaction back because of another one: a deadlock, or what cannot be serialised."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40P01", "40001")
 
 
 def _bare(error: Exception) -> Exception:

@@ -228,6 +228,12 @@ class Store(UsageTables, DeliveryTables):
     ) -> Page[Resource]:
         return await self._database.run(lambda connection: resources.page(connection, kind, tenant, prefix, limit, cursor))
 
+    async def everything(
+        self, kinds: Sequence[str], *, keys: bool, most: int
+    ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
+        now = self._clock.wall()
+        return await self._database.run(lambda connection: together.read(connection, kinds, keys, most, now))
+
     async def create(
         self,
         kind: str,

@@ -1,5 +1,5 @@
-"""Writes of several kinds in one transaction, and deletions. What a write needs, and what a deletion leaves behind, is looked at when
-all of it is written, so that a role can go with its bindings, and a binding come with its role.
+"""Several kinds in one transaction: all of them as they were at one moment, and writes with deletions. What a write needs, and what a
+deletion leaves behind, is looked at when all of it is written, so that a role can go with its bindings, and a binding come with its role.
 
 Who names something holds it until the transaction ends, and who deletes it has locked it: of two transactions that would do both, one waits
 for the other and then finds the name gone, or in use.
@@ -7,17 +7,50 @@ for the other and then finds the name gone, or in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
 
 from gateway.core.errors import VersionMismatch
 from gateway.core.people import parts
-from gateway.core.storage import KeyWrite, Removal, Resource, Write
+from gateway.core.storage import KeyRecord, KeyWrite, Page, Removal, Resource, Write
 from gateway.store import key_rows, people_rows, resources
 from gateway.store.rows import Transaction
 
 SHOWN_KEYS: Final = 5
 """Keys that an error names."""
+PAGE: Final = 1000
+SNAPSHOT: Final = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+T = TypeVar("T")
+
+
+def read(
+    connection: sa.Connection, kinds: Sequence[str], keys: bool, most: int, now: float
+) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
+    """See ControlStore.everything. SQLite shows every transaction that reads one moment; PostgreSQL has to be asked to."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(SNAPSHOT)
+
+    def of(kind: str) -> tuple[Resource, ...]:
+        return _all(most, lambda cursor: resources.page(connection, kind, None, "", PAGE, cursor))
+
+    def of_keys() -> tuple[KeyRecord, ...]:
+        return _all(most, lambda cursor: key_rows.page(connection, None, "", None, None, now, PAGE, cursor))
+
+    return {kind: of(kind) for kind in kinds}, of_keys() if keys else ()
+
+
+def _all(most: int, page: Callable[[str | None], Page[T]]) -> tuple[T, ...]:
+    """Every page, until there are more than `most`."""
+    found: list[T] = []
+    cursor: str | None = None
+    while True:
+        here = page(cursor)
+        found += here.items
+        cursor = here.cursor
+        if cursor is None or len(found) > most:
+            return tuple(found)
 
 
 def write(

@@ -63,7 +63,7 @@ def test_the_log_of_an_older_version_is_recovered_shown_and_cannot_be_taken_away
 ) -> None:
     state_dir = tmp_path / "state"
     killed_gateway_of_an_older_version(state_dir)
-    gatehouse = launch(config(state_dir, engine, audit={"checkpoint": {"every": "1s"}}), {"GATEHOUSE_REPLICA": "west-1"}).start()
+    gatehouse = launch(config(state_dir, engine), {"GATEHOUSE_REPLICA": "west-1"}).start()
     verifier = load_verifier(state_dir / "keys" / "audit-signing.pub.pem")
     until(lambda: not (state_dir / "audit" / journal_name("0")).exists(), what="the recovery of the writer 0")
     assert gatehouse.chat().status_code == 200

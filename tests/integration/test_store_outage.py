@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.core.errors import StoreUnavailable
 from gateway.core.feed import LocalFeed
@@ -19,6 +21,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import Peer, Principal
 from gateway.identity import keys
 from gateway.identity.stored import StoredKeys
+from gateway.store.database import Database, make_engine
 from gateway.store.feed import ChangePoller
 from gateway.store.store import Store
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
@@ -138,6 +141,37 @@ async def test_a_frozen_server_costs_the_deadline_and_no_thread(
         return True
 
     await until(answers, "healing")
+
+
+async def test_of_two_transactions_that_wait_for_each_other_the_one_broken_off_is_done_again(
+    postgres: PostgresServer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    database = Database(make_engine(postgres.database(), tmp_path, 10.0), 10.0)
+    both_hold_one = threading.Barrier(2)
+    tries = []
+
+    def make(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE held (n int PRIMARY KEY, x int)")
+        connection.exec_driver_sql("INSERT INTO held VALUES (1, 0), (2, 0)")
+
+    def add(*order: int) -> Callable[[sa.Connection], None]:
+        def work(connection: sa.Connection) -> None:
+            tries.append(order)
+            for n in order:
+                connection.execute(sa.text("UPDATE held SET x = x + 1 WHERE n = :n"), {"n": n})
+                if n == order[0] and len(tries) < 3:
+                    both_hold_one.wait(10)
+
+        return work
+
+    try:
+        await database.run(make, write=True)
+        await asyncio.gather(database.run(add(1, 2), write=True), database.run(add(2, 1), write=True))
+        found = await database.run(lambda connection: connection.execute(sa.text("SELECT x FROM held")).scalars().all())
+        assert (found, database.available) == ([2, 2], True) and len(tries) > 2
+    finally:
+        await database.aclose()
 
 
 async def test_a_start_without_a_server_fails_in_time(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -146,6 +147,39 @@ async def test_a_page_is_bounded(store: ControlStore, limit: int) -> None:
         await store.list("models", limit=limit)
     with pytest.raises(RequestError):
         await store.list_keys(limit=limit)
+
+
+async def test_everything_is_read_as_it_was_at_one_moment_however_much_is_written(store: ControlStore, place: Place) -> None:
+    other = await place.open()
+    await store.write_all([Write("tenants", "t", {"x": 0}), Write("limits", "l", {"x": 0})], actor="x")
+    await store.create_key("t", ANY, actor="x", id="k")
+    reading = True
+
+    async def write() -> None:
+        count = 0
+        while reading:
+            count += 1
+            both = [Write(kind, name, {"x": count}, version=count) for kind, name in (("limits", "l"), ("tenants", "t"))]
+            await other.write_all(both, actor="y")
+
+    writing = asyncio.create_task(write())
+    seen = set()
+    try:
+        while len(seen) < 20:
+            found, of_keys = await store.everything(["tenants", "roles", "limits"], keys=True, most=10)
+            assert [one.id for one in of_keys] == ["k"] and found["roles"] == ()
+            [tenant], [limit] = found["tenants"], found["limits"]
+            assert tenant.body == limit.body
+            seen.add(limit.version)
+    finally:
+        reading = False
+        await writing
+
+
+async def test_of_a_kind_with_too_many_it_is_seen_that_there_are_more(store: ControlStore) -> None:
+    await store.write_all([Write("models", f"m{n}", {}) for n in range(4)], actor="x")
+    found, of_keys = await store.everything(["models"], keys=False, most=3)
+    assert len(found["models"]) > 3 and of_keys == ()
 
 
 async def test_a_dry_run_answers_and_changes_nothing(store: ControlStore) -> None:
