@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -13,18 +14,24 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from gateway.audit.blind import Blinder
 from gateway.audit.index import FILE, tenants_of
 from gateway.audit.indexer import BUSY, Progress
 from gateway.audit.lines import lines_at
 from gateway.audit.opened_index import search_opened, summary_opened
 from gateway.audit.opening import CLOSED, Opener
 from gateway.core.audit_questions import AuditSearch, Unopened
-from gateway.core.errors import AuditIndexing, Overloaded
+from gateway.core.errors import AuditIndexing, GatehouseError, Overloaded
+from gateway.core.tasks import TaskOwner
 
 COMMAND: Final = (sys.executable, "-m", "gateway.audit.indexer")
 SECONDS: Final = 10.0
 """How long a search waits for the index to be up to date."""
 SPARE_SECONDS: Final = 5.0
+PAUSE: Final = 0.5
+"""Seconds between two looks for what has no tokens yet."""
+SLICE: Final = 0.1
+"""Seconds for which one of them works: at most a sixth of a core."""
 MOST_REQUESTS: Final = 1000
 """Requests with one id that are looked at in each tenant: callers choose ids, so one hides no other tenant's."""
 MOST_RECORDS: Final = 100_000
@@ -32,6 +39,7 @@ WAITING: Final = 16
 """Searches that may wait at once."""
 
 T = TypeVar("T")
+log = logging.getLogger("gatehouse.audit")
 
 
 class AuditIndex:
@@ -45,6 +53,8 @@ class AuditIndex:
         self, directory: Path, state_dir: Path, *, seconds: float = SECONDS, command: tuple[str, ...] = COMMAND, opener: Opener = CLOSED
     ) -> None:
         self.path, self._opener = state_dir / FILE, opener
+        self._blinder, self._blinding, self._reading = Blinder(self.path, directory, opener), asyncio.Lock(), 0
+        self._owner, self._fault = TaskOwner("audit index"), False
         self._directory, self._seconds, self._command = directory, seconds, command
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -57,7 +67,7 @@ class AuditIndex:
 
     async def search(self, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
         """See admin.context.AuditIndexReader."""
-        found, unopened = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener))
+        found, unopened = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener), self._seconds)
         for entry in found:
             places = entry.pop("place")
             if records:
@@ -80,6 +90,7 @@ class AuditIndex:
         return await self._asked(partial(summary_opened, self.path, since, until, tenants, self._directory, self._opener))
 
     async def aclose(self) -> None:
+        await self._owner.aclose()
         async with self._turn:
             child, self._child = self._child, None
         if child is None:
@@ -92,12 +103,31 @@ class AuditIndex:
             child.kill()
             await child.wait()
 
-    async def _asked(self, question: Callable[[], T]) -> T:
+    async def _asked(self, question: Callable[[], T], seconds: float = 0.0) -> T:
+        """seconds: to wait for the tokens of what is encrypted as a whole."""
         await self._fresh()
+        if seconds:
+            await self._give_tokens(seconds)
+        self._reading += 1
         try:
             return await asyncio.to_thread(question)
         except (sqlite3.Error, OSError) as error:
             raise AuditIndexing(f"the index of the audit log cannot be read: {error}") from None
+        finally:
+            self._reading -= 1
+
+    async def _give_tokens(self, seconds: float = SLICE) -> None:
+        """Not beside a search, which would not see what moves while it reads. What has no token is opened by searches: nothing fails."""
+        async with self._blinding:
+            if not self._reading:
+                try:
+                    await asyncio.to_thread(self._blinder.update, seconds)
+                except (sqlite3.Error, OSError, GatehouseError) as error:
+                    if not self._fault:
+                        log.warning("the index of encrypted records cannot be completed now: %s", error)
+                    self._fault = True
+                else:
+                    self._fault = False
 
     async def _fresh(self) -> None:
         """Waits until everything is in the index that was logged before. Raises AuditIndexing, Overloaded."""
@@ -131,6 +161,8 @@ class AuditIndex:
         return progress
 
     async def _started(self) -> asyncio.subprocess.Process:
+        if not len(self._owner):
+            self._owner.every(PAUSE, self._give_tokens, name="tokens")
         if self._child is None or self._child.returncode is not None:
             arguments = (str(self._directory), str(self.path))
             self._child = await asyncio.create_subprocess_exec(

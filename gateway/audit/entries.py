@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from gateway.audit.opening import SEALED
+from gateway.core.audit_questions import TEXTS
 from gateway.core.ledger import Position
 
 NUMBERS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "cost", "duration_ms", "config", "sealed")
@@ -119,6 +120,18 @@ def _taken(pending: dict[str, list[Entry]], outcome: Entry) -> Entry | None:
         if may_end(same_id[place].tenant, same_id[place].principal, outcome.tenant, outcome.principal):
             return same_id.pop(place)
     return None
+
+
+def completed(entry: dict[str, Any], lines: list[bytes]) -> dict[str, Any]:
+    """An entry of the index with what its opened lines hold; `unopened` where one of them could not be opened."""
+    found, outcomes = entries_of(Position(entry["writer"]), b"".join(lines))
+    one: Entry | None = next(iter([*found, *outcomes]), None)
+    if one is None:
+        return {**entry, "-opened": True, "-withheld": False}
+    told = {name: value for name in (*TEXTS, *NUMBERS) if name != "sealed" and (value := getattr(one, name))}
+    if one.unopened:
+        told["unopened"] = one.unopened
+    return {**entry, **told, "-opened": True, "-withheld": one.withheld}
 
 
 def may_end(tenant: str, principal: str, ends: str, by: str) -> bool:

@@ -24,7 +24,7 @@ from gateway.core.audit_questions import TEXTS, AuditSearch
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the file. One of another version is made anew."""
 FILE: Final = "audit-index.sqlite"
 SECONDS: Final = 5.0
@@ -51,6 +51,10 @@ _INDEXED: Final = (
     "endpoint",
     "peer",
 )
+CLEAR: Final = frozenset({"tenant", "outcome", "event", "writer"})
+"""Texts of an entry that are in the clear where its record is encrypted as a whole."""
+BLIND: Final = tuple(name for name in TEXTS if name not in CLEAR)
+"""Those for which it has tokens then (gateway.audit.blind)."""
 _SCHEMA: Final = (
     "CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
     "CREATE TABLE places (writer TEXT PRIMARY KEY, segment INTEGER, offset INTEGER, seq INTEGER, head TEXT)",
@@ -60,7 +64,14 @@ _SCHEMA: Final = (
     "CREATE INDEX by_request ON entries (request_id) WHERE request_id <> ''",
     *(f'CREATE INDEX by_{name} ON entries ("{name}", time) WHERE "{name}" <> 0' for name in _INDEXED),
     "CREATE INDEX by_outcome ON entries (outcome, time) WHERE outcome > 1",  # `ok` is 1: most are
-    "CREATE INDEX by_sealed ON entries (time) WHERE sealed = 1",
+    "CREATE INDEX by_sealed ON entries (time) WHERE sealed & 1",
+    "CREATE INDEX without_tokens ON entries (sealed) WHERE sealed = 1",
+    "CREATE TABLE data_keys (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, tenant TEXT, gone INTEGER)",
+    "CREATE TABLE blind (at INTEGER PRIMARY KEY, moment REAL, key INTEGER," + ",".join(f"b_{name} INTEGER" for name in BLIND) + ")",
+    "CREATE INDEX blind_key ON blind (key, moment)",
+    *(f"CREATE INDEX blind_{name} ON blind (b_{name}, moment) WHERE b_{name} <> 0" for name in BLIND if name in _INDEXED),
+    "CREATE TRIGGER gone AFTER DELETE ON entries WHEN old.sealed = 2 BEGIN DELETE FROM blind WHERE at = old.id; END",
+    "CREATE TRIGGER ended AFTER UPDATE OF end_segment ON entries WHEN old.sealed = 2 BEGIN DELETE FROM blind WHERE at = old.id; END",
     "CREATE TABLE about (tenant INTEGER, entry INTEGER, PRIMARY KEY (tenant, entry)) WITHOUT ROWID",  # the tenants of an event
     "CREATE INDEX about_entry ON about (entry)",
     "INSERT INTO names VALUES (0, ''), (1, 'ok')",
@@ -74,7 +85,7 @@ _ADD: Final = (
     + ")"
 )
 _END: Final = (
-    "UPDATE entries SET end_segment = ?, end_offset = ?, sealed = max(sealed, ?),"
+    "UPDATE entries SET end_segment = ?, end_offset = ?, sealed = min(sealed + ?, 1),"
     + ",".join(f'"{name}" = ?' for name in (*OF_OUTCOMES, *COUNTS))
     + " WHERE id = ?"
 )
@@ -224,24 +235,24 @@ class Index:
 
 
 def search(path: Path, asked: AuditSearch, seconds: float = SECONDS, *, sealed: bool = False) -> list[dict[str, Any]]:
-    """The entries that are wanted, the newest first. sealed: only those that are encrypted as a whole. Raises FileNotFoundError without an
-    index, AuditSearchTooLong, sqlite3.Error."""
+    """The entries that are wanted, the newest first. sealed: only those that are encrypted as a whole and have no tokens. Raises
+    FileNotFoundError without an index, AuditSearchTooLong, sqlite3.Error."""
     with closing(reading(path, seconds)) as db, too_long():
         rows: list[sqlite3.Row] = []
-        for source, where, values in _sources(db, asked):
-            also = " AND sealed = 1" if sealed else ""
+        for source, where, values in conditions_of(db, asked):
+            also = " AND sealed & 1" if sealed else ""
             sql = f"SELECT entries.* FROM {source} WHERE {where}{also} ORDER BY time DESC, id DESC LIMIT ?"
             rows += db.execute(sql, (*values, asked.limit)).fetchall()
         rows.sort(key=lambda row: (row["time"], row["id"]), reverse=True)
-        return [_shown(db, row) for row in rows[: asked.limit]]
+        return [shown(db, row) for row in rows[: asked.limit]]
 
 
 def count_sealed(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> int:
     """How many entries that are encrypted as a whole would be wanted. Raises as `search`."""
     with closing(reading(path, seconds)) as db, too_long():
         counts = (
-            db.execute(f"SELECT count(*) FROM {source} WHERE {where} AND sealed = 1", values).fetchone()[0]
-            for source, where, values in _sources(db, asked)
+            db.execute(f"SELECT count(*) FROM {source} WHERE {where} AND sealed <> 0", values).fetchone()[0]
+            for source, where, values in conditions_of(db, asked)
         )
         return sum(counts)
 
@@ -275,7 +286,7 @@ def reading(path: Path, seconds: float = SECONDS) -> sqlite3.Connection:
     return db
 
 
-def _sources(db: sqlite3.Connection, asked: AuditSearch) -> Iterator[tuple[str, str, list[Any]]]:
+def conditions_of(db: sqlite3.Connection, asked: AuditSearch) -> Iterator[tuple[str, str, list[Any]]]:
     """Where what is asked is looked for: a table, a condition and its values. Of a tenant: its requests, and the events about it, which
     only those see who may see everything."""
     where, values = _conditions(db, asked)
@@ -334,7 +345,7 @@ def _numbers(db: sqlite3.Connection, text: str, *, exact: bool = False) -> list[
     return [row[0] for row in rows.fetchall()]
 
 
-def _shown(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+def shown(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
     """A row with its texts; what is empty is left out."""
     found: dict[str, Any] = {"id": row["id"], "time": row["time"], "kind": "request" if row["request"] else "event"}
     if row["request_id"]:

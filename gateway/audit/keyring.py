@@ -45,6 +45,7 @@ PAUSE_SECONDS: Final = 1.0
 """After a failure nobody asks again for so long."""
 _SALT: Final = 16
 _INFO: Final = b"gatehouse audit text 1"
+_BLIND: Final = b"gatehouse audit index 1"
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +77,7 @@ class DataKey:
         self._uses = uses
         self._current: _Derived | None = None
         self._ciphers: dict[str, AESGCM] = {}
+        self._blind: bytes | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -131,6 +133,15 @@ class DataKey:
             raise Shredded("The data key was destroyed.")
         return AESGCM(HKDF(SHA256(), 32, salt=salt, info=_INFO).derive(bytes(self._material)))
 
+    def blind(self) -> bytes:
+        """The key of the tokens in the index (gateway.audit.blind). Raises Shredded."""
+        found, material = self._blind, self._material
+        if material is None:
+            raise Shredded("The data key was destroyed.")
+        if found is None:
+            found = self._blind = HKDF(SHA256(), 32, salt=None, info=_BLIND).derive(bytes(material))
+        return found
+
     def revealed(self) -> str:
         """The key itself in hex, for a worker. Raises Shredded."""
         if self._material is None:
@@ -142,7 +153,7 @@ class DataKey:
         with self._lock:
             if self._material is not None:
                 self._material[:] = bytes(len(self._material))
-            self._material = self._current = None
+            self._material = self._current = self._blind = None
             self._ciphers.clear()
 
 

@@ -1,7 +1,8 @@
 """Searches and reports where records are encrypted as a whole. Everything here blocks.
 
-The index has of such a record only what is in the clear (tenant, outcome, an event's name). For any other condition the records are opened,
-the newest first; a report indexes the period anew, in memory. Nothing that was opened is written anywhere.
+The index has of such a record what is in the clear (tenant, outcome, an event's name) and tokens for the rest (gateway.audit.blind), by
+which records are found before they are opened. Without a token, and for the beginning of a text, they are opened, the newest first; a
+report indexes the period anew, in memory. Nothing that was opened is written anywhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,8 +18,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gateway.audit.entries import NUMBERS, Entry, entries_of
-from gateway.audit.index import SECONDS, Index, count_sealed, reading, search
+from gateway.audit.blind import Tokened
+from gateway.audit.entries import Entry, completed, entries_of
+from gateway.audit.index import BLIND, SECONDS, Index, count_sealed, reading, search
 from gateway.audit.lines import LinesAt
 from gateway.audit.opening import SEALED, Opener
 from gateway.audit.record import MAX_LINE
@@ -26,7 +29,7 @@ from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import storable
 from gateway.audit.summary import summary, summary_of
-from gateway.core.audit_questions import NO_KEYS, TEXTS, AuditSearch, Unopened
+from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
@@ -38,9 +41,6 @@ MOST_REPORTED: Final = 500_000
 """Lines that one report opens."""
 LATER: Final = 3600.0
 """Seconds after a period in which outcomes of its requests are looked for."""
-CLEAR: Final = frozenset({"tenant", "outcome", "event", "writer"})
-"""Texts of an entry that are in the clear."""
-_HIDDEN: Final = tuple(name for name in TEXTS if name not in CLEAR)
 _PEOPLE: Final = frozenset({"principal", "user", "agent", "session", "method", "peer"})
 """What a record says nothing of that is withheld (gateway.audit.envelopes)."""
 WITHHELD: Final = "withheld"
@@ -64,10 +64,17 @@ def search_opened(
             unopened = _counted(NO_KEYS, count_sealed(path, replace(asked, **dict.fromkeys(conditions)), seconds))
         elif conditions:
             left = _Left()
-            wide = _wide(path, replace(asked, **dict.fromkeys(conditions)), seconds, MOST if most is None else most)
-            found = _merged(found, _matching(wide, conditions, lines, left), asked.limit)
-            unopened = left.told(found[-1] if len(found) == asked.limit else None)
-        shown = [_completed(entry, lines) if entry.get("sealed") and "-opened" not in entry else entry for entry in found]
+            clear = replace(asked, **dict.fromkeys(conditions))
+            exact = {name: text for name, text in conditions.items() if not text.endswith("*")}
+            with closing(Tokened(path, clear, exact, opener, seconds)) as tokened:
+                wide = _bounded([_untokened(path, clear, seconds), *tokened.by_key(asked.limit)], MOST if most is None else most)
+                found = _merged(found, _matching(wide, conditions, lines, left), asked.limit)
+                last = found[-1] if len(found) == asked.limit else None
+                unopened = dict(Counter(left.told(last)) + Counter(tokened.unopened(last)))
+        shown = [
+            completed(entry, lines(entry["writer"], entry["place"])) if entry.get("sealed") and "-opened" not in entry else entry
+            for entry in found
+        ]
     return [{name: value for name, value in entry.items() if name not in _OWN} for entry in shown], unopened
 
 
@@ -77,7 +84,7 @@ def _counted(why: str, count: int) -> Unopened:
 
 def _hidden(asked: AuditSearch) -> dict[str, str]:
     """What is asked of texts that are not in the clear."""
-    return {name: text for name in _HIDDEN if (text := getattr(asked, name)) is not None}
+    return {name: text for name in BLIND if (text := getattr(asked, name)) is not None}
 
 
 class _Left:
@@ -95,18 +102,26 @@ class _Left:
         return dict(Counter(why for time, id, why in self._all if (time, id) > after))
 
 
-def _wide(path: Path, asked: AuditSearch, seconds: float, most: int) -> Iterator[dict[str, Any]]:
-    """The sealed entries that are asked for, the newest first, read as they are needed. Raises AuditSearchTooLong for more than `most`."""
-    size, left, end = PAGE, most, monotonic() + seconds
+def _untokened(path: Path, asked: AuditSearch, seconds: float) -> Iterator[dict[str, Any]]:
+    """The encrypted entries without tokens that are asked for, the newest first, read as they are needed."""
+    size, end = PAGE, monotonic() + seconds
     while page := search(path, replace(asked, limit=size), max(end - monotonic(), 0.0), sealed=True):
-        if len(page) > left:
-            yield from page[:left]
-            raise AuditSearchTooLong(f"the search would open more than {most} encrypted records: narrow it by tenant or time")
         yield from page
         if len(page) < size:
             return
-        left, size = left - size, min(size * 2, PAGE << 5)
+        size = min(size * 2, PAGE << 5)
         asked = replace(asked, before=(page[-1]["time"], page[-1]["id"]))
+
+
+def _bounded(sources: list[Iterator[dict[str, Any]]], most: int) -> Iterator[dict[str, Any]]:
+    """The entries of all, the newest first. Raises AuditSearchTooLong for more than `most`."""
+    last = None
+    for number, entry in enumerate(merge(*sources, key=lambda entry: (-entry["time"], -entry["id"]))):
+        if number == most:
+            raise AuditSearchTooLong(f"the search would open more than {most} encrypted records: narrow it by tenant or time")
+        if entry["id"] != last:  # it may have got its tokens meanwhile
+            yield entry
+        last = entry["id"]
 
 
 def _matching(wide: Iterator[dict[str, Any]], conditions: dict[str, str], lines: LinesAt, left: _Left) -> Iterator[dict[str, Any]]:
@@ -114,7 +129,7 @@ def _matching(wide: Iterator[dict[str, Any]], conditions: dict[str, str], lines:
     for number, entry in enumerate(wide):
         if number % _BLOCK == 0:
             sleep(0)
-        opened = _completed(entry, lines)
+        opened = completed(entry, lines(entry["writer"], entry["place"]))
         unfit = [name for name, text in conditions.items() if not _fits(storable(str(opened.get(name, ""))), storable(text))]
         if not unfit:
             yield opened
@@ -142,24 +157,12 @@ def _merged(first: list[dict[str, Any]], second: Iterator[dict[str, Any]], limit
     return sorted(both, key=lambda entry: (entry["time"], entry["id"]), reverse=True)[:limit]
 
 
-def _completed(entry: dict[str, Any], lines: LinesAt) -> dict[str, Any]:
-    """An entry with what its records hold; `unopened` where one of them could not be opened."""
-    found, outcomes = entries_of(Position(entry["writer"]), b"".join(lines(entry["writer"], entry["place"])))
-    one: Entry | None = next(iter([*found, *outcomes]), None)
-    if one is None:
-        return {**entry, "-opened": True}
-    told = {name: value for name in (*TEXTS, *NUMBERS) if name != "sealed" and (value := getattr(one, name))}
-    if one.unopened:
-        told["unopened"] = one.unopened
-    return {**entry, **told, "-opened": True, "-withheld": one.withheld}
-
-
 def summary_opened(
     path: Path, since: float, until: float, tenants: frozenset[str] | None, directory: Path, opener: Opener
 ) -> dict[str, Any]:
     """As gateway.audit.summary.summary, with the records in `directory` opened."""
     with closing(reading(path)) as db:
-        sealed = db.execute("SELECT 1 FROM entries WHERE sealed = 1 AND time >= ? AND time < ? LIMIT 1", (since, until)).fetchone()
+        sealed = db.execute("SELECT 1 FROM entries WHERE sealed <> 0 AND time >= ? AND time < ? LIMIT 1", (since, until)).fetchone()
     if sealed is None:
         return {**summary(path, since, until, tenants), "unopened": Unopened()}
     index, made = Index.in_memory(), _Report(since, until, tenants)

@@ -74,7 +74,8 @@ class Opener:
         self.fetch, self.seconds = fetch, seconds
         self._kept: dict[str, _Kept] = {}
         self._asking = threading.Lock()
-        self._drops = 0
+        self.drops = 0
+        """How often keys were dropped, so how often some may have been destroyed."""
 
     def line(self, writer: str, line: bytes) -> bytes:
         """A line of this writer's log as it would be without encryption. Raises GatehouseError where its key cannot be had now."""
@@ -105,9 +106,19 @@ class Opener:
         found = self._of(writer, line) if SEALED in line else None
         return found if isinstance(found, Opened) else None
 
+    def key(self, id: str) -> DataKey | str:
+        """A key, or why there is none any more. Raises GatehouseError where it cannot be had now."""
+        kept = self._kept.get(id)
+        if kept is None or kept.until < time.monotonic():
+            with self._asking:  # one at a time: who waits finds it
+                kept = self._kept.get(id)
+                if kept is None or kept.until < time.monotonic():
+                    kept = self._fetched(id)
+        return kept.why if kept.key is None else kept.key
+
     def drop(self, tenant: str | None) -> None:
         """Forgets the keys of a tenant, or all."""
-        self._drops += 1
+        self.drops += 1
         for id, kept in list(self._kept.items()):
             if tenant is None or kept.key is None or kept.key.tenant == tenant:
                 self._kept.pop(id, None)
@@ -124,7 +135,7 @@ class Opener:
         if envelope is None or _HASH not in line:
             return None
         for _ in range(2):
-            key = self._key(envelope.key)
+            key = self.key(envelope.key)
             if isinstance(key, str):
                 return key
             end = line.find(b',"digest":"%b"%b' % (told.digest.encode(), SEALED[1:]))
@@ -140,22 +151,12 @@ class Opener:
             return Opened(data[:SALT].hex(), data[SALT:], envelope.key)
         return SHREDDED
 
-    def _key(self, id: str) -> DataKey | str:
-        """The key, or why there is none any more."""
-        kept = self._kept.get(id)
-        if kept is None or kept.until < time.monotonic():
-            with self._asking:  # one at a time: who waits finds it
-                kept = self._kept.get(id)
-                if kept is None or kept.until < time.monotonic():
-                    kept = self._fetched(id)
-        return kept.why if kept.key is None else kept.key
-
     def _fetched(self, id: str) -> _Kept:
         if self.fetch is None:
             return _Kept(None, NO_ENCRYPTION, 0.0)
         while True:
-            drops, found = self._drops, self.fetch(id)
-            if drops == self._drops:  # nothing was dropped meanwhile
+            drops, found = self.drops, self.fetch(id)
+            if drops == self.drops:  # nothing was dropped meanwhile
                 break
         if len(self._kept) >= KEYS:
             self._kept.clear()
