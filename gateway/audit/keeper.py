@@ -39,6 +39,7 @@ from gateway.audit.statements import (
     tombstones,
     tombstones_name,
 )
+from gateway.audit.steady import Steady
 from gateway.core.clock import Clock
 from gateway.core.retention_specs import RetentionSpec
 
@@ -126,6 +127,7 @@ class Keeper:
         self._archive, self._copies, self._needed, self._unsure = archive, copies, needed, unsure
         self._state = state_dir / FOLDER / STATE
         self.holds = Holds(directory, clock)
+        self._steady, self._told_jump = Steady(clock), False
         self.archived = self.expired = self.failures = self.waiting = 0
         self.oldest: float | None = None
         self.unsealed: set[tuple[str, int]] = set()
@@ -306,15 +308,26 @@ class Keeper:
                 continue
             self._bury(writer, one, why, signer, verifier)
 
+    def _may_go_by_age(self) -> bool:
+        """Whether the clock can be trusted with what is old."""
+        if not self._steady.jumped:
+            self._told_jump = False
+            return True
+        if not self._told_jump:
+            self._told_jump, seconds = True, round(self._steady.gained)
+            log.error("the clock was set forward by %d s: no segment of the audit log is taken away by its age for a day", seconds)
+            self._news.append(News("audit.clock_jumped", "audit", {"seconds": seconds}, "failed"))
+        return False
+
     def _due(self, closed: dict[str, list[Closed]]) -> list[tuple[str, Closed, str]]:
         """What may be taken away by age or size, the oldest first."""
         archived = self._read_progress().archived if self._archive is not None else None
         all_of_them = sorted(((one.seal.ended, writer, one) for writer, found in closed.items() for one in found), key=lambda x: x[:2])
-        now, most = self._clock.wall(), self._spec.keep_bytes
+        now, most, by_age = self._clock.wall(), self._spec.keep_bytes, self._may_go_by_age()
         total = sum(path.stat().st_size for found in list_segments(self._directory).values() for _, path in found)
         due = []
         for ended, writer, one in all_of_them:
-            old = self._spec.delete_after is not None and now - ended >= self._spec.delete_after
+            old = by_age and self._spec.delete_after is not None and now - ended >= self._spec.delete_after
             large = most is not None and total > most
             if not (old or large) or one.number >= self._needed(writer):
                 continue

@@ -144,6 +144,23 @@ def test_the_newest_stays_whatever_its_age(kept: Kept) -> None:
     assert len(kept.numbers()) == 1 and kept.ok()
 
 
+def test_a_clock_that_was_set_forward_takes_nothing_away(kept: Kept) -> None:
+    keeper, before = kept.keeper(delete_after=30 * DAY), kept.numbers()
+    keeper.look()
+    assert kept.numbers() == before
+    kept.bench.clock.step(400 * DAY)
+    (news,) = keeper.look()
+    assert (news.event, news.outcome, news.detail) == ("audit.clock_jumped", "failed", {"seconds": round(400 * DAY)})
+    assert keeper.look() == [] and kept.numbers() == before, "told once"
+    kept.bench.clock.step(-400 * DAY)
+    assert keeper.look() == [] and kept.numbers() == before
+    kept.bench.clock.step(400 * DAY)
+    assert [one.event for one in keeper.look()] == ["audit.clock_jumped"]
+    kept.bench.clock.advance(DAY)  # nobody set it back
+    keeper.look()
+    assert len(kept.numbers()) == 1 and kept.ok()
+
+
 def test_the_oldest_of_all_writers_go_while_there_is_too_much(kept: Kept) -> None:
     keeper = kept.keeper(compress_after=None, keep_bytes=12_000)
     keeper.look()
