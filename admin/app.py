@@ -13,10 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin.api import Api
 from admin.context import Ports
+from admin.joining import joining
 from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 from admin.webhook import WEBHOOK, webhook
+from gateway.core.joining import BEATS, JOIN
 
 LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
@@ -49,6 +51,8 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
     routes = [Route(path, answer) for path, answer in open_to_all]
     if ports is not None and ports.approvals_webhook is not None:
         routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
+    if ports is not None and ports.joining is not None:
+        routes += [Route(path, joining(ports.joining), methods=["POST"]) for path in (JOIN, f"{JOIN}/{{name}}/{BEATS}")]
     rest = Starlette(routes=routes)
     return rest if ports is None else Split(create_api(ports), rest)
 

@@ -450,7 +450,8 @@ class Ports:
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; holds: legal ones; both None
-    without a store."""
+    without a store. machines: what is heard of a joined machine, by its name; joining: what machines say (admin.joining); both None without
+    a store."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -492,4 +493,6 @@ class Ports:
     texts: TextControl | None = None
     holds: HoldControl | None = None
     scaling: Callable[[], dict[str, Any]] = unscaled
+    machines: Callable[[str], dict[str, Any]] | None = None
+    joining: Callable[[str, Mapping[str, str], bytes, str], Awaitable[tuple[int, bytes]]] | None = None
     clock: Clock = field(default_factory=SystemClock)

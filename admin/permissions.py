@@ -35,6 +35,8 @@ VERBS: Final = MappingProxyType(
         "files": ("read", "write"),
         "engines": (*CRUD, "drain", "resume", "breaker", "upstream", "log"),
         "endpoints": ("read", "address"),
+        "machines": ("read", "drain", "resume", "delete"),
+        "join-tokens": ("read", "create", "delete"),
         "limits": CRUD,
         "guardrails": (*CRUD, "evaluate"),
         "prices": CRUD,
@@ -84,6 +86,7 @@ FIELDS: Final = MappingProxyType(
         ("engines", "headers"): "engines:upstream",
         ("engines", "tls"): "engines:upstream",
         ("engines", "dns"): "engines:upstream",
+        ("engines", "joined"): "engines:upstream",
     }
 )
 """Fields that need a permission of their own: to be set to anything but the default, or to be read if the permission is a reading one."""
@@ -126,6 +129,7 @@ ROLES: Final = MappingProxyType(
                         "files",
                         "engines",
                         "endpoints",
+                        "machines",
                         "limits",
                         "prices",
                         "policies",

@@ -46,6 +46,10 @@ EXCEPTIONS = {
         owner: "read by the admin API's reports, which read the configuration as plain values"
         for owner in ("CostCentreSpec.key", "CostCentreSpec.name", "CostCentreSpec.tenant", "CostCentreSpec.user", "UsageSpec.cost_centres")
     },
+    **{
+        f"MachineFile.{name}": "read by gateway.config.machine, which makes a ConfigSpec of it"
+        for name in ("version", "engines", "state_dir", "model_dirs", "telemetry")
+    },
     "CommandOptions.memory_bytes": "read by engines.host.memory_ledger, by the name that the runtime's row declares",
     "ScaleSpec.devices": "read by gateway.config.expand, which makes the copies",
     "PriceSpec.reference": "shown by the admin API, which reads the configuration as plain values",

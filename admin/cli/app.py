@@ -16,6 +16,7 @@ from admin.cli import (
     keys,
     limits,
     log_levels,
+    machines,
     my_keys,
     people,
     policies,
@@ -38,8 +39,10 @@ from admin.cli.sync import diff, dump, sync
 from admin.cli.upgrade import upgrade
 
 
-def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -> None:
-    """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report. search: of one in a directory."""
+def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline, join: fleet.Join) -> None:
+    """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report. search: of one in a directory.
+    join: runs a machine that joins."""
+    fleet.add_run(join)
     app.command("status")(status)
     app.command("upgrade")(upgrade)
     app.command("login")(login)
@@ -74,6 +77,8 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -
     app.add_typer(prices.group, name="prices")
     app.add_typer(webhooks.group, name="webhooks")
     app.add_typer(replicas.group, name="replicas")
+    app.add_typer(machines.machines, name="machines")
+    app.add_typer(machines.tokens, name="join-tokens")
     app.add_typer(workers.group, name="workers")
     app.add_typer(log_levels.group, name="log-levels")
     app.add_typer(caches.group, name="caches")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,14 @@ engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.", autocompletion=completion.models)]
 Force = Annotated[bool, typer.Option("--force", help="Also engines that are pinned.")]
 EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.", autocompletion=completion.engines)]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        help="llama.cpp or onnx; default: the one that the model's name suggests.",
+        autocompletion=completion.one_of("llama.cpp", "onnx"),
+    ),
+]
 WAIT_SECONDS = 0.5
 
 
@@ -210,26 +220,57 @@ def breaker(
         session.out.one(client.post(f"/engines/{name(engine)}/breaker", {"state": state}, dry_run=dry_run))
 
 
-@engines.command("run")
-def run(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            "--runtime",
-            help="llama.cpp or onnx; default: the one that the model's name suggests.",
-            autocompletion=completion.one_of("llama.cpp", "onnx"),
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
-    slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
-    context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
-    socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
-) -> None:
-    """Runs one engine in the foreground and prints its socket when it is ready. Ctrl-C drains it."""
-    from admin.cli import run as engine  # noqa: PLC0415 - the runtimes take as long to load as half the command line
+Join = Callable[..., int]
+"""Runs a machine that joins: (gateways, config, name, listen, advertise, token, ca) -> the exit code."""
 
+
+def add_run(join: Join) -> None:
+    """Adds `engines run`. join: of a machine that joins, which is not in this package."""
+
+    @engines.command("run")
+    def run(
+        model: Annotated[Path | None, typer.Argument(metavar="[MODEL]", help="A GGUF file, or a folder with an ONNX model.")] = None,
+        runtime: RuntimeOption = None,
+        device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
+        slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
+        context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
+        socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
+        gateways: Annotated[
+            list[str] | None,
+            typer.Option("--join", help="The admin listener of a gateway to serve; of each replica."),
+        ] = None,
+        config: Annotated[Path | None, typer.Option("--config", help="With --join: the engines of this machine.")] = None,
+        name: Annotated[str | None, typer.Option("--name", help="With --join: the machine's name; default: its host name.")] = None,
+        listen: Annotated[str, typer.Option("--listen", help="With --join: ADDRESS:PORT for gateways.")] = "0.0.0.0:8443",
+        advertise: Annotated[str | None, typer.Option("--advertise", help="With --join: where gateways reach that.")] = None,
+        token: Annotated[str | None, typer.Option("--token", help="A join token; all users of this machine can see it.")] = None,
+        token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with the join token, or - for the input.")] = None,
+        ca: Annotated[Path | None, typer.Option("--ca", help="With --join: verifies the gateways, in place of the system's.")] = None,
+    ) -> None:
+        """Runs one engine in the foreground and prints its socket when it is ready, or with --join all engines of a file for a gateway on
+        another machine. Ctrl-C drains."""
+        try:
+            if gateways:
+                if model is not None or config is None:
+                    raise CommandError("with --join the engines are those of a file: write --config FILE, and no MODEL")
+                raise typer.Exit(join(gateways, config, name, listen, advertise, _token(token, token_file), ca))
+            if model is None or any(given is not None for given in (config, name, advertise, token, token_file, ca)):
+                raise CommandError("name a MODEL to run one engine, or --join URL --config FILE to serve a gateway")
+            from admin.cli import run as engine  # noqa: PLC0415 - the runtimes take as long to load as half the command line
+
+            raise typer.Exit(engine.run(model, runtime, device, slots, context, socket))
+        except CommandError as error:
+            raise fail(error) from None
+
+
+def _token(token: str | None, file: Path | None) -> str | None:
+    """Raises CommandError."""
+    if token is not None and file is not None:
+        raise CommandError("--token and --token-file name the same thing: write one of them")
+    if file is None:
+        return token
     try:
-        raise typer.Exit(engine.run(model, runtime, device, slots, context, socket))
-    except CommandError as error:
-        raise fail(error) from None
+        text = sys.stdin.readline() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{file}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    return text.strip()

@@ -18,7 +18,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import EngineSpec
 from gateway.core.storage import engine_secret
 
-UPSTREAM: Final = ("url", "api_key", "headers", "tls", "dns")
+UPSTREAM: Final = ("url", "api_key", "headers", "tls", "dns", "joined")
 SecretText = Annotated[str, Meta(min_length=1, max_length=8192)]
 
 

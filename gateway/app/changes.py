@@ -21,8 +21,9 @@ from gateway.app.observing import check as check_telemetry
 from gateway.app.snapshots import Built, Plan, SnapshotBuilder
 from gateway.app.store_link import StoreLink, touches_configuration
 from gateway.config.convert import PluginSchemas
-from gateway.config.expand import merged_with_copies, with_copies
+from gateway.config.expand import NO_MACHINES, Machines, merged_with_copies, with_copies
 from gateway.config.load import Loaded, load, parse
+from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.mtls_specs import MtlsSpec
@@ -81,6 +82,8 @@ class Changes:
         self.lagging = False
         """Whether the store's part could not be put into force when that was tried last."""
         fleet.on_change = self.refresh
+        self.machines: Callable[[Merged], Machines] = lambda merged: NO_MACHINES
+        """Which joined machines bring which engines; to be set before `start`."""
         self.discovery, self._history = discovery, history
 
     async def start(self) -> Built:
@@ -174,7 +177,7 @@ class Changes:
         file = self._resolve(spec)
         merged = merged_with_copies(await self._link.additions.merged(file))
         places = await self.discovery.places(merged)
-        plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places)
+        plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places, self.machines(merged))
         return await self._builder.build(plan, self._built)
 
     def _resolve(self, spec: ConfigSpec) -> ConfigSpec:

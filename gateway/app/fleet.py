@@ -24,6 +24,7 @@ from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
 from gateway.core.plugins import Table
 from gateway.core.specs import ConfigSpec, UploadsSpec
+from gateway.routing.health import Probe
 from gateway.routing.mirror import Mirror
 from gateway.routing.probe import HttpProbe
 from gateway.routing.registry import EndpointRegistry
@@ -67,6 +68,8 @@ class Fleet:
         self.reconciler = Reconciler(self.supervisor, self.traffic, self.find_model, lambda: self.on_change(), self._rollout_event)
         self.files = Library(state_dir, lambda: self._places, self._uploads, self._models_in_use, clock, runtimes=runtimes)
         self._pressure = PressureMonitor(self._shed)
+        self.probe: Probe = HttpProbe()
+        """What looks at endpoints; may be wrapped before `start_probing`."""
 
     # --- life
 
@@ -75,7 +78,7 @@ class Fleet:
         await self.files.start()
 
     def start_probing(self) -> None:
-        self.traffic.start_probing(HttpProbe())
+        self.traffic.start_probing(self.probe)
 
     async def start_engines(self, built: Built) -> None:
         """Starts the sidecars and waits until each is ready.

@@ -134,8 +134,8 @@ def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) 
 
 
 def _of_name(spec: EngineSpec, endpoints: dict[str, dict[str, Any]], faults: dict[str, str]) -> dict[str, Any] | None:
-    """The state of an engine whose name is followed: ready when one of its addresses is. None: its name is not followed."""
-    if spec.dns is None:
+    """The state of an engine that several addresses or machines stand for: ready when one of them is. None: it is one by itself."""
+    if spec.dns is None and spec.joined is None:
         return None
     mine = [one for name, one in endpoints.items() if name == spec.name or name.startswith(f"{spec.name}{AT}")]
     ready = [one for one in mine if one["state"] == "ready"]

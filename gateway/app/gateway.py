@@ -38,6 +38,7 @@ from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
+from gateway.app.joined.machines import JoinedMachines
 from gateway.app.keeping import Keeping
 from gateway.app.kept_answers import AnswerBook
 from gateway.app.legal_holds import LegalHolds
@@ -159,7 +160,7 @@ class Gateway:
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self._make_client_work(holder)
-        self.scaling = self._scaling()
+        self.scaling, self.machines = self._scaling(), self._machines(spec)
         self._observe(spec)
         self._measure(parts)
 
@@ -217,6 +218,14 @@ class Gateway:
             SystemClock(),
         )
 
+    def _machines(self, spec: ConfigSpec) -> JoinedMachines:
+        """Machines that have joined, and their engines among the configuration's."""
+        store, folder = self.store_link.store, Path(spec.state_dir).resolve() / "machines"
+        told = (self.fleet.registry, self.changes.refresh, self.events.record, self._owner)
+        made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
+        self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
+        return made
+
     def _watch_refusals(self) -> None:
         """What is told of floods of denials and refused connections."""
         self._floods = FloodTable()
@@ -256,6 +265,7 @@ class Gateway:
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
             CacheGauges(self.caches),
+            self.machines,
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:
@@ -290,6 +300,7 @@ class Gateway:
         await self.store_link.start()
         await self.halts.start()
         await self.suspensions.start()
+        await self.machines.start()
         await self.budget_runs.begin()
         self.limits.start()
         for part in (self.tokens, self.revoked):
@@ -318,6 +329,8 @@ class Gateway:
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
         self.feed.subscribe(self.halts.heard)
         self.feed.subscribe(self.suspensions.heard)
+        self.feed.subscribe(self.machines.heard)
+        self.machines.begin()
         self.feed.subscribe(self.texts.heard)
         self.feed.subscribe(self.holds.heard)
         self.feed.subscribe(self.webhooks.heard)

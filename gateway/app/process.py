@@ -27,6 +27,7 @@ from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
 from gateway.app.guardrail_trial import GuardrailTrial
 from gateway.app.in_force import InForce
+from gateway.app.joined.door import Door
 from gateway.app.key_holders import KeyHolders
 from gateway.app.limit_states import LimitStates
 from gateway.app.observing import log_as_configured
@@ -162,6 +163,8 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         prices=lambda: {entry.name: entry.prices for entry in plane.current().models.values() if entry.prices is not None},
         note_login=link.note_login,
         scaling=gateway.scaling.view,
+        machines=gateway.machines.view,
+        joining=Door(gateway.machines, SystemClock()),
     )
 
 

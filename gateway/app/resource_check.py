@@ -55,7 +55,9 @@ class ResourceCheck:
                 raise ConfigError(f"then {which!r} of the {other} could not be used: {error}", path="name")
         if kind == "engines":
             engine = next(e for e in after.spec.engines if e.name == name)
-            if engine.url is not None and engine.dns is not None:
+            if engine.joined is not None:
+                pass  # where a machine is is checked when it says so
+            elif engine.url is not None and engine.dns is not None:
                 check_address(engine.url, file.store.upstreams)  # where the name leads is checked with each answer
             elif engine.url is not None:
                 await check_upstream(engine.url, file.store.upstreams)

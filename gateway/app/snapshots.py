@@ -14,7 +14,7 @@ from gateway.app.parts import NONE, Parts, PartsBuilder
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.store_link import StoreLink
 from gateway.caches.registry import AnswerCaches
-from gateway.config.expand import Places, expanded
+from gateway.config.expand import Machines, Places, expanded
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
 from gateway.core.ports import AuditLog, Limiter
@@ -56,13 +56,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be built. file, merged, sidecars: as in `Built`. places: where the names of engines lead."""
+    """What is to be built. file, merged, sidecars: as in `Built`. places: where the names of engines lead. machines: who brings some."""
 
     version: int
     file: ConfigSpec
     merged: Merged
     sidecars: Target = field(default_factory=Target)
     places: Places = field(default_factory=dict)
+    machines: Machines = field(default_factory=dict)
 
     def in_force(self) -> ConfigSpec:
         """The settings that can be in force now: sidecars of the store keep theirs until their processes have followed."""
@@ -107,7 +108,7 @@ class SnapshotBuilder:
     async def build(self, plan: Plan, before: Built | None) -> Built:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
         stated = plan.in_force()
-        spec = expanded(stated, plan.places)
+        spec = expanded(stated, plan.places, plan.machines)
         access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file)
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))

@@ -1,13 +1,16 @@
-"""One engine of the configuration as several: its copies (`scale`), or the addresses that its name has now (`dns`).
+"""One engine of the configuration as several: its copies (`scale`), the addresses that its name has now (`dns`), or the machines that bring
+it (`joined`).
 
 Each is an engine of its own from here on, with an endpoint, a breaker and health of its own, in every pool that names the engine. The
-first copy keeps the engine's name; the others are `chat~2`, `chat~3`. An address is `vllm@10.0.0.5:8000`. Neither character can be in a
+first copy keeps the engine's name; the others are `chat~2`, `chat~3`. An address is `vllm@10.0.0.5:8000`, an engine of a joined machine
+`chat@gpu-1`. Neither character can be in a
 name that somebody gives. Pure; what has nothing to expand is returned as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +18,7 @@ import msgspec
 
 from gateway.config.merge import Merged
 from gateway.core.fleet_specs import DnsSpec
+from gateway.core.joining import DOMAIN
 from gateway.core.places import COPY, NOWHERE, Place, is_copy
 from gateway.core.spec import ClientTlsSpec
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
@@ -22,6 +26,20 @@ from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec,
 AT: Final = "@"
 Places = Mapping[str, tuple[Place, ...]]
 """By the name of an engine with `dns`: the addresses that it has now."""
+
+
+class OnMachine(msgspec.Struct, frozen=True):
+    """An engine that a joined machine brings. host: what the machine is asked for, and what its certificate must be for."""
+
+    machine: str
+    host: str
+    place: Place
+    tls: ClientTlsSpec
+
+
+Machines = Mapping[str, tuple[OnMachine, ...]]
+"""By the name of an engine with `joined`: the machines that bring it now."""
+NO_MACHINES: Final[Machines] = MappingProxyType({})
 _Members = dict[str, tuple[tuple[str, float], ...]]
 """By the name of an engine: the names of those that stand for it, each with the factor on its weight."""
 
@@ -58,9 +76,9 @@ def merged_with_copies(merged: Merged) -> Merged:
     return Merged(spec, revisions, merged.left_out)
 
 
-def expanded(spec: ConfigSpec, places: Places) -> ConfigSpec:
-    """The settings with each engine's pools over all that stand for it, and with engines for the addresses of names. spec: as
-    `with_copies` returns it."""
+def expanded(spec: ConfigSpec, places: Places, machines: Machines = NO_MACHINES) -> ConfigSpec:
+    """The settings with each engine's pools over all that stand for it, and with engines for the addresses of names and for machines. spec:
+    as `with_copies` returns it."""
     members: _Members = {}
     engines: list[EngineSpec] = []
     for engine in spec.engines:
@@ -68,6 +86,11 @@ def expanded(spec: ConfigSpec, places: Places) -> ConfigSpec:
             found = _at_places(engine, engine.dns, places.get(engine.name, ()))
             members[engine.name] = tuple((one.name, factor) for one, factor in found)
             engines += [one for one, _ in found]
+            continue
+        if engine.joined is not None:
+            brought = _on_machines(engine, machines.get(engine.name, ()))
+            members[engine.name] = tuple((one.name, 1.0) for one in brought)
+            engines += brought
             continue
         engines.append(engine)
         if others := copies(engine):
@@ -111,6 +134,17 @@ def _at_places(engine: EngineSpec, dns: DnsSpec, places: tuple[Place, ...]) -> l
             max(place.weight, 1) / max(heaviest, 1),
         )
         for place in places
+    ]
+
+
+def _on_machines(engine: EngineSpec, machines: tuple[OnMachine, ...]) -> list[EngineSpec]:
+    """An engine for each machine. All that the machine says of itself is where it is; without one: an engine that cannot be reached."""
+    base = msgspec.structs.replace(engine, health=msgspec.structs.replace(engine.health, metrics=None))
+    if not machines:
+        return [msgspec.structs.replace(base, url=f"https://{DOMAIN}#{NOWHERE}")]
+    return [
+        msgspec.structs.replace(base, name=f"{engine.name}{AT}{one.machine}", url=f"https://{one.host}#{one.place.text}", tls=one.tls)
+        for one in machines
     ]
 
 

@@ -1,4 +1,4 @@
-"""Checks the settings of engines that have rules of their own: `scale`, `dns`, `lifecycle.group`, and what they are asked with."""
+"""Checks the settings of engines that have rules of their own: `scale`, `dns`, `joined`, `lifecycle.group`, and what goes with requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec
 from gateway.core.specs import EngineSpec
 from gateway.wire.yamltree import join
 
@@ -16,6 +16,8 @@ OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
 )
 """Headers that Gatehouse sets on a request to an engine; a second one would make the request ambiguous."""
+MIN_LEASE, MAX_LEASE = 0.3, 60.0
+"""Seconds. A shorter one would end with each pause of a busy process."""
 
 
 def check(spec: EngineSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
@@ -30,6 +32,8 @@ def check(spec: EngineSpec, path: str, error: Callable[[str, str], ConfigError])
             raise error(f"{path}.scale.devices", f"is only for engines that Gatehouse starts; '{spec.name}' is external")
     if spec.dns is not None:
         _dns(spec, spec.dns, path, error)
+    if spec.joined is not None:
+        _joined(spec, spec.joined, path, error)
     if spec.lifecycle.group is not None and (spec.lifecycle.load != "lazy" or spec.lifecycle.pinned):
         raise error(f"{path}.lifecycle.group", "is for engines that are loaded on demand; set lifecycle.load to lazy, and not pinned")
     _credentials(spec, path, error)
@@ -75,6 +79,25 @@ def _dns(spec: EngineSpec, dns: DnsSpec, path: str, error: Callable[[str, str], 
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise error(f"{path}.dns.networks[{index}]", f"{quoted(network)} is not a network; write 10.0.0.0/8 or fd00::/8") from None
+
+
+def _joined(spec: EngineSpec, joined: JoinedSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
+    if spec.runtime != "external":
+        raise error(f"{path}.joined", f"is only for external engines; '{spec.name}' has the runtime {spec.runtime}")
+    for name in ("url", "dns", "api_key", "tls", "headers", "scale"):
+        if getattr(spec, name):
+            raise error(f"{path}.{name}", "is not for an engine that joined machines bring: the gateway finds and verifies them itself")
+    for index, network in enumerate(joined.networks):
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise error(f"{path}.joined.networks[{index}]", f"{quoted(network)} is not a network; write 10.0.0.0/8 or fd00::/8") from None
+
+
+def machines(spec: MachinesSpec, error: Callable[[str, str], ConfigError]) -> None:
+    """Checks the settings of machines that join."""
+    if not MIN_LEASE <= spec.lease <= MAX_LEASE:
+        raise error("machines.lease", f"is {spec.lease:g} s; write {MIN_LEASE:g} to {MAX_LEASE:g} seconds")
 
 
 def _is_address(text: str) -> bool:

@@ -50,6 +50,13 @@ class Loaded:
 
 def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> Loaded:
     """Reads and parses a file. Raises ConfigError, also if the file cannot be read."""
+    text = read_text(path)
+    spec, places = _parsed(text, str(path), environ, schemas)
+    return Loaded(spec, text, str(path), places)
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a configuration file. Raises ConfigError."""
     file = Path(path)
     try:
         data = read_file(file, yamltree.MAX_BYTES)
@@ -57,13 +64,11 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
             raise ConfigError("is not a file", file=str(path))
         if len(data) > yamltree.MAX_BYTES:
             raise ConfigError(f"is larger than {yamltree.MAX_BYTES} bytes", file=str(path))
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
-    spec, places = _parsed(text, str(path), environ, schemas)
-    return Loaded(spec, text, str(path), places)
 
 
 def parse(

@@ -55,6 +55,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
+    fleet_rules.machines(spec.machines, error)
     _models(spec, error)
     _issuers(spec, error)
     _proofs(spec, error)
@@ -204,11 +205,13 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         if any(later <= earlier for earlier, later in pairwise(spec.rollout.steps)):
             raise error(f"{path}.rollout.steps", f"must rise, as in [0.1, 0.5]; it is {list(spec.rollout.steps)}")
         return
-    if spec.url is None:
+    if spec.url is None and spec.joined is None:
         raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
     for name in ("sha256", "fallback", "options", "warmup", "rollout", "lifecycle"):
         if getattr(spec, name) not in (None, {}, WarmupSpec(), RolloutSpec(), LifecycleSpec()):
             raise error(f"{path}.{name}", f"is only for engines that Gatehouse starts; '{spec.name}' is external")
+    if spec.url is None:
+        return
     _url(spec.url, f"{path}.url", error)
     if spec.tls is not None and not spec.url.startswith("https://"):
         raise error(f"{path}.tls", "is set, but the url is not https://")

@@ -1,4 +1,4 @@
-"""Settings of how engines come and go: started and stopped by demand, replaced, copied by load, and addresses behind a name."""
+"""Settings of how engines come and go: started and stopped by demand, replaced, copied by load, behind a name, on machines that join."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ class DnsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     keep: Seconds = 300.0
     max_addresses: Annotated[int, Meta(ge=1, le=1024)] = 64
     networks: tuple[str, ...] = ()
+
+
+class JoinedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An engine that joined machines bring, each an endpoint of its own. machines: patterns of the names of those that may. networks: where
+    they may be; empty: anywhere but this machine and its links."""
+
+    machines: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9*-]{1,63}$")], ...] = ("*",)
+    networks: tuple[str, ...] = ()
+
+
+class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Machines that join. lease: for how long one counts as there after it was heard."""
+
+    lease: Timeout = 1.5
 
 
 class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -16,7 +16,7 @@ from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
 from gateway.core.cache_specs import CacheSpec
 from gateway.core.conversations import ResponsesSpec
-from gateway.core.fleet_specs import DnsSpec, LifecycleSpec, RolloutSpec, ScaleSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
@@ -78,6 +78,7 @@ __all__ = [
     "HealthSpec",
     "HookSpec",
     "IdentitySpec",
+    "JoinedSpec",
     "LabelSpec",
     "LdapSpec",
     "LifecycleSpec",
@@ -85,6 +86,7 @@ __all__ = [
     "LimitSpec",
     "ListenSpec",
     "LoopSpec",
+    "MachinesSpec",
     "ModelSpec",
     "Name",
     "Natural",
@@ -298,6 +300,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     clearance: tuple[str, ...] | None = None
     scale: ScaleSpec | None = None
     dns: DnsSpec | None = None
+    joined: JoinedSpec | None = None
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
@@ -310,7 +313,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def foreign(self) -> bool:
         """Whether its server is not one of ours: it is asked with a key and headers, and knows no isolation domains of ours."""
-        return self.runtime in ("external", "command")
+        return self.runtime in ("external", "command") and self.joined is None
 
     @property
     def start_slots(self) -> int:
@@ -437,6 +440,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     store: StoreSpec = StoreSpec()
     redis: RedisSpec | None = None
     engines: tuple[EngineSpec, ...] = ()
+    machines: MachinesSpec = MachinesSpec()
     models: tuple[ModelSpec, ...] = ()
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()

@@ -108,7 +108,7 @@ def _engines(engines: tuple[EngineSpec, ...]) -> dict[str, EngineSpec]:
     for number, engine in enumerate(engines):
         if engine.name in known:
             raise ConfigError(f"two engines are named {engine.name}", path=f"engines[{number}].name")
-        if engine.runtime == "external" and not engine.url:
+        if engine.runtime == "external" and not engine.url and engine.joined is None:
             raise ConfigError(f"the external engine {engine.name} needs a url", path=f"engines[{number}].url")
         known[engine.name] = engine
     return known

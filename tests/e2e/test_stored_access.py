@@ -203,6 +203,7 @@ def test_fields_with_a_permission_of_their_own(give: Callable[..., httpx.Client]
         ("engines", "headers"): ("/engines", {**engine, "url": "http://127.0.0.1:9", "headers": {"a": "b"}}),
         ("engines", "tls"): ("/engines", {**engine, "url": "https://127.0.0.1:9", "tls": {}}),
         ("engines", "dns"): ("/engines", {**engine, "url": "http://vllm.example:9", "dns": {"records": "address"}}),
+        ("engines", "joined"): ("/engines", {**engine, "joined": {"machines": ["gpu-*"]}}),
     }
     assert {field for field in FIELDS if field not in writes} == {("endpoints", "address")}
     for field, (path, body) in writes.items():

@@ -18,9 +18,11 @@ from gatehouse.client.aio.events import AsyncEventsApi
 from gatehouse.client.aio.groups import AsyncGroupsApi
 from gatehouse.client.aio.guardrails import AsyncGuardrailsApi
 from gatehouse.client.aio.halts import AsyncHaltsApi
+from gatehouse.client.aio.join_tokens import AsyncJoinTokensApi
 from gatehouse.client.aio.keys import AsyncKeysApi
 from gatehouse.client.aio.limits import AsyncLimitsApi
 from gatehouse.client.aio.log_levels import AsyncLogLevelsApi
+from gatehouse.client.aio.machines import AsyncMachinesApi
 from gatehouse.client.aio.model_files import AsyncModelFilesApi
 from gatehouse.client.aio.model_uploads import AsyncModelUploadsApi
 from gatehouse.client.aio.models import AsyncModelsApi
@@ -52,6 +54,8 @@ class AsyncResources:
         self.whoami = AsyncWhoamiApi(connection)
         self.replicas = AsyncReplicasApi(connection)
         self.workers = AsyncWorkersApi(connection)
+        self.machines = AsyncMachinesApi(connection)
+        self.join_tokens = AsyncJoinTokensApi(connection)
         self.log_levels = AsyncLogLevelsApi(connection)
         self.caches = AsyncCachesApi(connection)
         self.tenants = AsyncTenantsApi(connection)

@@ -18,9 +18,11 @@ from gatehouse.client.api.events import EventsApi
 from gatehouse.client.api.groups import GroupsApi
 from gatehouse.client.api.guardrails import GuardrailsApi
 from gatehouse.client.api.halts import HaltsApi
+from gatehouse.client.api.join_tokens import JoinTokensApi
 from gatehouse.client.api.keys import KeysApi
 from gatehouse.client.api.limits import LimitsApi
 from gatehouse.client.api.log_levels import LogLevelsApi
+from gatehouse.client.api.machines import MachinesApi
 from gatehouse.client.api.model_files import ModelFilesApi
 from gatehouse.client.api.model_uploads import ModelUploadsApi
 from gatehouse.client.api.models import ModelsApi
@@ -52,6 +54,8 @@ class Resources:
         self.whoami = WhoamiApi(connection)
         self.replicas = ReplicasApi(connection)
         self.workers = WorkersApi(connection)
+        self.machines = MachinesApi(connection)
+        self.join_tokens = JoinTokensApi(connection)
         self.log_levels = LogLevelsApi(connection)
         self.caches = CachesApi(connection)
         self.tenants = TenantsApi(connection)

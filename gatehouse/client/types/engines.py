@@ -108,6 +108,7 @@ class EnginePatch(TypedDict):
     clearance: NotRequired[list[str] | None]
     scale: NotRequired[ScaleSpec | None]
     dns: NotRequired[DnsSpec | None]
+    joined: NotRequired[JoinedSpec | None]
 
 
 class EngineSettings(TypedDict):
@@ -141,6 +142,7 @@ class EngineSettings(TypedDict):
     clearance: NotRequired[list[str] | None]
     scale: NotRequired[ScaleSpec | None]
     dns: NotRequired[DnsSpec | None]
+    joined: NotRequired[JoinedSpec | None]
 
 
 class EngineTls(TypedDict):
@@ -161,6 +163,15 @@ class HealthSpec(TypedDict):
     path: NotRequired[str | None]
     metrics: NotRequired[str | None]
     slow_start: NotRequired[float]
+
+
+class JoinedSpec(TypedDict):
+    """An engine that joined machines bring, each an endpoint of its own. machines: patterns of the names of those that may. networks:
+    where they may be; empty: anywhere but this machine and its links.
+    """
+
+    machines: NotRequired[list[str]]
+    networks: NotRequired[list[str]]
 
 
 class LifecycleSpec(TypedDict):

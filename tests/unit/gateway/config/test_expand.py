@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.config.expand import copies, expanded, merged_with_copies, with_copies
+from gateway.config.expand import OnMachine, copies, expanded, merged_with_copies, with_copies
 from gateway.config.merge import Merged
-from gateway.core.fleet_specs import DnsSpec, ScaleSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, ScaleSpec
+from gateway.core.joining import host_of
 from gateway.core.places import Place
 from gateway.core.specs import ClientTlsSpec, ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
 from gateway.transport.address import parse_address
@@ -76,3 +77,18 @@ def test_a_service_weighs_its_addresses_and_is_verified_by_its_domain() -> None:
     first = after.engines[0]
     assert first.tls == ClientTlsSpec(ca="/ca.pem", server_name="models.example")
     assert parse_address(first.url or "").host_header == b"models.example"
+
+
+def test_a_machine_brings_an_engine_whose_settings_are_the_configurations_alone() -> None:
+    engine = EngineSpec(name="chat", runtime="external", joined=JoinedSpec(), clearance=("public",), weight=2.0)
+    tls = ClientTlsSpec(ca="/ca.pem", cert="/c.pem", key="/k.pem")
+    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), Place("10.0.0.5", 8443), tls),)}
+    after = expanded(config(engine), {}, brought)
+    assert pool(after) == [("chat@gpu-1", 1.0)]
+    (made,) = after.engines
+    assert (made.clearance, made.weight, made.tls, made.foreign) == (("public",), 2.0, tls, False)
+    address = parse_address(made.url or "")
+    assert (address.scheme, address.dial) == ("https", ("10.0.0.5", 8443)) and address.host.endswith(".gpu-1.joined.gatehouse")
+    assert made.health.metrics is None
+    (nowhere,) = expanded(config(engine), {}).engines
+    assert nowhere.name == "chat" and parse_address(nowhere.url or "").dial == ("", 0)

@@ -1,0 +1,156 @@
+"""How a machine speaks to one gateway: it joins, and then says several times within a lease that it is there.
+
+A beat that fails is followed by the next one; whether the machine is there is the gateway's to judge. What ends the machine is to be told
+that it has not joined, by every gateway that it knows and for long enough that it is no mistake of the moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Final
+
+import httpx
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.core.errors import ConfigError
+from gateway.core.joining import BEATS, JOIN, SIGNATURE, Beat, Heard, Joined, Joining, signed
+
+log = logging.getLogger("gatehouse.machine")
+FINAL: Final = ("invalid_join_token", "name_taken")
+"""Refusals of a join that another try does not change."""
+UNKNOWN_SECONDS: Final = 4.0
+"""For how long a gateway may not know a machine that has joined: another replica may have taken it in just now."""
+JOIN_SECONDS: Final = 10.0
+LEAST_SECONDS: Final = 0.2
+
+
+class Refused(Exception):
+    """The gateway will not have this machine; the text says why."""
+
+
+class Caller:
+    """One gateway. Life: `aclose`."""
+
+    def __init__(self, url: str, name: str, key: Ed25519PrivateKey, verify: object) -> None:
+        self.url, self._name, self._key = url, name, key
+        self._client = httpx.AsyncClient(base_url=url, verify=verify, trust_env=False, http2=False)  # type: ignore[arg-type]
+        self._path = f"{JOIN}/{name}/{BEATS}"
+        self._session, self._sequence = "", 0
+        self._unknown_since: float | None = None
+        self._trouble = ""
+        self.every = 0.5
+        self.heard_at: float | None = None
+        """Monotonic seconds at which it took the last beat."""
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def join(self, token: str) -> Joined | None:
+        """None: it cannot be reached, or cannot say now. Raises Refused."""
+        public = self._key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        body = msgspec.json.encode(Joining(name=self._name, public_key=b64encode(public).decode("ascii")))
+        try:
+            answer = await self._post(JOIN, body, JOIN_SECONDS, {"authorization": f"Bearer {token}"})
+        except httpx.HTTPError as error:
+            self._note(f"cannot be reached: {error or type(error).__name__}")
+            return None
+        if answer.status_code != 201:
+            code, why = _problem(answer)
+            if code in FINAL:
+                raise Refused(why)
+            self._note(why)
+            return None
+        try:
+            joined = msgspec.json.decode(answer.content, type=Joined)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            self._note("its answer is not that of a gateway")
+            return None
+        self._note("")
+        self.every = max(LEAST_SECONDS / 4, joined.every)
+        return joined
+
+    async def beat(self, made: Callable[[str, int], Beat]) -> Heard | None:
+        """Says once how the machine is; once more where that begins a session. made: (session, sequence) -> what to say. None: it was not
+        heard. Raises Refused."""
+        for _ in range(2):
+            self._sequence += 1
+            body = msgspec.json.encode(made(self._session, self._sequence))
+            try:
+                answer = await self._post(self._path, body, max(LEAST_SECONDS, 2 * self.every))
+            except httpx.HTTPError as error:
+                self._note(f"cannot be reached: {error or type(error).__name__}")
+                return None
+            if answer.status_code == 200:
+                return self._heard(answer)
+            code, why = _problem(answer)
+            if answer.status_code == 409 and code == "machine_session":
+                self._session, self._sequence = why, 0
+                continue
+            if code == "unknown_machine":
+                self._not_known(why)
+            self._note(why)
+            return None
+        return None
+
+    def _heard(self, answer: httpx.Response) -> Heard | None:
+        try:
+            heard = msgspec.json.decode(answer.content, type=Heard)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            self._note("its answer is not that of a gateway")
+            return None
+        self._note("")
+        self._unknown_since = None
+        self.every, self.heard_at = max(LEAST_SECONDS / 4, heard.every), time.monotonic()
+        return heard
+
+    def _not_known(self, why: str) -> None:
+        now = time.monotonic()
+        self._unknown_since = now if self._unknown_since is None else self._unknown_since
+        if now - self._unknown_since > UNKNOWN_SECONDS:
+            raise Refused(why)
+
+    async def _post(self, path: str, body: bytes, seconds: float, headers: dict[str, str] | None = None) -> httpx.Response:
+        signature = b64encode(self._key.sign(signed(path, body))).decode("ascii")
+        given = {SIGNATURE: signature, "content-type": "application/json", **(headers or {})}
+        return await self._client.post(path, content=body, headers=given, timeout=seconds)
+
+    def _note(self, trouble: str) -> None:
+        """Says a trouble once, and its end."""
+        if trouble != self._trouble:
+            if trouble:
+                log.warning("gateway %s: %s", self.url, trouble)
+            elif self._trouble:
+                log.info("gateway %s: heard again", self.url)
+            self._trouble = trouble
+
+
+def _problem(answer: httpx.Response) -> tuple[str, str]:
+    """(code, what it says). Of a new session: that."""
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        return "", f"answered {answer.status_code}"
+    if said.get("code") == "machine_session":
+        return "machine_session", str(said.get("session"))[:64]
+    return str(said.get("code") or ""), str(said.get("detail") or said.get("title") or f"answered {answer.status_code}")[:512]
+
+
+def checked_url(text: str) -> str:
+    """The URL of a gateway's admin listener. Raises ConfigError."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        raise ConfigError(f"--join {text!r} is not a URL; write https://gateway.example:8081") from None
+    local = url.host in ("127.0.0.1", "::1", "localhost")
+    if not url.host or url.scheme not in ("http", "https") or url.path not in ("", "/") or url.query or url.userinfo:
+        raise ConfigError(f"--join {text!r} is not the URL of an admin listener; write https://gateway.example:8081")
+    if url.scheme == "http" and not local:
+        raise ConfigError(f"--join {text!r} is without TLS: the token and what is done with it would be open to whoever listens")
+    return text.rstrip("/")

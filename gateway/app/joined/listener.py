@@ -1,0 +1,131 @@
+"""The data port of a joined machine: TLS towards gateways alone, and behind it the Unix sockets of its sidecars.
+
+A connection is for one engine, which the gateway names in the handshake (SNI, RFC 6066); its bytes are passed on as they are. So what a
+gateway does with a connection (streams, cancellation by closing, a fresh one for a retry) is what it does with a sidecar of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.core.joining import host_of
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.machine")
+HANDSHAKE_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 2.0
+CHUNK: Final = 64 * 1024
+MAX_CONNECTIONS: Final = 4096
+_BODY: Final = b'{"error":{"message":"the engine is not up","type":"overloaded_error","param":null,"code":"overloaded"}}'
+UNAVAILABLE: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(_BODY)
+    + _BODY
+)
+
+
+class Listener:
+    """name: of the machine. place: (engine) -> the path of its sidecar's socket, None while it has none. Life: `start`, `aclose`."""
+
+    def __init__(self, name: str, engines: tuple[str, ...], place: Callable[[str], str | None]) -> None:
+        self._engines = {host_of(name, engine): engine for engine in engines}
+        self._place = place
+        self._owner = TaskOwner("machine")
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._context.num_tickets = 0  # a resumed session would outlive the authority that admitted it
+        self._context.set_alpn_protocols(["http/1.1"])
+        self._context.sni_callback = self._named
+        self._server: asyncio.Server | None = None
+        self._gateways = ""
+        self.connections = 0
+
+    def present(self, certificate: Path, key: Path, gateways: str) -> None:
+        """Uses this certificate for new connections, and admits those of this authority (PEM) too. Raises OSError, ssl.SSLError."""
+        self._context.load_cert_chain(certificate, key)
+        if gateways != self._gateways:
+            self._context.load_verify_locations(cadata=gateways)
+            self._gateways = gateways
+
+    async def start(self, host: str, port: int) -> int:
+        """Returns the port. Raises OSError."""
+        self._server = await asyncio.start_server(
+            self._arrived, host, port, ssl=self._context, limit=CHUNK, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=1.0
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def aclose(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self._owner.aclose()
+
+    def _named(self, connection: Any, host: str | None, context: ssl.SSLContext) -> int | None:
+        if host is None or host not in self._engines:
+            return ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        connection.engine = self._engines[host]
+        return None
+
+    def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.connections >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        task = self._owner.spawn(self._serve(reader, writer), name="connection")
+        task.add_done_callback(lambda done: self._left(writer))
+
+    def _left(self, writer: asyncio.StreamWriter) -> None:
+        self.connections -= 1
+        writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine = getattr(writer.get_extra_info("ssl_object"), "engine", None)
+        path = None if engine is None else self._place(engine)
+        try:
+            if path is None:
+                raise FileNotFoundError
+            async with asyncio.timeout(CONNECT_SECONDS):
+                inner, outer = await asyncio.open_unix_connection(path, limit=CHUNK)
+        except (OSError, TimeoutError):
+            await self._unavailable(reader, writer)
+            return
+        there = self._owner.spawn(_copy(reader, outer), name="to the sidecar")
+        back = self._owner.spawn(_copy(inner, writer), name="from the sidecar")
+        try:
+            await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
+            if back.done() and not writer.is_closing():  # the last bytes of an answer, and the end of the connection
+                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    writer.close()
+                    await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass  # the gateway has gone
+        finally:
+            there.cancel()
+            back.cancel()
+            outer.transport.abort()
+
+    async def _unavailable(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the first request, as a sidecar that does not serve would."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                if await reader.read(CHUNK):
+                    writer.write(UNAVAILABLE)
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass  # the gateway has gone
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one of them ends."""
+    try:
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass  # the other side of the connection closes with this one

@@ -1,0 +1,355 @@
+"""Machines that have joined, as one gateway knows them: who they are (the store), whether they are there (their beats), what they bring.
+
+The store keeps who joined and what that machine may serve; whether it is there each gateway judges by itself, from the beats that reach it.
+A machine says where it is and which of its engines are up. Everything else (which models they serve, which data they may see, what they
+cost) is the gateway's configuration.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+from base64 import b64decode
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.app.following import Followed
+from gateway.app.joined.authority import Authorities
+from gateway.app.upstreams import permitted
+from gateway.config.expand import AT, Machines, OnMachine
+from gateway.config.merge import Merged
+from gateway.core.clock import Clock
+from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
+from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, host_of, token_hash
+from gateway.core.places import Place
+from gateway.core.specs import EngineSpec
+from gateway.core.storage import ControlStore, Resource
+from gateway.core.tasks import TaskOwner
+from gateway.routing.health import Probe, ProbeResult
+from gateway.routing.leases import Leases, up
+from gateway.routing.registry import EndpointRegistry
+from policies.patterns import matches
+
+log = logging.getLogger("gatehouse.machines")
+KIND: Final = "machines"
+TOKENS: Final = "join_tokens"
+BEATS_A_LEASE: Final = 4
+LOOK_SECONDS: Final = 0.1
+RENEW_SECONDS: Final = 3600.0
+TRIES: Final = 5
+"""To count one use of a token, where others use it at the same moment."""
+Record = Callable[[str, str, dict[str, Any]], None]
+
+
+class JoinedMachines:
+    """Life: `start` after the store and before the first build; `begin` once the configuration is in force; the owner ends its tasks.
+
+    changed: has the configuration built again. record: (event, machine, detail) for the audit log.
+    """
+
+    def __init__(
+        self,
+        store: ControlStore,
+        secret: Callable[[str], bytes],
+        folder: Path,
+        replica: str,
+        clock: Clock,
+        registry: EndpointRegistry,
+        changed: Callable[[], None],
+        record: Record,
+        owner: TaskOwner,
+    ) -> None:
+        self._store, self._secret, self._folder, self._replica = store, secret, folder, replica
+        self._clock, self._registry, self._changed, self._record, self._owner = clock, registry, changed, record, owner
+        self._followed = Followed(store, KIND, self._take, owner)
+        self._known: dict[str, Machine] = {}
+        self._authorities: Authorities | None = None
+        self._refused: dict[str, str] = {}
+        """By machine: why its address is not used."""
+        self._in_use: Machines = {}
+        self.leases = Leases(clock, 1.5, lambda: secrets.token_urlsafe(24), self._moved)
+        self.heard = self._followed.heard
+
+    async def start(self) -> None:
+        """Raises StoreUnavailable."""
+        await self._followed.start()
+
+    def begin(self) -> None:
+        self._owner.every(LOOK_SECONDS, self._look, name="leases of machines")
+        self._owner.every(RENEW_SECONDS, self._renew, name="certificate for machines")
+
+    # --- what routing is told
+
+    def members(self, merged: Merged) -> Machines:
+        """Which machines bring which engines of a configuration."""
+        self.leases.lease = merged.spec.machines.lease
+        wanted = [engine for engine in merged.spec.engines if engine.joined is not None]
+        if not wanted or not self._known:
+            self._in_use = {}
+            return self._in_use
+        tls = self.authorities.tls
+        self._refused = {}
+        self._in_use = {
+            engine.name: tuple(
+                OnMachine(name, host_of(name, engine.name), place, tls)
+                for name, machine in sorted(self._known.items())
+                if not machine.drained and (place := self._place(name, machine, engine, merged)) is not None
+            )
+            for engine in wanted
+        }
+        return self._in_use
+
+    def _place(self, name: str, machine: Machine, engine: EngineSpec, merged: Merged) -> Place | None:
+        """Where a machine has an engine; None where it does not bring it, or may not."""
+        lease = self.leases.machines.get(name)
+        if lease is None or lease.beat is None or engine.name not in up(lease.beat):
+            return None
+        assert engine.joined is not None
+        if not any(matches(p, name) for p in engine.joined.machines) or not any(matches(p, engine.name) for p in machine.engines):
+            return None
+        place = parse_address(lease.beat.address)
+        upstreams = merged.spec.store.upstreams if ("engines", engine.name) in merged.revisions else None
+        url = f"https://{host_of(name, engine.name)}"
+        if place is None or not permitted(place.host, engine.joined.networks, url, upstreams):
+            self._refused[name] = f"{lease.beat.address} is not where machines may be (engines[].joined.networks, store.upstreams)"
+            return None
+        return place
+
+    def probe(self, inner: Probe) -> Probe:
+        """A probe that finds engines of machines whose lease is over refused, without asking."""
+        return LeasedProbe(inner, self.leases)
+
+    @property
+    def authorities(self) -> Authorities:
+        """Made when they are first needed: whoever has no machines needs no certificate. Raises OSError."""
+        if self._authorities is None:
+            both = self._secret("authority of machines"), self._secret("authority of gateways")
+            made = Authorities(both, self._folder, self._replica)
+            made.renew(self._today())
+            self._authorities = made
+        return self._authorities
+
+    # --- what machines say
+
+    async def join(self, token: str, asked: Joining, *, told: bool = True) -> Joined:
+        """Takes a machine in. A machine that is known already, by the same key, gets a certificate again and uses nothing of the token.
+        Raises AuthenticationError for a token that is not good for that, GatehouseError (409) for another's name. told: whether
+        a token that is not good is recorded."""
+        found, stored = await self._token(token, asked.name, told=told)
+        known = await self._stored(asked.name)
+        if known is None:
+            await self._use(found, stored, asked)
+        elif known.public_key != asked.public_key:
+            self._record("machine_refused", asked.name, {"reason": "name_taken", "token": found.name})
+            raise GatehouseError(
+                f"There is a machine {asked.name!r} with another key: choose another name, or remove it first "
+                f"(gatehouse machines remove {asked.name}).",
+                code="name_taken",
+                status=409,
+            )
+        certificate = self.authorities.for_machine(asked.name, b64decode(asked.public_key), self._today())
+        return Joined(name=asked.name, certificate=certificate, gateways=self.authorities.gateways, every=self._every)
+
+    async def beat(self, name: str, beat: Beat) -> Heard:
+        """Takes a beat that the machine has signed. Raises leases' errors."""
+        machine = self._known[name]
+        self.leases.heard(name, beat)
+        answer = Heard(every=self._every, drained=machine.drained)
+        if beat.renew:
+            certificate = self.authorities.for_machine(name, b64decode(machine.public_key), self._today())
+            return msgspec.structs.replace(answer, certificate=certificate, gateways=self.authorities.gateways)
+        return answer
+
+    async def key_of(self, name: str, *, ask: bool) -> bytes | None:
+        """The public key of a machine. ask: the store too, as one that this replica has not heard of may have joined at another a moment
+        ago."""
+        machine = self._known.get(name)
+        if machine is None and ask:
+            async with self._followed.lock:  # lest a removal that is heard meanwhile be undone
+                machine = self._known.get(name) or await self._stored(name)
+                if machine is not None:
+                    self._known[name] = machine
+        return None if machine is None else b64decode(machine.public_key)
+
+    async def _stored(self, name: str) -> Machine | None:
+        try:
+            return msgspec.convert((await self._store.get(KIND, name)).body, Machine)
+        except NotFound:
+            return None
+
+    async def _token(self, token: str, name: str, *, told: bool) -> tuple[Resource, JoinToken]:
+        """The token as it is stored. Raises AuthenticationError."""
+        id, hashed = token_parts(token)
+        try:
+            found = await self._store.get(TOKENS, id) if id else None
+        except NotFound:
+            found = None
+        stored = None if found is None else msgspec.convert(found.body, JoinToken)
+        reason = ""
+        if found is None or stored is None or not secrets.compare_digest(stored.hash, hashed):
+            reason = "unknown"
+        elif stored.expires <= self._clock.wall():
+            reason = "expired"
+        elif not any(matches(pattern, name) for pattern in stored.machines):
+            reason = "not for this name"
+        if reason or found is None or stored is None:
+            if told:
+                self._record("machine_refused", name, {"reason": reason, "token": id[:64] if found is not None else ""})
+            raise AuthenticationError("The join token is not valid for this machine.", code="invalid_join_token")
+        return found, stored
+
+    async def _use(self, found: Resource, stored: JoinToken, asked: Joining) -> None:
+        """Counts one use of the token, then writes the machine: a failure between the two costs a use, and never gives one away."""
+        actor = f"join-token/{found.name}"
+        for _ in range(TRIES):
+            if stored.left < 1:
+                self._record("machine_refused", asked.name, {"reason": "used up", "token": found.name})
+                raise AuthenticationError("The join token is not valid for this machine.", code="invalid_join_token")
+            body = msgspec.to_builtins(msgspec.structs.replace(stored, left=stored.left - 1))
+            try:
+                await self._store.update(TOKENS, found.name, body, actor=actor, version=found.version)
+                break
+            except NotFound:
+                raise AuthenticationError("The join token is not valid for this machine.", code="invalid_join_token") from None
+            except VersionMismatch:
+                found = await self._store.get(TOKENS, found.name)
+                stored = msgspec.convert(found.body, JoinToken)
+        else:
+            raise StoreUnavailable("the join token is used by many at once; try again")
+        machine = Machine(public_key=asked.public_key, engines=stored.engines, token=found.name)
+        async with self._followed.lock:
+            try:
+                await self._store.create(KIND, asked.name, msgspec.to_builtins(machine), actor=actor)
+            except AlreadyExists:
+                raise GatehouseError(f"There is a machine {asked.name!r} now.", code="name_taken", status=409) from None
+            self._known[asked.name] = machine
+        self._record("machine_admitted", asked.name, {"token": found.name, "engines": list(stored.engines)})
+
+    # --- what changes
+
+    def _take(self, found: list[Resource]) -> None:
+        before, self._known = self._known, {one.name: msgspec.convert(one.body, Machine) for one in found}
+        for name, machine in before.items():
+            if (now := self._known.get(name)) is None or now.public_key != machine.public_key:
+                self.leases.remove(name)
+        if before != self._known:
+            self._changed()
+
+    def _moved(self, name: str, what: str) -> None:
+        """A change of a machine's lease."""
+        log.log(logging.WARNING if what == "lost" else logging.INFO, "machine %s: %s", name, what)
+        lease = self.leases.machines.get(name)
+        beat = None if lease is None else lease.beat
+        detail: dict[str, Any] = {} if beat is None else {"address": beat.address, "engines": sorted(up(beat))}
+        self._record(f"machine_{what}", name, detail)
+        if what in ("lost", "returned"):
+            for endpoint in self._registry.in_force():
+                if endpoint.spec.joined is not None and endpoint.name.endswith(f"{AT}{name}"):
+                    self._registry.suspect(endpoint)
+        else:
+            self._changed()
+
+    async def _look(self) -> None:
+        self.leases.look()
+
+    async def _renew(self) -> None:
+        if self._authorities is not None and self._authorities.renew(self._today()):
+            self._changed()
+
+    def _today(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall(), UTC)
+
+    @property
+    def _every(self) -> float:
+        return self.leases.lease / BEATS_A_LEASE
+
+    # --- what operators see
+
+    def view(self, name: str) -> dict[str, Any]:
+        """What this gateway has heard of a machine."""
+        lease = self.leases.machines.get(name)
+        beat = None if lease is None else lease.beat
+        if lease is None or beat is None:
+            return {"state": "away", "address": None, "seen": None, "serves": [], "engines": [], "load": None, "reason": "not heard here"}
+        serves = sorted(engine for engine, machines in self._in_use.items() if any(one.machine == name for one in machines))
+        age = self._clock.monotonic() - (lease.due - self.leases.lease)
+        return {
+            "state": lease.state,
+            "address": beat.address,
+            "seen": self._clock.wall() - max(0.0, age),
+            "serves": serves,
+            "engines": [msgspec.to_builtins(engine) for engine in beat.engines],
+            "load": msgspec.to_builtins(beat.load),
+            "reason": self._refused.get(name) or self.leases.out(name) or "",
+        }
+
+    def collect(self) -> Iterable[Metric]:
+        states = GaugeMetricFamily("gatehouse_machines", "Joined machines by what this gateway hears of them", labels=["state"])
+        counts: dict[str, int] = {"there": 0, "lost": 0, "away": 0, "drained": 0}
+        for name, machine in self._known.items():
+            lease = self.leases.machines.get(name)
+            state: str = "away" if lease is None or lease.beat is None else lease.state
+            counts["drained" if machine.drained else state] += 1
+        for state, count in counts.items():
+            states.add_metric([state], float(count))
+        lost = CounterMetricFamily("gatehouse_machine_leases_lost", "Leases of joined machines that have run out")
+        lost.add_metric([], float(self.leases.losses))
+        yield from (states, lost)
+        yield from self._figures()
+
+    def _figures(self) -> Iterable[Metric]:
+        """What machines tell of the engines that they serve."""
+        labels = ["machine", "engine"]
+        families = (
+            GaugeMetricFamily("gatehouse_machine_engine_slots", "Requests that an engine of a machine runs at once", labels=labels),
+            GaugeMetricFamily("gatehouse_machine_engine_slots_in_use", "Requests that an engine of a machine runs", labels=labels),
+            GaugeMetricFamily("gatehouse_machine_engine_kv_used_ratio", "Share of an engine's KV memory that is in use", labels=labels),
+            GaugeMetricFamily("gatehouse_machine_engine_vram_bytes", "Memory of the GPU that is in use", labels=labels),
+        )
+        for engine, brought in self._in_use.items():
+            for one in brought:
+                lease = self.leases.machines.get(one.machine)
+                told = None if lease is None or lease.beat is None else next((e for e in lease.beat.engines if e.name == engine), None)
+                if told is not None:
+                    for family, value in zip(families, (told.slots, told.in_use, told.kv_used, told.vram_bytes), strict=True):
+                        family.add_metric([one.machine, engine], float(value))
+        yield from families
+
+
+class LeasedProbe:
+    """See JoinedMachines.probe. A lease that is over is decisive at once, in this process and in all that follow its probes."""
+
+    def __init__(self, inner: Probe, leases: Leases) -> None:
+        self._inner, self._leases = inner, leases
+        self.forget, self.aclose = inner.forget, inner.aclose
+
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
+        if spec.joined is not None and (reason := self._leases.out(spec.name.rpartition(AT)[2])) is not None:
+            return ProbeResult(False, reason, refused=True)
+        return await self._inner.probe(spec, address, timeout)
+
+
+def token_parts(token: str) -> tuple[str, str]:
+    """(id, hash of the whole) of a join token `ghj_ID_SECRET`; ("", "") of what is none."""
+    from_prefix = token.split("_", 2)
+    if len(token) > 128 or len(from_prefix) != 3 or from_prefix[0] != "ghj" or not from_prefix[1].isalnum() or not token.isascii():
+        return "", ""
+    return from_prefix[1], token_hash(token)
+
+
+def parse_address(text: str) -> Place | None:
+    """ADDRESS:PORT; None for what is none."""
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or getattr(address, "scope_id", None):
+        return None
+    return Place(str(address), int(port))

@@ -1,0 +1,251 @@
+"""`gatehouse engines run --join`: a supervisor with its sidecars that serves a gateway on another machine.
+
+It starts the engines of a configuration file, joins, listens for gateways, and says how it is until a signal ends it. Then it says that it
+leaves, so that no new requests come, lets those under way finish, and ends its sidecars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from engines.host.supervisor import Supervisor
+from gateway.app import model_files
+from gateway.app.joined.caller import Caller, Refused, checked_url
+from gateway.app.joined.identity import Identity
+from gateway.app.joined.listener import Listener
+from gateway.app.joined.machines import parse_address
+from gateway.app.joined.report import Reporter
+from gateway.app.observing import log_as_configured
+from gateway.app.plugins import installed
+from gateway.app.replica import StateLock
+from gateway.config.machine import load_machine
+from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.errors import ConfigError, GatehouseError, one_line
+from gateway.core.joining import Heard, MachineName
+from gateway.core.places import Place
+from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
+from gateway.routing.registry import EndpointRegistry
+from gateway.transport.pool import EndpointClient
+
+log = logging.getLogger("gatehouse.machine")
+JOIN_PAUSE: Final = 1.0
+DRAIN_SECONDS: Final = 30.0
+QUIET_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says. ca: verifies the gateways' admin listeners; None: the system's authorities."""
+
+    config: Path
+    gateways: Sequence[str]
+    name: str
+    listen: str
+    advertise: str | None = None
+    token: str | None = None
+    ca: Path | None = None
+
+
+def run(wanted: Wanted) -> int:
+    """Runs in the foreground until a signal ends it; the exit code."""
+    try:
+        code: int = uvloop.run(_Machine(wanted).run())
+        return code
+    except ConfigError as error:
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
+    except (GatehouseError, Refused) as error:
+        print(f"error: {one_line(getattr(error, 'message', str(error)))}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {one_line(f'{error.strerror or error}: {error.filename or wanted.listen}')}", file=sys.stderr)
+    return 1
+
+
+class _Machine:
+    """Raises ConfigError for what cannot be used."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._gateways = [checked_url(url) for url in wanted.gateways]
+        try:
+            msgspec.convert(wanted.name, MachineName)
+        except msgspec.ValidationError:
+            raise ConfigError(f"--name {wanted.name!r}: a machine's name has 1 to 63 lower-case letters, digits and '-'") from None
+        self._listen = parse_address(wanted.listen) or _any_port(wanted.listen)
+        if self._listen is None:
+            raise ConfigError(f"--listen {wanted.listen!r} is not ADDRESS:PORT, such as 10.0.0.5:8443")
+        self._advertised = None if wanted.advertise is None else parse_address(wanted.advertise)
+        if wanted.advertise is not None and self._advertised is None:
+            raise ConfigError(f"--advertise {wanted.advertise!r} is not ADDRESS:PORT, such as 10.0.0.5:8443")
+        if self._advertised is None and self._listen.host in ("0.0.0.0", "::"):
+            raise ConfigError(f"--listen {wanted.listen} is all of this machine's addresses: say with --advertise where gateways reach it")
+        self._runtimes = installed().runtimes
+        self._spec = self._load()
+        self._owner = TaskOwner("machine")
+        self._refused: dict[str, str] = {}
+
+    def _load(self) -> ConfigSpec:
+        loaded = load_machine(self._wanted.config, dict(os.environ), installed().schemas())
+        try:
+            log_as_configured(loaded.spec.telemetry)
+            return model_files.resolve(loaded.spec, self._wanted.config.resolve().parent)
+        except ConfigError as error:
+            loaded.place(error)
+            raise
+
+    async def run(self) -> int:
+        """Until a signal, or until no gateway will have it."""
+        state_dir = Path(self._spec.state_dir).resolve()
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = StateLock(state_dir)
+        stop = self._watch_signals()
+        self._identity = Identity(state_dir / "machine")
+        context = _verifying(self._wanted.ca)
+        callers = [Caller(url, self._wanted.name, self._identity.key, context) for url in self._gateways]
+        registry = EndpointRegistry(SystemClock(), SystemEntropy(), lambda engine, address: EndpointClient(address))
+        supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes)
+        names = tuple(engine.name for engine in self._spec.engines)
+        listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine))
+        try:
+            await supervisor.apply(self._spec.engines, wait=False)
+            if not await self._join(callers, stop):
+                return 0
+            await self._serve(listener, callers, Reporter(supervisor), stop)
+        finally:
+            await self._owner.aclose()
+            await supervisor.aclose(DRAIN_SECONDS)
+            await listener.aclose()
+            for caller in callers:
+                await caller.aclose()
+            await registry.aclose()
+            lock.release()
+        if len(self._refused) == len(callers):
+            raise Refused(next(iter(self._refused.values())))
+        return 0
+
+    def _watch_signals(self) -> asyncio.Event:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return stop
+
+    async def _join(self, callers: list[Caller], stop: asyncio.Event) -> bool:
+        """Gets the machine's certificate, unless an earlier run has. False: it was told to end. Raises Refused."""
+        if self._identity.complete:
+            return True
+        if self._wanted.token is None:
+            raise ConfigError("this machine has not joined yet: it needs a join token (--token-file; gatehouse join-tokens create)")
+        while not stop.is_set():
+            for caller in callers:
+                joined = await caller.join(self._wanted.token)
+                if joined is not None:
+                    self._identity.keep(joined.certificate, joined.gateways)
+                    print(f"joined: {caller.url} as {joined.name}", flush=True)
+                    return True
+            await _pause(stop, JOIN_PAUSE)
+        return False
+
+    async def _serve(self, listener: Listener, callers: list[Caller], reporter: Reporter, stop: asyncio.Event) -> None:
+        identity, listen = self._identity, self._listen
+        assert listen is not None
+        listener.present(identity.certificate, identity.key_file, identity.gateways)
+        port = await listener.start(listen.host, listen.port)
+        reporter.address = (self._advertised or Place(listen.host, port)).text
+        print(f"machine: {self._wanted.name} at {reporter.address}", flush=True)
+        saying = [self._owner.spawn(self._say(caller, reporter, listener), name=caller.url) for caller in callers]
+        ending = self._owner.spawn(stop.wait(), name="stop")
+        everybody = self._owner.wait(asyncio.wait(saying), name="gateways")
+        await asyncio.wait((ending, everybody), return_when=asyncio.FIRST_COMPLETED)
+        for task in saying:
+            task.cancel()
+        reporter.leaving = True
+        await asyncio.gather(*(self._leave(caller, reporter) for caller in callers if caller.url not in self._refused))
+        await _idle(listener, DRAIN_SECONDS)
+
+    async def _say(self, caller: Caller, reporter: Reporter, listener: Listener) -> None:
+        """Beats until it is told that nobody knows this machine."""
+        while True:
+            reporter.renew = self._identity.due
+            try:
+                heard = await caller.beat(reporter.beat)
+            except Refused as error:
+                self._refused[caller.url] = str(error)
+                log.error("gateway %s: %s", caller.url, error)
+                return
+            if heard is not None and heard.certificate:
+                self._renewed(heard, listener)
+            await asyncio.sleep(caller.every)
+
+    def _renewed(self, heard: Heard, listener: Listener) -> None:
+        try:
+            self._identity.keep(heard.certificate, heard.gateways)
+            listener.present(self._identity.certificate, self._identity.key_file, self._identity.gateways)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            log.error("the new certificate cannot be used: %s", error)
+
+    async def _leave(self, caller: Caller, reporter: Reporter) -> None:
+        try:
+            await caller.beat(reporter.beat)
+        except Refused:
+            pass  # it does not know this machine, so there is nothing to leave
+
+
+def _told(event: str, engine: str, detail: dict[str, object]) -> None:
+    log.debug("engine %s: %s", engine, event)
+
+
+def _socket(registry: EndpointRegistry, engine: str) -> str | None:
+    report = registry.reports.get(engine)
+    return report.address.removeprefix("unix:") if report is not None and report.process == "ready" and report.address else None
+
+
+def _any_port(text: str) -> Place | None:
+    """ADDRESS:0."""
+    found = parse_address(f"{text.removesuffix(':0')}:1") if text.endswith(":0") else None
+    return None if found is None else Place(found.host, 0)
+
+
+def _verifying(ca: Path | None) -> ssl.SSLContext:
+    """Raises ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ca {ca}: the file cannot be used: {error}") from None
+
+
+async def _idle(listener: Listener, seconds: float) -> None:
+    """Waits until gateways have closed their connections: after a machine has left, they do so when the requests there have ended."""
+    try:
+        async with asyncio.timeout(seconds):
+            while listener.connections:
+                await asyncio.sleep(QUIET_SECONDS)
+    except TimeoutError:
+        log.warning("%d connections are still open: they are closed", listener.connections)
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass
+
+
+def default_name() -> str:
+    """This machine's own name, as far as it can be one here."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname().partition(".")[0].lower()).strip("-")
+    return plain[:63].strip("-") or "machine"

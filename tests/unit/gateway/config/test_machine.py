@@ -1,0 +1,42 @@
+"""The file of a machine: its engines, and nothing that the gateway decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.app.plugins import OURS
+from gateway.config.machine import load_machine
+from gateway.core.errors import ConfigError
+
+CHAT = "{name: chat, runtime: llama.cpp, model: m.gguf%s}"
+
+
+def read(tmp_path: Path, text: str) -> tuple[str, ...]:
+    file = tmp_path / "machine.yaml"
+    file.write_text(text)
+    return tuple(engine.name for engine in load_machine(file, {}, OURS.schemas()).spec.engines)
+
+
+def test_a_file_with_engines(tmp_path: Path) -> None:
+    assert read(tmp_path, f"version: 1\nstate_dir: /tmp/x\nengines: [{CHAT % ''}]\n") == ("chat",)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("engines: []", "engines"),
+        ("engines: [{name: a, runtime: external, url: 'http://10.0.0.1'}]", "engines[0].runtime"),
+        (f"engines: [{CHAT % ', clearance: [secret]'}]", "engines[0].clearance"),
+        (f"engines: [{CHAT % ', scale: {max: 2}'}]", "engines[0].scale"),
+        (f"engines: [{CHAT % ', lifecycle: {load: lazy}'}]", "engines[0].lifecycle"),
+        (f"engines: [{CHAT % ''}, {CHAT % ''}]", "engines[1].name"),
+        (f"engines: [{CHAT % ''}]\nmodels: []", "models"),
+        (f"engines: [{CHAT % ''}]\nidentity: {{}}", "identity"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, path: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, f"version: 1\n{text}\n")
+    assert path in str(error.value)
