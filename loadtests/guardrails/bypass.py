@@ -1,8 +1,9 @@
 """Whether any place, spelling, escape, shape or API is a way around a guardrail: a running gateway, asked once for each combination.
 
-    python -m loadtests.guardrails.bypass [--only NAME] [--show 20]
+    python -m loadtests.guardrails.bypass [--only NAME] [--action block] [--show 20]
 
-Requests: deny list, pii and secrets, all blocking, on a real gateway; a scripted engine says whether what they look for reached it.
+Requests: deny list, pii and secrets, all blocking (with --action mask: masking), on a real gateway; a scripted engine says whether what
+they look for reached it.
 Answers: the engine gives it, whole and in pieces, and the client reads it. Over HTTP, over a socket (/v1/stream), and by gRPC (ModelInfer
 and ModelStreamInfer, an ONNX sidecar that gives back its strings). What is compared is what a reader gets: strings of JSON in JSON are
 decoded, letters are folded, invisible characters left out. A place that does not forward even a harmless text is told apart, for it proves
@@ -41,8 +42,8 @@ with warnings.catch_warnings():
 
 SECONDS = 60.0
 HARMLESS = "harmless words"
-PHRASES = {"phrases": ["project aurora"], "action": "block"}
-PERSONAL = {"entities": {"email": "block", "card": "block"}}
+BREAKER = {"open_for": "1ms", "open_max": "1ms"}
+"""An answer that cannot be converted is the engine's fault; behind a breaker that stays open, other requests would prove nothing."""
 
 
 # --- what a reader reads
@@ -173,12 +174,16 @@ def strings_model() -> bytes:
     return bytes(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
 
 
-def gateway(directory: Path, engine: Engine) -> Gatehouse:
-    """Models in-X are guarded on requests, out-X on answers."""
+def gateway(directory: Path, engine: Engine, action: str = "block") -> Gatehouse:
+    """Models in-X are guarded on requests, out-X on answers. action: of all guardrails."""
     (directory / "strings.onnx").write_bytes(strings_model())
     pools = {"chats": "chats", "speaks": "speaks", "strings": "strings"}
     both = {"in": "request", "out": "response"}
-    guards = [("denylist", PHRASES), ("pii", PERSONAL), ("secrets", {"action": "block"})]
+    guards = [
+        ("denylist", {"phrases": ["project aurora"], "action": action}),
+        ("pii", {"entities": {"email": action, "card": action}}),
+        ("secrets", {"action": action}),
+    ]
     config = configuration(
         directory / "state",
         listen={"grpc": "127.0.0.1:0"},
@@ -187,7 +192,11 @@ def gateway(directory: Path, engine: Engine) -> Gatehouse:
             external("speaks", engine.port, slots=64, apis=["messages", "responses"]),
             {"name": "strings", "runtime": "onnx", "model": str(directory / "strings.onnx"), "slots": 4},
         ],
-        models=[{"name": f"{way}-{name}", "pool": [pool], "unknown_fields": "forward"} for way in both for name, pool in pools.items()],
+        models=[
+            {"name": f"{way}-{name}", "pool": [pool], "unknown_fields": "forward", "routing": {"breaker": BREAKER}}
+            for way in both
+            for name, pool in pools.items()
+        ],
         guardrails=[
             {"name": f"{kind}-{way}", "type": kind, "on": [on], "models": [f"{way}-*"], "settings": settings}
             for way, on in both.items()
@@ -423,10 +432,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a part of `direction | transport | API` or of a place's name")
     parser.add_argument("--show", type=int, default=20, help="what passed, so many of each row")
+    parser.add_argument("--action", choices=("block", "mask"), default="block", help="what the guardrails do")
     options = parser.parse_args()
     engine = Engine()
     try:
-        with tempfile.TemporaryDirectory() as directory, gateway(Path(directory), engine) as running:
+        with tempfile.TemporaryDirectory() as directory, gateway(Path(directory), engine, options.action) as running:
             print(running.lines[0])
             probe = Probe(running, engine, options.only)
             probe.run()

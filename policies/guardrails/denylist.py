@@ -15,7 +15,7 @@ from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import HIDDEN_RUN
+from policies.guardrails.folding import hidden_run
 from policies.guardrails.phrase_stream import REASON, DenyListStream
 from policies.guardrails.phrases import WINDOW, PhraseSet
 
@@ -85,7 +85,7 @@ class DenyList:
 
     def _suspect(self, text: str) -> bool:
         """Whether the text may contain a phrase, or more invisible characters in a row than any writing has."""
-        return (not text.isascii() and HIDDEN_RUN.search(text) is not None) or self._phrases.occurs(text)
+        return hidden_run(text) or self._phrases.occurs(text)
 
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
         """The same verdict in steps of a few milliseconds at the worst: short texts together, long ones in pieces."""

@@ -22,7 +22,7 @@ _IGNORABLE_CLASS = (
 IGNORABLE = re.compile(f"[{_IGNORABLE_CLASS}]")
 MAX_HIDDEN = 32
 """No writing has more invisible characters in a row than this; more of them hide something."""
-HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
+_HIDDEN_RUN = re2._re2.RE2(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1}}}".encode(), re2.Options())
 _EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
 _WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD and ASCII_BYTES turn all other white space into spaces
 YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter, once marks are in order
@@ -60,6 +60,14 @@ def has_hidden(text: str) -> bool:
     """Whether there is any invisible character."""
     data = text.encode("utf-8", "replace")
     return bool(_HIDDEN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def hidden_run(text: str) -> bool:
+    """Whether there are more than MAX_HIDDEN invisible characters in a row."""
+    if text.isascii():
+        return False
+    data = text.encode("utf-8", "replace")
+    return bool(_HIDDEN_RUN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
 
 
 def _spaced(folded: str) -> bytes:
@@ -102,7 +110,7 @@ def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
     """
     if text.isascii():
         return text, 0 if text else before, False
-    if before + len(text) <= MAX_HIDDEN or (not HIDDEN_RUN.search(text) and (not before or not IGNORABLE.match(text))):
+    if before + len(text) <= MAX_HIDDEN or (not hidden_run(text) and (not before or not IGNORABLE.match(text))):
         end = size = len(text)
         while end and IGNORABLE.match(text, end - 1):
             end -= 1

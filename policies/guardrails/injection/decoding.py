@@ -29,6 +29,8 @@ _UNTAGGED: Final = {code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F
 _FLAG: Final = "\U0001f3f4"
 _HIDDEN: Final = re.compile("[\u200b-\u200d\u2060-\u2064\ufeff\u00ad]{8,}|(?:[\u200b\u2060-\u2064\ufeff][^\u200b\u2060-\u2064\ufeff]){12,}")
 _TURNED: Final = re.compile("[\u202d\u202e]")
+_UNSEEN: Final = re2._re2.RE2("|".join((_TAGS.pattern, _HIDDEN.pattern, _TURNED.pattern)).encode(), re2.Options())
+"""Whether there is any of these: RE2 says so in a tenth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,9 @@ class Decoded:
 
 def decoded(text: str) -> Iterator[Decoded]:
     """What a text may hide."""
-    yield from _pieces(text)
-    if text.isascii():
+    data = text.encode("utf-8", "replace")
+    yield from _pieces(text, data)
+    if text.isascii() or _UNSEEN.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0:
         return
     yield from _tagged(text)
     for match in _HIDDEN.finditer(text):
@@ -74,9 +77,9 @@ def _tagged(text: str) -> Iterator[Decoded]:
         yield Decoded("invisible_text", first, last, " ".join(rest), 0.9)
 
 
-def _pieces(text: str) -> Iterator[Decoded]:
+def _pieces(text: str, data: bytes) -> Iterator[Decoded]:
+    """data: the text in UTF-8."""
     left, plain = MOST, text.isascii()
-    data = text.encode("utf-8", "replace")
     for searched, kind, read in _KINDS:
         place = 0
         while True:

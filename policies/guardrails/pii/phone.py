@@ -1,4 +1,4 @@
-"""Telephone numbers: international ones (ITU-T E.164) and the national forms of 16 countries, as people there group the digits."""
+"""Telephone numbers: international ones (ITU-T E.164) and the national forms of 18 countries, as people there group the digits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _american(text: str) -> int:
 
 def _national(text: str) -> int:
     digits = digits_of(text)
-    return len(text) if 9 <= len(digits) <= 12 and several(digits[1:], 3) else 0
+    return len(text) if 9 <= len(digits) <= 13 and several(digits[1:], 3) else 0
 
 
 def _said(text: str) -> int:
@@ -73,24 +73,27 @@ def _said(text: str) -> int:
 
 _NUMBER: Final = re.compile(r"\+ \d+|\+ ?\d{4,}\.\d+")
 """What stands in sums: `+ 907133923`, `+35236450.6`."""
-_DATE: Final = re.compile(r"(?:19|20)\d\d[ ./-]\d\d[ ./-]\d\d|\d\d[ ./-]\d\d[ ./-](?:19|20)\d\d")
+_DATE: Final = re.compile(r"(?:19|20)\d\d[ ./-]\d\d?[ ./-]\d\d|\d\d?[ ./-]\d\d?[ ./-](?:19|20)\d\d")
 # Forms that digits of other kinds seldom have. One line each: its country.
 _FORMS: Final = (
-    r"0\d{3} \d{3} \d{4}|0\d{4} \d{6}|0\d{4} \d{3} \d{3}|020 \d{4} \d{4}|\(0\d{2,4}\) ?\d{3,4} ?\d{3,4}",  # United Kingdom
+    r"0\d{3} \d{3} \d{4}|0\d{4} \d{6}|0\d{4} \d{3} \d{3}|020 \d{4} \d{4}|\(0\d{1,4}\) ?\d{3,4}[ -]?\d{3,4}",  # United Kingdom
     r"0[1-9](?:[ .-]\d{2}){4}",  # France
-    r"0\d{2,4}[ /-]\d{3,4}[ -]\d{3,5}|0\d{2,4} ?/ ?\d{4,8}|0\d{3} \d{7,8}|\(0\d{2,4}\) ?\d{4,8}",  # Germany, Austria
+    r"0\d{2,4}[ /-]\d{3,4}[ -]\d{3,5}|0[1-9]\d{1,3} \d{5} \d{3}|0\d{2,4} ?/ ?\d{4,8}|0\d{3} \d{7,8}",  # Germany, Austria
+    r"\(0\d{1,4}\) ?\d{4,8}|\(0\d{2,4}\) ?\d{4,5} \d{2,3}",  # Germany, with the area in brackets
     r"[679]\d{2} \d{3} \d{3}|[679]\d{2}(?: \d{2}){3}",  # Spain
     r"3\d{2} \d{3} \d{4}|3\d{2} \d{7}|0\d{1,3} \d{6,8}",  # Italy
     r"06[ -]\d{8}|06(?: \d{2}){4}|0\d{2}[ -]\d{7}",  # Netherlands
+    r"0[3-9][ -]\d{3}[ -]\d{4}",  # New Zealand
+    r"0\d-\d{3,4}-\d{3,4}|0\d-\d{7}",  # Israel, Japan
     r"04\d{2}(?:[ ./]\d{2}){3}|0\d{1,2} ?/ ?\d{2,3}(?:[ .]\d{2}){2}",  # Belgium
-    r"07\d-\d{3} \d{2} \d{2}|0\d{1,3}-\d{2,3} ?\d{2} ?\d{2}",  # Sweden
+    r"07\d-\d{3} \d{2} \d{2}|0\d{1,3}-\d{2,3} ?\d{2} ?\d{2}|0\d{1,3}-\d{3}(?: \d{3})? \d{2}",  # Sweden
     r"0\d{2} \d{3} \d{2} \d{2}",  # Switzerland
     r"04\d{2} \d{3} \d{3}|\(0[2378]\)[ -]?\d{4}[ -]\d{4}|0[2378] \d{4} \d{4}",  # Australia
-    r"8 \(\d{3}\) \d{3}-\d{2}-\d{2}",  # Russia
-    r"\(?\d{2}\)?/\d{3}-\d{4}",  # Hungary
-    r"[6-9]\d{4} \d{5}|[6-9]\d{4}-\d{5}",  # India
+    r"8 ?\(\d{3}\) ?\d{3}-\d{2}-?\d{2}",  # Russia
+    r"\(?\d{2}\)?/\d{3}-\d{4}|\(?06\)?[ -]?\d{1,2}[/ ]\d{3}[ -]\d{3,4}",  # Hungary
+    r"[6-9]\d{4} \d{5}|[6-9]\d{4}-\d{5}|0\d{2}-\d{8}",  # India
     r"\(\d{2}\) ?9?\d{4}-\d{4}|\d{2} 9\d{4}-\d{4}",  # Brazil
-    r"0[789]0-\d{4}-\d{4}|0\d-\d{4}-\d{4}",  # Japan
+    r"0[789]0-\d{4}-\d{4}",  # Japan
     r"1[3-9]\d[ -]\d{4}[ -]\d{4}",  # China
 )
 _INTERNATIONAL: Final = r"(?: ?\(0\) ?|[ ./-])?\(?\d(?:\)?[ ./-]?\(?\d){5,13}"
@@ -102,11 +105,20 @@ RECOGNISERS: Final = (
     Recogniser("phone", "|".join(_FORMS), _national, not_after=".-/", apart=True),
     Recogniser(
         "phone",
-        r"[01]?[2-9]\d{8,9}|[2-9]\d{2} \d{3} \d{4}|[2-9]\d{2}(?: \d{3}){2}|0\d{8,10}",
+        r"[01]?[2-9]\d{8,9}|[2-9]\d{2} \d{3} \d{4}|[2-9]\d{2}(?: \d{3}){2}|0\d{8,10}|0[1-9]\d{1,4}[ /]\d{4,8}|0[1-9]\d{2}(?:\.\d{3}){2}"
+        r"|8[3-9]\d{9}|8[ -]\d{3}[ -]\d{3}[ -]\d{2}[ -]?\d{2}|[26]\d{2,3} \d{6,7}|[26]\d{3}(?: \d{3}){2}|2\d{4} \d{2} \d{3}",
         _national,
         WORDS,
         not_after=".-/",
         apart=True,
     ),
-    Recogniser("phone", r"\(?\+?\d{2,5}\)?(?:[ ./-]{0,2}\d{2,5}){1,5}", _said, SAID, not_after=".-/", apart=True),
+    Recogniser("phone", r"[2-9]\d(?: \d{2}){3}|[2-9]\d{2} \d{2} \d{3}", _said, ("ring", "dial", "sms"), not_after=".-/", apart=True),
+    Recogniser(
+        "phone",
+        r"\(?\+?(?:\d[ -])?\d{2,5}\)?(?:[ ./-]{0,2}\d{2,5}|[ /-]\d[ /-]\d{2,5}){1,5}",
+        _said,
+        SAID,
+        not_after=".-/",
+        apart=True,
+    ),
 )

@@ -48,8 +48,8 @@ class Automaton:
         self._dead = State(none, self._nothing, self._nothing, len(self._takes))
         self._start = State(none, self._nothing, self._nothing, len(self._takes))
         self._first = first
-        self.begins: list[bool] = [any(code in self._sets[place] for place in first) for code in range(256)]
-        """By code: whether any pattern may begin with it."""
+        self.begins: bytes = bytes([1 if any(code in self._sets[place] for place in first) else 0 for code in range(256)])
+        """By code: 1 if any pattern may begin with it, else 0."""
 
     def ends(self, data: bytes, place: int, size: int) -> list[tuple[list[int], int]]:
         """(patterns, where they end), in the order of the ends, of the ways in which patterns match from a place on. Of a run of ends of
@@ -159,7 +159,7 @@ class Automaton:
             empty = empty and optional
         return firsts, lasts, empty
 
-    def _classified(self) -> tuple[list[int], list[frozenset[int]]]:
+    def _classified(self) -> tuple[bytes, list[frozenset[int]]]:
         """The class of each code, and which positions take each class: codes that all patterns treat alike are one class."""
         kinds = list(dict.fromkeys(self._sets))
         places: dict[frozenset[int], list[int]] = {kind: [] for kind in kinds}
@@ -174,4 +174,4 @@ class Automaton:
                 known[key] = len(takes)
                 takes.append(frozenset([place for kind, taken in zip(kinds, key, strict=True) if taken for place in places[kind]]))
             classes.append(known[key])
-        return classes, takes
+        return bytes(classes), takes

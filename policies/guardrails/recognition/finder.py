@@ -25,7 +25,8 @@ _NO_RUN: Final = (0, 0)
 _LATER: Final = -2
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
-_IN_WORD: Final = [code in _WORD for code in range(256)]
+_IN_WORD: Final = bytes([1 if code in _WORD else 0 for code in range(256)])
+"""By code. Tables are bytes: reading one of theirs costs compiled code the least."""
 
 
 class _Behind:
@@ -82,7 +83,7 @@ class _Signed:
         local = bounded(one.local).first
         self.number, self.own = number, [number]
         self.sign = one.sign.encode("latin-1")
-        self._local = [chr(code) in local or chr(code).lower() in local for code in range(256)]
+        self._local = bytes([1 if chr(code) in local or chr(code).lower() in local else 0 for code in range(256)])
         self.automaton = Automaton([one.bounded])
 
     def place(self, data: bytes, start: int, end: int, stop: int) -> tuple[int, int]:
@@ -128,7 +129,7 @@ class Finder:
         sets = list(dict.fromkeys(one.words for one in recognisers if one.words))
         self._set_of = [sets.index(one.words) if one.words else -1 for one in recognisers]
         self._context = ContextWords(sets)
-        self._not_after = [[chr(code) in one.not_after for code in range(256)] for one in recognisers]
+        self._not_after = [bytes([1 if chr(code) in one.not_after else 0 for code in range(256)]) for one in recognisers]
         self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
         self._behind = [_Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
@@ -148,7 +149,10 @@ class Finder:
         self.trigger = "|".join([*leads, *(re2.escape(signed.sign.decode("latin-1")) for signed in self._by_sign), *heads])
         """What a text of ASCII has in which `occurs` finds anything, as a pattern of RE2. Nothing can match where no head does, with or
         without context words."""
-        self._first = compiled("|".join([*_heads([one for _, one in free]), *words])) if unsigned else None
+        first = [*_heads([one for _, one in free]), *words]
+        self._first = compiled("|".join(first)) if unsigned else None
+        self._hints = compiled("|".join([*leads, *first])) if leads and unsigned else None
+        """`_leads` and `_first` in one."""
         self._any, self._numbers = Automaton([one.bounded for _, one in unsigned]), [number for number, _ in unsigned]
         self._free, self._free_numbers = Automaton([one.bounded for _, one in free]), [number for number, _ in free]
         self._opens = Automaton([one.bounded for one in anywhere])
@@ -158,12 +162,13 @@ class Finder:
     def occurs(self, data: bytes) -> bool:
         """Whether anything in the text may be an entity. No means that there is none. In most texts one scan says so."""
         size = len(data)
-        if self._leads is not None and self._leads.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
+        hinted = self._hints is None or bool(self._hints.Match(_UNANCHORED, data, 0, size)[0][0] >= 0)
+        if hinted and self._leads is not None and self._leads.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
             return True
         for signed in self._by_sign:
             if signed.place(data, 0, size, size)[0] >= 0:
                 return True
-        if self._first is None or self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
+        if not hinted or self._first is None or self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
             return False
         if self._words is not None and self._words.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
             return self._headed(data, self._all_heads, self._any, size)
@@ -183,13 +188,13 @@ class Finder:
 
     def _candidate(self, data: bytes, automaton: Automaton, place: int, size: int) -> bool:
         """Whether a pattern matches anywhere from a place on."""
-        before = place > 0 and _IN_WORD[data[place - 1]]
+        before = place > 0 and _IN_WORD[data[place - 1]] != 0
         begins = automaton.begins
         while place < size:
             code = data[place]
             if not before and begins[code] and automaton.ends(data, place, size):
                 return True
-            before = _IN_WORD[code]
+            before = _IN_WORD[code] != 0
             place += 1
         return False
 
@@ -224,7 +229,7 @@ class Finder:
         """The same for recognisers that need nothing right before them, up to `end`."""
         size = len(data)
         place = max(place, size - self._reach)
-        before = place > 0 and _IN_WORD[data[place - 1]]
+        before = place > 0 and _IN_WORD[data[place - 1]] != 0
         opens = self._opens
         begins = opens.begins
         while place < end:
@@ -233,7 +238,7 @@ class Finder:
                 alive = opens.open(data, place, size)
                 if alive and self._is_open(data, folded, place, alive, around):
                     return place
-            before = _IN_WORD[code]
+            before = _IN_WORD[code] != 0
             place += 1
         return end
 
@@ -356,7 +361,7 @@ class Finder:
         automaton = self._any if worded else self._free
         own = self._numbers if worded else self._free_numbers
         begins = automaton.begins
-        before = start > 0 and _IN_WORD[data[start - 1]]
+        before = start > 0 and _IN_WORD[data[start - 1]] != 0
         while start < end:
             code = data[start]
             if not before and begins[code]:
@@ -366,7 +371,7 @@ class Finder:
                     if found is not None:
                         known.match, known.place = found, start
                         return found
-            before = _IN_WORD[code]
+            before = _IN_WORD[code] != 0
             start += 1
         known.place = max(known.place, start)
         return None
@@ -398,7 +403,7 @@ class Finder:
                 if self._set_of[number] >= 0 and not self._in_context(number, data, folded, start, around):
                     continue
                 end, whole = longest, self._whole[number]
-                entire = whole is not None or (self._trims[number] and _IN_WORD[data[end - 1]])
+                entire = whole is not None or (self._trims[number] and _IN_WORD[data[end - 1]] != 0)
                 if entire and self._goes_on(number, data, end):
                     continue
                 if len(text) != end - start:
@@ -415,7 +420,7 @@ class Finder:
 
     def _goes_on(self, number: int, data: bytes, end: int) -> bool:
         """Whether a match would end inside a word."""
-        return end < len(data) and _IN_WORD[data[end]] and self._tails[number] is None
+        return end < len(data) and _IN_WORD[data[end]] != 0 and self._tails[number] is None
 
 
 def _whole(one: Recogniser) -> Callable[[str], bool] | None:

@@ -10,7 +10,7 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.secret import Secret
 from gateway.core.slices import Steps, at_once
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import HIDDEN_RUN, MAX_HIDDEN
+from policies.guardrails.folding import MAX_HIDDEN, hidden_run
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.normal import data_of, escapes
 from policies.guardrails.recognition.stream import EntityStream
@@ -42,7 +42,7 @@ class EntityGuardrail:
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
         if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
             return self._steps(texts)
-        if (text.isascii() or not HIDDEN_RUN.search(text)) and not self._actions.finder.occurs(escapes(data_of(text))):
+        if not hidden_run(text) and not self._actions.finder.occurs(escapes(data_of(text))):
             return ALLOW
         return at_once(self._steps(texts)) if len(text) <= _FOLLOWED else self._steps(texts)
 
@@ -82,7 +82,7 @@ class EntityGuardrail:
             if start:
                 yield
             piece = text[start : start + window]
-            if not piece.isascii() and HIDDEN_RUN.search(text, start, start + window + MAX_HIDDEN):
+            if hidden_run(text[start : start + window + MAX_HIDDEN]):
                 return True
             data = before + data_of(piece)
             if self._actions.finder.occurs(escapes(data)):

@@ -12,7 +12,7 @@ from policies.guardrails.recognition.normal import MARK, fold
 
 CONTEXT: Final = 48
 """Folded characters before a candidate in which its context words are looked for."""
-_LETTERS: Final = [code == 0x80 or (code < 128 and chr(code).isalpha()) for code in range(256)]
+_LETTERS: Final = bytes([1 if code == 0x80 or (code < 128 and chr(code).isalpha()) else 0 for code in range(256)])
 
 _Hit = tuple[int, int, bool, list[int]]
 """Where a word begins and ends, whether it stands alone (no letter follows it), and the numbers of its sets."""
@@ -104,7 +104,7 @@ class ContextWords:
                     alone = end >= size or not _LETTERS[data[end]]
                     if alone or not _LETTERS[data[end - 1]]:
                         found.append((place, end, alone, all_owners[words[0]]))
-            before = _LETTERS[code]
+            before = _LETTERS[code] != 0
         return found
 
     def _others(self, data: bytes, folded: str) -> list[_Hit]:
