@@ -198,6 +198,10 @@ class EventReader:
         """The number of events in `data` if they are whole and may be forwarded unread; 0 if they must be read."""
         raise NotImplementedError
 
+    def translated(self, data: bytes) -> bytes:
+        """What one whole event of another format becomes in this one, where it need not be parsed; b"" where it must be read."""
+        return b""
+
     def read(self, data: bytes) -> bytes:
         """Reads usage and errors; returns the bytes to forward. If the engine failed, sets `error` and returns what came before."""
         raise NotImplementedError

@@ -165,8 +165,11 @@ class StreamRelay(AnswerRelay):
             return
         events = self._reader.plain(data)
         if not events:
-            self._read(data)
-            return
+            made = self._reader.translated(data)
+            if not made:
+                self._read(data)
+                return
+            data, events = made, 1
         size = len(data)
         exchange = self.exchange
         if not self._events:

@@ -45,7 +45,6 @@ class ChatReader(MessagesReader):
         "_kind",
         "_last_usage",
         "_learned",
-        "_made",
         "_only_text",
         "_open_text",
         "_reason",
@@ -65,8 +64,6 @@ class ChatReader(MessagesReader):
         self._learned = 0
         self._only_text = False
         self._open_text = b""
-        self._made = b""
-        """The last event that was made of a chunk without parsing it."""
 
     def plain(self, data: bytes) -> int:
         return 0
@@ -74,18 +71,22 @@ class ChatReader(MessagesReader):
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")
 
-    def forwarded(self, data: bytes) -> int:
-        return 1 if data is self._made else MessagesReader.forwarded(self, data)
+    def translated(self, data: bytes) -> bytes:
+        front, back = self._front, self._back
+        if not front or not data.startswith(front) or not data.endswith(back):
+            return b""
+        start, end = len(front), len(data) - len(back)
+        if start >= end:
+            return b""
+        text = data[start:end]
+        if 34 in text or 10 in text or 13 in text or text[-1] == 92:
+            return b""
+        return self._open_text + text + _TEXT_ENDS
 
     def read(self, data: bytes) -> bytes:
-        front, back = self._front, self._back
-        if front and self._kind == _TEXT and data.startswith(front) and data.endswith(back):
-            start, end = len(front), len(data) - len(back)
-            if start < end:
-                text = data[start:end]
-                if not (34 in text or 10 in text or 13 in text) and text[-1] != 92:
-                    made = self._made = self._open_text + text + _TEXT_ENDS
-                    return made
+        made = self.translated(data)
+        if made:
+            return made
         found: list[bytes] = []
         events = data.split(b"\n\n")[:-1]
         for one in events:
@@ -177,9 +178,9 @@ class ChatReader(MessagesReader):
         if self._kind:
             found.append(event({"type": "content_block_stop", "index": self._index}))
         self._kind = kind
+        self._front = b""
         if kind:
             self._index += 1
-            self._front = b""
             self._learned = 0
             found.append(event({"type": "content_block_start", "index": self._index, "content_block": block}))
 

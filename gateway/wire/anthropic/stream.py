@@ -18,7 +18,10 @@ from gateway.wire.sse import data_of, says_nothing
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 TEXT_BEGINS: Final = (b'"text":"', b'"text": "', b'"thinking":"', b'"thinking": "')
-DELTA: Final = b'"content_block_delta"'
+DELTA: Final = b"event: content_block_delta\ndata: {"
+BLOCK: Final = b"event: content_block_"
+BEGUN: Final = b"event: content_block_start\ndata: {"
+OVER: Final = b"event: content_block_stop\ndata: {"
 MAX_MISSES: Final = 4
 AROUND: Final = 5
 """Events of a stream that carry no token: the start and the end of the message and of its first block, and `message_delta`."""
@@ -31,10 +34,11 @@ class MessagesReader(EventReader):
     """One stream.
 
     Nearly all events differ only in their text. One is forwarded unread if it is `_before`, a text without a quote or a line end, and
-    `_after`, which were learned from a piece of a block that was read (as in gateway.wire.openai.stream).
+    `_after`, which were learned from a piece of a block (as in gateway.wire.openai.stream). Where a block begins or ends the event is
+    kept, and decoded only if the stream breaks off.
     """
 
-    __slots__ = ("_after", "_before", "_counts", "_misses", "_open", "_started")
+    __slots__ = ("_after", "_before", "_begun", "_counts", "_misses", "_started")
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +46,8 @@ class MessagesReader(EventReader):
         self._misses = 0
         self._counts: CountsView = _NO_COUNTS
         self._started = False
-        self._open = -1
-        """The block that has begun and has not ended."""
+        self._begun = b""
+        """The event that began the block that has not ended."""
 
     # --- events that are forwarded as they are
 
@@ -56,14 +60,27 @@ class MessagesReader(EventReader):
                 if not (34 in text or 10 in text or 13 in text):
                     self._misses = 0
                     return 1
-        if not data.endswith(b"\n\n") or must_be_read(data) or not data.startswith(b"event: content_block_delta\n"):
+        if not data.startswith(BLOCK) or not data.endswith(b"\n\n") or must_be_read(data):
             return 0
         events = data.count(b"\n\n")
-        if events != data.count(b"event: content_block_delta\n") or data.count(b"\n") != 3 * events:
+        if data.count(b"\n") != 3 * events:
             return 0
-        if events == 1:
+        if events > 1:
+            return events if events == data.count(b"event: content_block_delta\n") else 0
+        if data.startswith(DELTA):
             self._learn(data)
-        return events
+            return 1
+        return 1 if self._bounds(data) else 0
+
+    def _bounds(self, event: bytes) -> bool:
+        """Whether an event says that a block begins or ends."""
+        if event.startswith(BEGUN):
+            self._begun = event
+        elif event.startswith(OVER):
+            self._begun = b""
+        else:
+            return False
+        return True
 
     def _learn(self, event: bytes) -> None:
         if self._misses >= MAX_MISSES:
@@ -82,6 +99,10 @@ class MessagesReader(EventReader):
     def read(self, data: bytes) -> bytes:
         kept: list[bytes] = []
         for event in data.split(b"\n\n")[:-1]:
+            one_line = event.startswith(BLOCK) and event.count(b"\n") == 1 and not must_be_read(event)
+            if one_line and (event.startswith(DELTA) or self._bounds(event)):
+                kept.append(event)
+                continue
             view = _viewed(data_of(event + b"\n\n"))
             if view is not None:
                 if view.type == "error":
@@ -104,9 +125,9 @@ class MessagesReader(EventReader):
                 self._counts = _later(self._counts, view.usage)
                 self.usage = usage_from(self._counts)
         elif kind == "content_block_stop":
-            self._open = -1
+            self._begun = b""
         elif kind == "content_block_start":
-            self._open = _index(event)
+            self._begun = event
 
     def forwarded(self, data: bytes) -> int:
         if data.find(b'"message_stop"') >= 0 and data.find(b"event: message_stop\n") >= 0:
@@ -119,7 +140,8 @@ class MessagesReader(EventReader):
         return data_of(rest.rstrip() + b"\n\n") == b'{"type":"message_stop"}'
 
     def ending(self) -> bytes:
-        closed = b"" if self._open < 0 else _event({"type": "content_block_stop", "index": self._open})
+        index = _index(self._begun) if self._begun else -1
+        closed = b"" if index < 0 else _event({"type": "content_block_stop", "index": index})
         return closed + STOP
 
     def estimate(self, events: int) -> int:
@@ -264,7 +286,7 @@ def _viewed(payload: bytes) -> EventView | None:
 
 def _index(event: bytes) -> int:
     try:
-        index = msgspec.json.decode(data_of(event + b"\n\n")).get("index")
+        index = msgspec.json.decode(data_of(event.rstrip() + b"\n\n")).get("index")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
         return -1
     return index if index.__class__ is int else -1

@@ -32,7 +32,8 @@ _OPENS: Final = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","item_id":"%b","output_index":%d,'
     b'"content_index":0,"logprobs":[],"delta":"'
 )
-_CLOSES: Final = b'","sequence_number":%d}\n\n'
+_CLOSES: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
+"""How a piece of a text ends, by its number; most answers have fewer events."""
 MAX_MISSES: Final = 4
 MAX_SAID: Final = 16 * 1024 * 1024
 """Bytes of one text, which its end repeats."""
@@ -55,7 +56,6 @@ class ChatReader(ResponsesReader):
         "_item",
         "_kind",
         "_learned",
-        "_made",
         "_names",
         "_only_text",
         "_open_text",
@@ -88,30 +88,35 @@ class ChatReader(ResponsesReader):
         self._front = self._back = b""
         self._learned = 0
         self._only_text = False
-        self._open_text = self._made = b""
+        self._open_text = b""
 
     def plain(self, data: bytes) -> int:
         return 0
-
-    def forwarded(self, data: bytes) -> int:
-        return 1 if data is self._made else ResponsesReader.forwarded(self, data)
 
     def whole(self) -> bool:
         """An engine may leave out the end marker: `ending` says the rest, where nobody reads it and it is not kept."""
         memory = self._request.memory
         return not (self.inspects or (memory is not None and memory.keeps)) or super().whole()
 
-    def read(self, data: bytes) -> bytes:
+    def translated(self, data: bytes) -> bytes:
         front, back = self._front, self._back
-        if front and self._kind == _TEXT and data.startswith(front) and data.endswith(back):
-            start, end = len(front), len(data) - len(back)
-            if start < end:
-                text = data[start:end]
-                if not (34 in text or 10 in text or 13 in text) and text[-1] != 92:
-                    self._take(text)
-                    made = self._made = self._open_text + text + _CLOSES % self._sent
-                    self._sent += 1
-                    return made
+        if not front or not data.startswith(front) or not data.endswith(back):
+            return b""
+        start, end = len(front), len(data) - len(back)
+        if start >= end:
+            return b""
+        text = data[start:end]
+        if 34 in text or 10 in text or 13 in text or text[-1] == 92:
+            return b""
+        self._take(text)
+        number = self._sent
+        self._sent = number + 1
+        return self._open_text + text + (_CLOSES[number] if number < 1024 else b'","sequence_number":%d}\n\n' % number)
+
+    def read(self, data: bytes) -> bytes:
+        made = self.translated(data)
+        if made:
+            return made
         found: list[bytes] = []
         events = data.split(b"\n\n")[:-1]
         for one in events:
@@ -276,6 +281,7 @@ class ChatReader(ResponsesReader):
         kind = self._kind
         if not kind:
             return
+        self._front = b""
         text = Raw(b'"' + b"".join(self._pieces) + b'"')
         self._pieces, self._size_said = [], 0
         where = {"item_id": self._item, "output_index": self._index}

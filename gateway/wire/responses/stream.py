@@ -51,6 +51,8 @@ _OF_ITEM: Final = ("arguments", "input", "code")
 _PROGRESS: Final = ("in_progress", "searching", "completed", "interpreting", "generating", "failed", "calling")
 _WHOLE: Final = ("response.completed", "response.incomplete")
 _BEGUN: Final = ("response.created", "response.in_progress", "response.queued")
+_BEGINS: Final = b"event: response."
+_DATA: Final = b"\ndata: {"
 _NUMBER: Final = re.compile(rb'"sequence_number": ?(\d{1,9})')
 
 Key = tuple[int, str, int]
@@ -70,14 +72,20 @@ class Said:
 
 
 class ResponsesReader(EventReader):
-    """One stream."""
+    """One stream.
 
-    __slots__ = ("_announced", "_final", "_identity", "_last", "_number", "_request", "_said", "_size", "_texts")
+    Its framing needs the events about the response alone, whose names have one dot (`response.completed`), and errors. The others
+    (`response.output_text.delta`) are known by their first line, and not decoded.
+    """
+
+    __slots__ = ("_announced", "_final", "_identity", "_known", "_last", "_number", "_request", "_said", "_size", "_texts")
 
     def __init__(self, request: InferenceRequest) -> None:
         super().__init__()
         self.largest = LARGEST
         self._request = request
+        self._known = b""
+        """How the last event that was forwarded alone and unread begins: its name, and the first byte of its data."""
         self._last = b""
         """What was forwarded last, for the number of its last event."""
         self._number = 0
@@ -92,10 +100,19 @@ class ResponsesReader(EventReader):
     # --- events that are forwarded as they are
 
     def plain(self, data: bytes) -> int:
-        if not data.startswith(b"event: response.") or 13 in data or not data.endswith(b"\n\n"):
+        known = self._known
+        if known and data.startswith(known) and data.find(b"\n", len(known)) == len(data) - 2 and data[-1] == 10 and 13 not in data:
+            self._last = data
+            return 1
+        if not data.startswith(_BEGINS) or 13 in data or not data.endswith(b"\n\n"):
             return 0
-        events = data.count(b".delta\ndata: {")
-        if not events or events != data.count(b"\n\n") or data.count(b"\n") != 3 * events:
+        events = data.count(b"\n\n")
+        if events == 1:
+            length = unread(data)
+            if not length or data.find(b"\n", length) != len(data) - 2:
+                return 0
+            self._known = data[:length]
+        elif events != data.count(b".delta\ndata: {") or data.count(b"\n") != 3 * events:
             return 0
         self._last = data
         return events
@@ -105,6 +122,10 @@ class ResponsesReader(EventReader):
     def read(self, data: bytes) -> bytes:
         kept: list[bytes] = []
         for event in data.split(b"\n\n")[:-1]:
+            length = unread(event)
+            if length and event.find(b"\n", length) < 0:
+                kept.append(event)
+                continue
             payload = data_of(event + b"\n\n")
             view = _viewed(payload)
             if view is None:
@@ -417,6 +438,14 @@ class ResponsesReader(EventReader):
                 said.released.append(rest)
                 self._emit(_piece(choice, said.item, rest), out)
         return b"".join(out)
+
+
+def unread(event: bytes) -> int:
+    """How long the beginning of an event is that says by itself that it need not be read; 0 where it does not."""
+    if not event.startswith(_BEGINS):
+        return 0
+    end = event.find(_DATA)
+    return end + len(_DATA) if end >= 0 and 0 <= event.find(b".", len(_BEGINS)) < end and event.find(b"\n") == end else 0
 
 
 def _piece(key: Key, item: str, text: str) -> dict[str, Any]:

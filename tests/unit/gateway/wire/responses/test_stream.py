@@ -1,0 +1,114 @@
+"""Which events of a response's stream are forwarded unread, and that the others are not; chunks that become events without being parsed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.responses.chat_stream import ChatReader
+from tests.unit.gateway.pipeline.world import DONE, SSE_HEAD, USAGE, World, chunk
+from tests.unit.gateway.wire.responses.test_api import HI, PATH, ask, begun, events, numbered, response, said, spoken, stream, world
+
+NAMES = [
+    b"response.output_text.delta",
+    b"response.output_text.done",
+    b"response.output_item.added",
+    b"response.completed",
+    b"response.failed",
+    b"response.created",
+    b"error",
+]
+PIECES = [b"event: " + name + b"\n" for name in NAMES]
+PIECES += [
+    b"data: {",
+    b"data:{",
+    b"data: [DONE]",
+    b"event: ",
+    b": x",
+    b'"delta":"a"',
+    b".delta\ndata: {",
+    b"}",
+    b"\n",
+    b"\n\n",
+    b"\r",
+    b"x",
+]
+LINE = b'event: response.output_text.delta\ndata: {"delta":"a"}\n\n'
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8), min_size=1, max_size=3), st.booleans())
+def test_what_passes_unread_is_whole_and_says_nothing_of_the_response(reads: list[list[bytes]], learned: bool) -> None:
+    request = World().snapshot.parse(PATH, json.dumps({**HI, "stream": True}).encode(), {})
+    reader = request.api.reader(request)
+    if learned:
+        assert reader.plain(LINE) == 1
+    for pieces in reads:
+        data = b"".join(pieces)
+        count = reader.plain(data)
+        if not count:
+            continue
+        assert data.endswith(b"\n\n") and b"\r" not in data and data.count(b"\n\n") == count
+        for event in data.split(b"\n\n")[:-1]:
+            name, _, rest = event.partition(b"\n")
+            assert name.count(b".") > 1 and rest.startswith(b"data: {") and b"\n" not in rest, event
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_every_event_in_a_read_of_its_own_passes_as_it_is(whole: bool) -> None:
+    made = world(True)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    data = stream("hel", "lo", ' "quoted" ', "\r\n")
+    for event in data.split(b"\n\n")[:-1] if whole else data.splitlines(keepends=True):
+        engine.body(event + b"\n\n" if whole else event)
+    engine.end()
+    assert client.body == data and client.complete and made.outcome.completion_tokens == 3 and made.outcome.outcome == "ok"
+
+
+def test_a_response_that_is_told_under_the_name_of_a_piece_does_not_end_the_stream() -> None:
+    made = world(True)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    engine.body(numbered(*begun(), *spoken("hel")))
+    engine.body(
+        b"event: response.output_text.delta\ndata: %b\n\n" % json.dumps({"type": "response.completed", "response": response()}).encode()
+    )
+    engine.end()
+    assert b'"type":"response.failed"' in client.body and made.outcome.outcome == "failed"
+
+
+@pytest.mark.parametrize("text", ["plain", 'é\\n"x"', "\\", "a\\\\", "", "\u2028 and 😀"])
+def test_chunks_that_are_not_parsed_say_the_same(text: str) -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    pieces = ["one", " two", " three", text, " four", text]
+    for piece in pieces:
+        engine.body(chunk(piece))
+    engine.body(chunk(finish="stop") + USAGE + DONE).end()
+    found = events(client)
+    assert "".join(event["delta"] for event in found if event["type"].endswith("text.delta")) == "".join(pieces)
+    assert found[-1]["response"]["output"][0]["content"] == said("".join(pieces))["content"]
+
+
+def test_numbers_go_on_behind_those_that_were_written_beforehand() -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    for _ in range(1100):
+        engine.body(chunk("a"))
+    engine.body(chunk(finish="stop") + USAGE + DONE).end()
+    assert events(client)[-1]["response"]["output"][0]["content"][0]["text"] == "a" * 1100
+
+
+def test_a_shape_counts_only_while_its_text_is_open() -> None:
+    request = World().snapshot.parse(PATH, json.dumps({**HI, "stream": True}).encode(), {})
+    reader = ChatReader(request)
+    for _ in range(3):
+        reader.read(chunk("a"))
+    assert reader.translated(chunk("a")) and not reader.translated(chunk("a") + chunk("b"))
+    reader.read(DONE)
+    assert not reader.translated(chunk("a"))
