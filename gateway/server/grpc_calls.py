@@ -31,7 +31,7 @@ STATUSES: Final = {
     501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED", 507: "RESOURCE_EXHAUSTED",
 }  # fmt: skip
 """gRPC's status for each of HTTP's that an error has; INTERNAL for any other."""
-SHOWN: Final = ("x-", "retry-after", "www-authenticate")
+SHOWN: Final = ("x-", "retry-after", "www-authenticate", "dpop-nonce")
 Metadata = tuple[tuple[str, str], ...]
 
 

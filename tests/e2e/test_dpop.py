@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import yaml
@@ -17,7 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 from tests.e2e.test_gateway_tokens import EXCHANGE, TYPE, claims, error, settings
+from tests.e2e.test_grpc import SERVICE, address, raw
 from tests.e2e.test_oidc import Provider, provider  # noqa: F401 - a fixture
+from tests.e2e.test_sockets import opened, refused
+from tests.fakes.ports import empty_port
 from tests.unit.gateway.identity import proving
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -34,6 +38,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
     asking = {"url": f"{provider.url}/token/introspection", "client_id": "gw", "client_secret": "gw:secret+1"}
     config["identity"]["oidc"][0] |= {"introspection": asking, "claims": {"subject": "client_id", "roles": "roles"}}
     config["identity"]["dpop"] = {"urls": [proving.URL]}
+    with empty_port() as port:
+        config["listen"]["grpc"] = f"127.0.0.1:{port}"
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
         yield gatehouse
 
@@ -91,6 +97,60 @@ def test_a_proof_counts_once_in_all_workers(running: Gatehouse, provider: Provid
 
     for _ in range(3):
         assert sorted(asyncio.run(thieves())) == [200] + [401] * 11
+
+
+def by_grpc(running: Gatehouse, token: str, proof: str | None, scheme: str = "DPoP") -> tuple[str, dict[str, str]]:
+    """What ModelReady says, and its metadata."""
+    metadata = [("authorization", f"{scheme} {token}"), *([] if proof is None else [("dpop", proof)])]
+    with grpc.insecure_channel(address(running)) as channel:
+        found = raw(channel, "ModelReady", b"\n\x02m1", metadata)
+    if isinstance(found, grpc.RpcError):
+        return found.code().name, dict(found.trailing_metadata())  # type: ignore[attr-defined]
+    return "OK", dict(found[1])
+
+
+def test_a_socket_is_opened_with_a_proof_and_by_nothing_less(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token, place = bound(provider), "/v1/stream"
+    used = proof(token, place, htm="GET")
+    with opened(running, None, headers={"authorization": f"DPoP {token}", "DPoP": used}) as client:
+        assert [client.answer(number)["status"] for number in range(3)] == [200] * 3, "a proof is good once, its socket for all requests"
+        client.send(type="auth", token=provider.token(), id="other")
+        client.until_done("other")
+        client.send(type="auth", token=bound(provider), id="same key")
+        client.until_done("same key")
+        client.send(type="auth", token=bound(provider, OTHER), id="other key")
+        assert client.until_done_or_refused("other key")["body"]["error"]["code"] == "invalid_credentials", "no message brings a proof"
+    with opened(running, None) as client:
+        client.send(type="auth", token=token, id="unproved")
+        assert client.until_done_or_refused("unproved")["body"]["error"]["code"] == "invalid_credentials"
+    for scheme, given, code in (
+        ("DPoP", used, "invalid_dpop_proof"),
+        ("DPoP", None, "invalid_dpop_proof"),
+        ("DPoP", proof(token, place), "invalid_dpop_proof"),
+        ("DPoP", proof(token, CHAT, htm="GET"), "invalid_dpop_proof"),
+        ("DPoP", proof(token, place, htm="GET", key=OTHER), "invalid_credentials"),
+        ("Bearer", None, "invalid_credentials"),
+    ):
+        headers = {"authorization": f"{scheme} {token}", **({} if given is None else {"DPoP": given})}
+        status, told = refused(running, key=None, headers=headers)
+        assert (status, told["code"]) == (401, code), told
+
+
+def test_each_call_of_grpc_needs_a_proof_of_its_own(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token, place = bound(provider), f"{SERVICE}ModelReady"
+    used = proof(token, place)
+    assert by_grpc(running, token, used)[0] == by_grpc(running, token, proof(token, place))[0] == "OK"
+    for scheme, given, code in (
+        ("DPoP", used, "invalid_dpop_proof"),
+        ("DPoP", None, "invalid_dpop_proof"),
+        ("DPoP", proof(token, place, htm="GET"), "invalid_dpop_proof"),
+        ("DPoP", proof(token, f"{SERVICE}ModelInfer"), "invalid_dpop_proof"),
+        ("DPoP", proof(token), "invalid_dpop_proof"),
+        ("DPoP", proof(token, place, key=OTHER), "invalid_credentials"),
+        ("Bearer", None, "invalid_credentials"),
+    ):
+        status, trailing = by_grpc(running, token, given, scheme)
+        assert (status, trailing["x-gatehouse-code"]) == ("UNAUTHENTICATED", code), trailing
 
 
 def test_tokens_of_the_gateway_are_bound_too(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
@@ -174,6 +234,10 @@ def test_a_reload_asks_for_nonces_and_for_bound_tokens(running: Gatehouse, provi
     assert 'error="use_dpop_nonce"' in asked.headers["www-authenticate"]
     assert [chat(running, token, proof(token, nonce=nonce)).status_code for _ in range(4)] == [200] * 4, "whichever worker gave it out"
     error(chat(running, token, used), 401, "use_dpop_nonce")
+    assert by_grpc(running, token, proof(token, f"{SERVICE}ModelReady"))[1]["dpop-nonce"]
+    assert by_grpc(running, token, proof(token, f"{SERVICE}ModelReady", nonce=nonce))[0] == "OK"
+    assert by_grpc(running, provider.token(), None, "Bearer")[0] == "UNAUTHENTICATED", "one that is not bound"
+    assert refused(running, key=None, headers={"authorization": f"Bearer {provider.token()}"})[0] == 401
     fields = {"grant_type": EXCHANGE, "subject_token_type": TYPE}
     told = form(running, proof(None, "/auth/token"), subject_token=token, **fields)
     error(told, 401, "use_dpop_nonce")

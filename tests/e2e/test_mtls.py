@@ -5,20 +5,25 @@ from __future__ import annotations
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import yaml
 from cryptography import x509
 from typer.testing import CliRunner
+from websockets.sync.client import connect
 
 from gateway.app.main import app
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, NARROW_KEY, Gatehouse
 from tests.e2e.test_cli import environment
+from tests.e2e.test_grpc import address, raw
+from tests.e2e.test_sockets import Client
 from tests.pki import DAY, SERVER, Authority, Issued, now
 from tests.waiting import until
 
@@ -56,6 +61,13 @@ class Site:
         answer = self.ask(issued, key=key, **headers)
         return answer.status_code, "" if answer.status_code == 200 else answer.json()["error"]["code"]
 
+    @contextmanager
+    def socket(self, issued: Issued | None, **headers: str) -> Iterator[Client]:
+        url = self.gatehouse.url.replace("https://", "wss://") + "/v1/stream"
+        context = self.authority.context(issued)
+        with connect(url, additional_headers=headers, ssl=context, proxy=None, compression=None, open_timeout=30) as wire:
+            yield Client(wire)
+
     def revoke(self, issued: Issued) -> None:
         self.authority.revoke(issued)
         self.authority.crl()
@@ -92,6 +104,25 @@ def test_a_certificate_counts_beside_one_credential(site: Site) -> None:
     assert site.code(issued, key=NARROW_KEY) == (404, "model_not_found"), "the key says who it is"
     assert site.code(issued, key="x" * 40) == (401, "invalid_api_key"), "a bad key is not made good"
     assert site.code(issued, key=KEY, **{"x-api-key": "y" * 40}) == (400, "ambiguous_credentials")
+
+
+def test_a_certificate_is_a_login_of_a_socket(site: Site) -> None:
+    issued = site.authority.issue(uris=[WEB])
+    with site.socket(issued) as client:
+        assert client.answer("a")["status"] == 200
+        site.revoke(issued)
+
+        def refused() -> bool:
+            found = client.answer("b")
+            return found["status"] == 401 and found["body"]["error"]["code"] == "invalid_credentials"
+
+        until(refused, what="the refusal of a message")
+    with site.socket(None) as client:
+        assert client.answer("a")["body"]["error"]["code"] == "missing_credentials"
+    with site.socket(None, authorization=f"Bearer {KEY}") as client:
+        assert client.answer("a")["body"]["error"]["code"] == "policy_denied", "this key needs a certificate too"
+    with site.socket(site.authority.issue(uris=[WEB]), authorization=f"Bearer {KEY}") as client:
+        assert client.answer("a")["status"] == 200
 
 
 def test_bad_certificates_are_not_let_in(site: Site, tmp_path: Path) -> None:
@@ -175,6 +206,41 @@ def test_the_command_line_logs_in_with_a_certificate(site: Site, tmp_path: Path)
     assert CliRunner().invoke(app, ["status"], env=environment(tmp_path)).exit_code == 0
     unknown = CliRunner().invoke(app, ["status", "--ca", site.authority.cert, "--cert", ops.cert, "--cert-key", ops.cert], env=home)
     assert unknown.exit_code == 1 and f"the certificate in {ops.cert} cannot be used" in unknown.stderr
+
+
+def test_calls_of_grpc_log_in_with_the_certificate_that_is_insisted_on(site: Site, tmp_path: Path) -> None:
+    """grpcio can only insist, so a gateway of its own; one process, as what is tried is the listener."""
+    if site.gatehouse.arguments:
+        pytest.skip("once is enough")
+    authority = site.authority
+    config = {**site.config, "state_dir": str(tmp_path / "state")}
+    config["listen"] = {**config["listen"], "grpc": "127.0.0.1:0", "tls": {**config["listen"]["tls"], "require_client": True}}
+    config["listen"].pop("admin_tls")
+
+    def asked(channel: grpc.Channel, *metadata: tuple[str, str]) -> str:
+        found = raw(channel, "ModelReady", b"\n\x02m1", metadata)
+        if not isinstance(found, grpc.RpcError):
+            return "OK"
+        return dict(found.trailing_metadata() or ()).get("x-gatehouse-code") or found.code().name  # type: ignore[attr-defined]
+
+    def channel_of(issued: Issued | None) -> grpc.Channel:
+        root = Path(authority.cert).read_bytes()
+        own = () if issued is None else (Path(issued.key).read_bytes(), Path(issued.cert).read_bytes())
+        return grpc.secure_channel(address(gatehouse), grpc.ssl_channel_credentials(root, *own))
+
+    key, narrow = ("authorization", f"Bearer {KEY}"), ("authorization", f"Bearer {NARROW_KEY}")
+    issued, stranger = authority.issue(uris=[WEB]), Authority(tmp_path / "stranger").issue(uris=[WEB])
+    with Gatehouse(tmp_path, config) as gatehouse:
+        with channel_of(issued) as channel, channel_of(authority.issue("nobody")) as nobody, channel_of(authority.issue("ops-1")) as ops:
+            assert [asked(channel), asked(channel, key), asked(channel, narrow)] == ["OK", "OK", "model_not_found"]
+            assert asked(channel, ("authorization", f"Bearer {'x' * 40}")) == "invalid_api_key", "a bad key is not made good"
+            assert asked(channel, key, ("x-api-key", "y" * 40)) == "ambiguous_credentials"
+            assert [asked(nobody), asked(nobody, key), asked(ops)] == ["missing_credentials", "OK", "model_not_found"]
+            site.revoke(issued)
+            until(lambda: asked(channel) == asked(channel, key) == "invalid_credentials", what="the refusal on the open channel")
+        for bad in (None, stranger, authority.issue(uris=[WEB], expires=now() - DAY / 2), authority.issue(uris=[WEB], usage=[SERVER])):
+            with channel_of(bad) as channel:
+                assert asked(channel, key) == "UNAVAILABLE", "there is no connection"
 
 
 class Proxied:
