@@ -5,8 +5,12 @@ from __future__ import annotations
 
 def data_of(event: bytes) -> bytes:
     """The data of a whole event: its data lines joined by LF; b"" for a comment or an event without data."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
-        return event[6:-2]
+    size, first = len(event), event.find(b"\n")
+    if 13 not in event and event.endswith(b"\n\n"):
+        if first == size - 2 and event.startswith(b"data: "):
+            return event[6:first]
+        if event.startswith(b"event: ") and event.find(b"\n", first + 1) == size - 2 and event[first : first + 7] == b"\ndata: ":
+            return event[first + 7 : size - 2]
     lines: list[bytes] = []
     for line in event.splitlines():
         name, colon, value = line.partition(b":")

@@ -16,6 +16,7 @@ from gateway.wire.anthropic.stream import STOP, MessagesReader, event
 from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
+from gateway.wire.shapes import MAX_MISSES, shape, text_of
 from gateway.wire.sse import data_of
 
 _TEXT: Final = "text"
@@ -26,7 +27,8 @@ _MARKS: Final = (b'"content":"', b'"content": "')
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
 _TEXT_BEGINS: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":"'
 _TEXT_ENDS: Final = b'"}}\n\n'
-MAX_MISSES: Final = 4
+_CLOSING: Final = (44, 125)
+"""What may follow a chunk's text: a comma or a brace."""
 
 
 class ChatReader(MessagesReader):
@@ -72,14 +74,8 @@ class ChatReader(MessagesReader):
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")
 
     def translated(self, data: bytes) -> bytes:
-        front, back = self._front, self._back
-        if not front or not data.startswith(front) or not data.endswith(back):
-            return b""
-        start, end = len(front), len(data) - len(back)
-        if start >= end:
-            return b""
-        text = data[start:end]
-        if 34 in text or 10 in text or 13 in text or text[-1] == 92:
+        text = text_of(data, self._front, self._back)
+        if not text:
             return b""
         return self._open_text + text + _TEXT_ENDS
 
@@ -104,20 +100,10 @@ class ChatReader(MessagesReader):
     def _learn(self, data: bytes) -> None:
         """Learns the shape of a chunk that has nothing but a text."""
         self._learned += 1
-        for mark in _MARKS:
-            start = data.find(mark) + len(mark)
-            if start >= len(mark):
-                end = data.find(b'"', start)
-                if (
-                    end > start
-                    and data[end - 1] != 92
-                    and data[end + 1] in (44, 125)
-                    and data.endswith(b"\n\n")
-                    and data.startswith(b"data:")
-                ):
-                    self._front, self._back = data[:start], data[end:]
-                    self._open_text = _TEXT_BEGINS % self._index
-                return
+        front, back = shape(data, _MARKS, _CLOSING)
+        if front and data.startswith(b"data:") and data.endswith(b"\n\n"):
+            self._front, self._back = front, back
+            self._open_text = _TEXT_BEGINS % self._index
 
     def _chunk(self, payload: bytes, found: list[bytes]) -> None:
         try:

@@ -13,6 +13,7 @@ from gateway.wire.anthropic.answers import block_texts, finish_in, trim, usage_f
 from gateway.wire.anthropic.views import EVENT, CountsView, EventView
 from gateway.wire.openai.answers import append_text, is_name, only_figures
 from gateway.wire.openai.media import is_base64
+from gateway.wire.shapes import MAX_MISSES, shape
 from gateway.wire.sse import data_of, says_nothing
 
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -22,7 +23,8 @@ DELTA: Final = b"event: content_block_delta\ndata: {"
 BLOCK: Final = b"event: content_block_"
 BEGUN: Final = b"event: content_block_start\ndata: {"
 OVER: Final = b"event: content_block_stop\ndata: {"
-MAX_MISSES: Final = 4
+_CLOSING: Final = (125,)
+"""What may follow an event's text: a brace."""
 AROUND: Final = 5
 """Events of a stream that carry no token: the start and the end of the message and of its first block, and `message_delta`."""
 _DELTAS: Final[dict[Any, str]] = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
@@ -60,6 +62,9 @@ class MessagesReader(EventReader):
                 if not (34 in text or 10 in text or 13 in text):
                     self._misses = 0
                     return 1
+        if data == STOP:
+            self.ended = True
+            return 1
         if not data.startswith(BLOCK) or not data.endswith(b"\n\n") or must_be_read(data):
             return 0
         events = data.count(b"\n\n")
@@ -86,13 +91,9 @@ class MessagesReader(EventReader):
         if self._misses >= MAX_MISSES:
             return
         self._misses += 1
-        for mark in TEXT_BEGINS:
-            start = event.find(mark) + len(mark)
-            if start >= len(mark):
-                end = event.find(b'"', start)
-                if end > 0 and event[end - 1] != 92 and event[end + 1] == 125:  # no backslash; a closing brace behind it
-                    self._before, self._after = event[:start], event[end:]
-                return
+        before, after = shape(event, TEXT_BEGINS, _CLOSING)
+        if before:
+            self._before, self._after = before, after
 
     # --- events that are read
 

@@ -11,6 +11,7 @@ from gateway.core.wire import EventReader, TextFilter
 from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim
 from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
+from gateway.wire.shapes import MAX_MISSES, shape
 from gateway.wire.sse import data_of, says_nothing
 
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
@@ -19,8 +20,8 @@ END: Final = b"[DONE]\n\n"
 DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 TEXT_BEGINS: Final = (b'content":"', b'content": "', b'text":"', b'text": "')
 """Prefixes of an event's text: content, reasoning_content, text; with or without the space that Python's encoder writes."""
-MAX_MISSES: Final = 4
-"""How many shapes in a row may be learned without a match before the stream is given up on."""
+_CLOSING: Final = (44, 125, 93)
+"""What may follow an event's text: a comma or a bracket."""
 
 
 class OpenAiReader(EventReader):
@@ -88,13 +89,9 @@ class OpenAiReader(EventReader):
         if self._misses >= MAX_MISSES:
             return
         self._misses += 1
-        for mark in TEXT_BEGINS:
-            start = event.find(mark) + len(mark)
-            if start >= len(mark):
-                end = event.find(b'"', start)
-                if end > 0 and event[end - 1] != 92 and event[end + 1] in (44, 125, 93):  # no backslash; a comma or a bracket behind it
-                    self._before, self._after = event[:start], event[end:]
-                return
+        before, after = shape(event, TEXT_BEGINS, _CLOSING)
+        if before:
+            self._before, self._after = before, after
 
     # --- events that are read
 

@@ -17,8 +17,10 @@ from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
-from gateway.wire.responses.stream import ResponsesReader, line
-from gateway.wire.responses.tool_names import OfferedTool, tool_names
+from gateway.wire.responses.events import line
+from gateway.wire.responses.stream import ResponsesReader
+from gateway.wire.responses.tool_names import OfferedTool, ToolNames, tool_names
+from gateway.wire.shapes import MAX_MISSES, shape, text_of
 from gateway.wire.sse import data_of
 
 _TEXT: Final = "text"
@@ -34,7 +36,8 @@ _OPENS: Final = (
 )
 _CLOSES: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
 """How a piece of a text ends, by its number; most answers have fewer events."""
-MAX_MISSES: Final = 4
+_CLOSING: Final = (44, 125)
+"""What may follow a chunk's text: a comma or a brace."""
 MAX_SAID: Final = 16 * 1024 * 1024
 """Bytes of one text, which its end repeats."""
 
@@ -70,7 +73,8 @@ class ChatReader(ResponsesReader):
 
     def __init__(self, request: InferenceRequest) -> None:
         super().__init__(request)
-        self._names = tool_names(request.fields)
+        self._names: ToolNames | None = None
+        """Of the tools that were offered; read with the first call."""
         self._document: dict[str, Any] = {}
         """The response; empty until it has begun."""
         self._output: list[Any] = []
@@ -99,14 +103,8 @@ class ChatReader(ResponsesReader):
         return not (self.inspects or (memory is not None and memory.keeps)) or super().whole()
 
     def translated(self, data: bytes) -> bytes:
-        front, back = self._front, self._back
-        if not front or not data.startswith(front) or not data.endswith(back):
-            return b""
-        start, end = len(front), len(data) - len(back)
-        if start >= end:
-            return b""
-        text = data[start:end]
-        if 34 in text or 10 in text or 13 in text or text[-1] == 92:
+        text = text_of(data, self._front, self._back)
+        if not text:
             return b""
         self._take(text)
         number = self._sent
@@ -134,20 +132,10 @@ class ChatReader(ResponsesReader):
     def _learn(self, data: bytes) -> None:
         """Learns the shape of a chunk that has nothing but a text."""
         self._learned += 1
-        for mark in _MARKS:
-            start = data.find(mark) + len(mark)
-            if start >= len(mark):
-                end = data.find(b'"', start)
-                if (
-                    end > start
-                    and data[end - 1] != 92
-                    and data[end + 1] in (44, 125)
-                    and data.endswith(b"\n\n")
-                    and data.startswith(b"data:")
-                ):
-                    self._front, self._back = data[:start], data[end:]
-                    self._open_text = _OPENS % (self._item.encode(), self._index)
-                return
+        front, back = shape(data, _MARKS, _CLOSING)
+        if front and data.startswith(b"data:") and data.endswith(b"\n\n"):
+            self._front, self._back = front, back
+            self._open_text = _OPENS % (self._item.encode(), self._index)
 
     def _event(self, document: dict[str, Any], found: list[bytes]) -> None:
         document["sequence_number"] = self._sent
@@ -183,8 +171,9 @@ class ChatReader(ResponsesReader):
         self._document = document = frame(self._request, f"resp_{base}", chunk.model, chunk.created)
         self._identity = document["id"]
         self._item = base
+        told = Raw(_ENCODER.encode(document))
         for kind in ("response.created", "response.in_progress"):
-            self._event({"type": kind, "response": document}, found)
+            self._event({"type": kind, "response": told}, found)
 
     def _choice(self, choice: ChatChoice, found: list[bytes]) -> None:
         delta = choice.delta
@@ -227,6 +216,8 @@ class ChatReader(ResponsesReader):
                 self.error = EngineError("The engine called tools in an order that cannot be told as events.")
                 return
             self._end(found)
+            if self._names is None:
+                self._names = tool_names(self._request.fields)
             self._call, self._tool = call.index, self._names.of(name)
             self._call_id = call.id or f"call_{self._base()}_{call.index}"
             self._begin(_CALL, found)

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.core.errors import EngineError
 from gateway.wire.responses.answers import decoded
-from gateway.wire.responses.stream import PIECES, line
+from gateway.wire.responses.events import PIECES, line
 from gateway.wire.sse import data_of
 
 _PARTS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text", "summary_text": "text"}

@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import msgspec
-
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.wire.openai.answers import is_name
 from gateway.wire.responses.answers import branded, finish_of, item_texts, items_of, trim, usage_from, without_scores
 from gateway.wire.responses.chat import echo, frame
-from gateway.wire.responses.views import EVENT, KIND, EventView
+from gateway.wire.responses.events import PIECES, Key, Said, line, no_event, opened, parts_of, piece, texts_of, unread, viewed
+from gateway.wire.responses.views import EventView
 from gateway.wire.sse import data_of, says_nothing
 
 LARGEST: Final = 4 * 1024 * 1024
@@ -29,46 +28,10 @@ MAX_SAID: Final = 4 * 1024 * 1024
 AROUND: Final = 8
 """Events of a stream that carry no token: the start and the end of the response, its first item, part and text."""
 TEXT: Final[Path] = ("text",)
-PIECES: Final[dict[str, tuple[str, str, str]]] = {
-    "response.output_text": ("output_text", "content_index", "text"),
-    "response.refusal": ("refusal", "content_index", "refusal"),
-    "response.reasoning_text": ("reasoning_text", "content_index", "text"),
-    "response.reasoning_summary_text": ("summary_text", "summary_index", "text"),
-    "response.function_call_arguments": ("arguments", "", "arguments"),
-    "response.mcp_call_arguments": ("arguments", "", "arguments"),
-    "response.custom_tool_call_input": ("input", "", "input"),
-    "response.code_interpreter_call_code": ("code", "", "code"),
-}
-"""The events of a text without `.delta` and `.done` -> its kind, which of an item's texts it is, where the end repeats it."""
-_EVENTS: Final = {(kind, index): name for name, (kind, index, _) in reversed(list(PIECES.items()))}
-_INDICES: Final = {
-    "output_text": "content_index",
-    "refusal": "content_index",
-    "reasoning_text": "content_index",
-    "summary_text": "summary_index",
-}
-_OF_ITEM: Final = ("arguments", "input", "code")
 _PROGRESS: Final = ("in_progress", "searching", "completed", "interpreting", "generating", "failed", "calling")
 _WHOLE: Final = ("response.completed", "response.incomplete")
 _BEGUN: Final = ("response.created", "response.in_progress", "response.queued")
-_BEGINS: Final = b"event: response."
-_DATA: Final = b"\ndata: {"
 _NUMBER: Final = re.compile(rb'"sequence_number": ?(\d{1,9})')
-
-Key = tuple[int, str, int]
-"""A text of a response: the number of its item, its kind, which one of the item's."""
-
-
-class Said:
-    """One text: what the engine gave, and what was released of it."""
-
-    __slots__ = ("ended", "given", "item", "released")
-
-    def __init__(self, item: str) -> None:
-        self.item = item
-        self.given: list[str] = []
-        self.released: list[str] = []
-        self.ended = False
 
 
 class ResponsesReader(EventReader):
@@ -101,18 +64,19 @@ class ResponsesReader(EventReader):
 
     def plain(self, data: bytes) -> int:
         known = self._known
-        if known and data.startswith(known) and data.find(b"\n", len(known)) == len(data) - 2 and data[-1] == 10 and 13 not in data:
-            self._last = data
-            return 1
-        if not data.startswith(_BEGINS) or 13 in data or not data.endswith(b"\n\n"):
+        if known and data.startswith(known) and data.endswith(b"\n\n"):
+            rest = data[len(known) : len(data) - 2]
+            if not (10 in rest or 13 in rest):
+                self._last = data
+                return 1
+        length = unread(data)
+        if not length or 13 in data or not data.endswith(b"\n\n"):
             return 0
+        if data.find(b"\n", length) == len(data) - 2:
+            self._known, self._last = data[:length], data
+            return 1
         events = data.count(b"\n\n")
-        if events == 1:
-            length = unread(data)
-            if not length or data.find(b"\n", length) != len(data) - 2:
-                return 0
-            self._known = data[:length]
-        elif events != data.count(b".delta\ndata: {") or data.count(b"\n") != 3 * events:
+        if events != data.count(b".delta\ndata: {") or data.count(b"\n") != 3 * events:
             return 0
         self._last = data
         return events
@@ -127,7 +91,7 @@ class ResponsesReader(EventReader):
                 kept.append(event)
                 continue
             payload = data_of(event + b"\n\n")
-            view = _viewed(payload)
+            view = viewed(payload)
             if view is None:
                 if payload != b"[DONE]":
                     kept.append(event)
@@ -156,7 +120,7 @@ class ResponsesReader(EventReader):
         memory = self._request.memory
         if memory is None or self.inspects:
             return event
-        document = _opened(payload)
+        document = opened(payload)
         branded(document["response"], memory)
         if whole and memory.keeps:
             self.ended, self._final = False, document
@@ -205,7 +169,7 @@ class ResponsesReader(EventReader):
         payload = data_of(event + b"\n\n")
         if not payload:
             return [event]
-        document = _opened(payload)
+        document = opened(payload)
         name = str(document.get("type"))
         base, _, what = name.rpartition(".")
         known = PIECES.get(base)
@@ -227,11 +191,11 @@ class ResponsesReader(EventReader):
             return b""
         if texts is not self._texts:
             self._anew(texts)
-        document = _opened(payload)
+        document = opened(payload)
         out: list[bytes] = []
         kind = document.get("type")
         if kind.__class__ is not str:
-            raise _no_event()
+            raise no_event()
         self._inspect(str(kind), document, texts, out)
         return b"".join(out)
 
@@ -270,13 +234,13 @@ class ResponsesReader(EventReader):
         """Which item an event is about. Raises EngineError for one that was not announced."""
         number, identity = document.get("output_index"), document.get("item_id", "")
         if number.__class__ is not int or number not in self._announced or identity.__class__ is not str or not is_name(identity):
-            raise _no_event()
+            raise no_event()
         return {"item_id": identity, "output_index": number}
 
     def _key(self, document: dict[str, Any], kind: str, index: str) -> Key:
         number, inner = document.get("output_index"), document.get(index, 0) if index else 0
         if number.__class__ is not int or inner.__class__ is not int:
-            raise _no_event()
+            raise no_event()
         return (number, kind, inner)
 
     def _of(self, key: Key, item: str) -> Said:
@@ -300,11 +264,11 @@ class ResponsesReader(EventReader):
     def _delta(self, document: dict[str, Any], known: tuple[str, str, str], texts: TextFilter, out: list[bytes]) -> None:
         where, text = self._where(document), document.get("delta")
         if text.__class__ is not str:
-            raise _no_event()
+            raise no_event()
         key = self._key(document, known[0], known[1])
         released = self._feed(key, where["item_id"], text, texts)
         if released or not text:
-            self._emit(_piece(key, where["item_id"], released), out)
+            self._emit(piece(key, where["item_id"], released), out)
 
     def _done(self, document: dict[str, Any], known: tuple[str, str, str], texts: TextFilter, out: list[bytes]) -> None:
         where, (kind, index, field) = self._where(document), known
@@ -322,7 +286,7 @@ class ResponsesReader(EventReader):
     def _repeated(self, key: Key, item: str, text: Any, texts: TextFilter, out: list[bytes]) -> str:
         """What was released of a text that an event says again. Raises EngineError for a repeat that differs."""
         if text.__class__ is not str:
-            raise _no_event()
+            raise no_event()
         fresh = key not in self._said
         if fresh:
             self._feed(key, item, text, texts)
@@ -335,7 +299,7 @@ class ResponsesReader(EventReader):
             said.ended = True
             for _, rest in texts.finish(key):
                 if rest and not fresh:
-                    self._emit(_piece(key, said.item, rest), out)
+                    self._emit(piece(key, said.item, rest), out)
                 said.released.append(rest)
             said.released = ["".join(said.released)]
         return said.released[0]
@@ -343,7 +307,7 @@ class ResponsesReader(EventReader):
     def _response(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         response = document.get("response")
         if response.__class__ is not dict:
-            raise _no_event()
+            raise no_event()
         assert isinstance(response, dict)
         items = items_of(response) if kind in _WHOLE else []
         for number, item in enumerate(items):
@@ -368,7 +332,7 @@ class ResponsesReader(EventReader):
     def _inspect_output_item(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         number, item = document.get("output_index"), document.get("item")
         if number.__class__ is not int or item.__class__ is not dict or item.get("type").__class__ is not str:
-            raise _no_event()
+            raise no_event()
         assert isinstance(number, int) and isinstance(item, dict)
         ends = kind.endswith("done")
         if ends != (self._announced.get(number, "") == item["type"]) or (not ends and number in self._announced):
@@ -383,7 +347,7 @@ class ResponsesReader(EventReader):
         identity = item.get("id")
         name = identity if isinstance(identity, str) and is_name(identity) else ""
         known: set[tuple[int, Any]] = set()
-        for key, holder, field in _texts_of(number, item):
+        for key, holder, field in texts_of(number, item):
             known.add((id(holder), field))
             text = holder[field]
             if ends:
@@ -397,7 +361,7 @@ class ResponsesReader(EventReader):
     def _inspect_part(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         where, part = self._where(document), document.get("part")
         if part.__class__ is not dict:
-            raise _no_event()
+            raise no_event()
         assert isinstance(part, dict)
         name = "summary_index" if "summary_index" in document else "content_index"
         index = self._key(document, "", name)[2]
@@ -406,7 +370,7 @@ class ResponsesReader(EventReader):
         kept = {"type": part.get("type", ""), "content": [part]}
         number = where["output_index"]
         known: set[tuple[int, Any]] = set()
-        for found, place, field in _parts_of(number, [part], index):
+        for found, place, field in parts_of(number, [part], index):
             known.add((id(place), field))
             if kind.endswith("done"):
                 place[field] = self._repeated(found, where["item_id"], place[field], texts, out)
@@ -420,7 +384,7 @@ class ResponsesReader(EventReader):
     def _annotation(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         where, note = self._where(document), document.get("annotation")
         if note.__class__ is not dict:
-            raise _no_event()
+            raise no_event()
         for _, place, field in item_texts({"type": "", "content": [note]}):
             if field != "type" or place is note:
                 place[field] = texts.whole(place[field])
@@ -436,87 +400,5 @@ class ResponsesReader(EventReader):
             said = self._said.get(choice)
             if said is not None and rest:
                 said.released.append(rest)
-                self._emit(_piece(choice, said.item, rest), out)
+                self._emit(piece(choice, said.item, rest), out)
         return b"".join(out)
-
-
-def unread(event: bytes) -> int:
-    """How long the beginning of an event is that says by itself that it need not be read; 0 where it does not."""
-    if not event.startswith(_BEGINS):
-        return 0
-    end = event.find(_DATA)
-    return end + len(_DATA) if end >= 0 and 0 <= event.find(b".", len(_BEGINS)) < end and event.find(b"\n") == end else 0
-
-
-def _piece(key: Key, item: str, text: str) -> dict[str, Any]:
-    """A piece of a text as an event."""
-    number, kind, inner = key
-    index = _INDICES.get(kind, "")
-    found: dict[str, Any] = {"type": f"{_EVENTS[(kind, index)]}.delta", "item_id": item, "output_index": number}
-    if index:
-        found[index] = inner
-    found["delta"] = text
-    if kind == "output_text":
-        found["logprobs"] = []
-    return found
-
-
-def _texts_of(number: int, item: dict[str, Any]) -> list[tuple[Key, dict[str, Any], str]]:
-    """The texts of an item that come in pieces."""
-    found: list[tuple[Key, dict[str, Any], str]] = []
-    for name in ("content", "summary"):
-        parts = item.get(name)
-        if parts.__class__ is list:
-            assert isinstance(parts, list)
-            found += _parts_of(number, parts, 0)
-    for name in _OF_ITEM:
-        if item.get(name).__class__ is str:
-            found.append(((number, name, 0), item, name))
-    return found
-
-
-def _parts_of(number: int, parts: list[Any], first: int) -> list[tuple[Key, dict[str, Any], str]]:
-    found: list[tuple[Key, dict[str, Any], str]] = []
-    for at, part in enumerate(parts):
-        kind = part.get("type") if part.__class__ is dict else None
-        field = "refusal" if kind == "refusal" else "text"
-        if kind in _INDICES and part.get(field).__class__ is str:
-            found.append(((number, str(kind), first + at), part, field))
-    return found
-
-
-def _no_event() -> EngineError:
-    return EngineError("The engine sent an event that is not one of a response.")
-
-
-def _opened(payload: bytes) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine sent an event that is not valid JSON.") from None
-    if document.__class__ is not dict:
-        raise _no_event()
-    found: dict[str, Any] = document
-    return found
-
-
-def _viewed(payload: bytes) -> EventView | None:
-    """The typed view of an event's data; None when it is none of a response."""
-    if not payload.startswith(b"{"):
-        return None
-    try:
-        found: EventView = EVENT.decode(payload)
-    except msgspec.ValidationError:
-        try:
-            return EventView(KIND.decode(payload).type)
-        except msgspec.DecodeError:
-            return None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return found
-
-
-def line(document: dict[str, Any]) -> bytes:
-    """An event without its empty line."""
-    name = document["type"]
-    return b"event: %b\ndata: %b" % (name.encode() if name.isascii() and "\n" not in name else b"message", msgspec.json.encode(document))

@@ -129,9 +129,6 @@ SLICES = {
     "gateway/wire/anthropic/answers.py": {
         "data[begin:end]": "returned before",
     },
-    "gateway/wire/anthropic/chat_stream.py": {
-        "data[start:end]": "start is before end",
-    },
     "gateway/wire/passages.py": {
         "self.texts[number:number + count]": "a list",
         "texts[number:number + count]": "a list",
@@ -139,9 +136,21 @@ SLICES = {
     "gateway/wire/responses/chat_stream.py": {
         "_ENCODER.encode(given)[1:-1]": "a JSON text or object has two characters at least",
         "_ENCODER.encode(text)[1:-1]": "a JSON text has two characters at least",
-        "data[start:end]": "start is before end",
     },
-    "gateway/wire/responses/stream.py": {"text[at:at + most]": "a str"},
+    "gateway/wire/responses/events.py": {
+        "event[end:end + len(_DATA)]": "end is not negative",
+        "event[len(BEGINS):end]": "the first line end is behind what the event begins with",
+    },
+    "gateway/wire/responses/stream.py": {
+        "data[len(known):len(data) - 2]": "it ends with two line ends, which are behind what it begins with: that ends with a brace",
+        "text[at:at + most]": "a str",
+    },
+    "gateway/wire/shapes.py": {"data[start:end]": "start is before end"},
+    "gateway/wire/sse.py": {
+        "event[6:first]": "the first line end is behind what the event begins with",
+        "event[first:first + 7]": "first is the place of a line end",
+        "event[first + 7:size - 2]": "the line that ends at size - 2 begins with `data: `",
+    },
     "gateway/wire/anthropic/stream.py": {
         "data[start:end]": "returned before",
         "text[at:at + most]": "a str",
