@@ -29,11 +29,12 @@ from gateway.pipeline.memory import STEP
 from gateway.pipeline.pipeline import LARGE, serve
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.stream import MAX_ANSWER_BYTES
-from gateway.server.grpc_calls import CallClient, Failed, failed, headers_of, peer_of_call, request_id_of
+from gateway.server.grpc_calls import CallClient, Failed, failed, headers_of, peer_of_call, request_id_of, too_large
 from gateway.server.grpc_reflection import HEALTH, REFLECTIONS, SERVICE, descriptor, health, health_service, reflected
 from gateway.server.head import check_head
 from gateway.server.health import Health
 from gateway.server.login import identified, owner_of, proven
+from gateway.server.refusals import head_too_large
 from gateway.server.tls import Contexts, Material
 from gateway.telemetry.metrics import PHASES
 from gateway.wire.oip import codec
@@ -68,6 +69,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._owner = TaskOwner("gRPC")
         self._description = descriptor()
         keep_alive = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 20_000)]
+        patience = int(max(1.0, listen.header_timeout) * 1000)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=listen.max_connections,
             options=[
@@ -78,6 +80,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
                 ("grpc.max_metadata_size", listen.max_header_bytes),
                 ("grpc.absolute_max_metadata_size", 2 * listen.max_header_bytes),
                 ("grpc.max_concurrent_streams", 128),
+                ("grpc.max_allowed_incoming_connections", listen.max_connections),
+                ("grpc.server_handshake_timeout_ms", patience),
+                ("grpc.http2.settings_timeout", patience),  # until a client acknowledges them, no bound of metadata counts
                 ("grpc.max_connection_idle_ms", int(max(1.0, listen.keep_alive_timeout) * 1000)),
                 ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message could become a huge one
             ],
@@ -131,6 +136,8 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         handler = self._methods.get(details.method)
         if handler is None:
             return None  # UNIMPLEMENTED
+        if too_large(details.invocation_metadata or (), self._plane.current().spec.listen):
+            handler = self._refused
         return grpc.stream_stream_rpc_method_handler(self._guarded(handler))
 
     def _guarded(self, handler: Handler) -> Callable[[Any, Any], Awaitable[None]]:
@@ -149,6 +156,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
                 _end(context, failed(InternalError("Internal error."), self._plane.next_id()))
 
         return run
+
+    async def _refused(self, context: Any) -> None:
+        raise head_too_large(self._plane.current().spec.listen.max_header_bytes)
 
     async def _read(self, context: Any) -> bytes:
         """The one message of a call. Raises RequestError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
 from gateway.core.ports import Reservation
+from gateway.core.specs import ListenSpec
 from gateway.core.types import Headers, Peer, Usage
 from gateway.pipeline.plane import DataPlane
 from gateway.server.answers import AnswerReader
@@ -27,7 +28,8 @@ DROPPED: Final = frozenset(
 """Names of metadata that say something of HTTP/2 or of a body, which the gateway says itself."""
 STATUSES: Final = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "DEADLINE_EXCEEDED",
-    409: "FAILED_PRECONDITION", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED",
+    409: "FAILED_PRECONDITION", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED",
+    431: "RESOURCE_EXHAUSTED", 499: "CANCELLED",
     501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED", 507: "RESOURCE_EXHAUSTED",
 }  # fmt: skip
 """gRPC's status for each of HTTP's that an error has; INTERNAL for any other."""
@@ -55,6 +57,12 @@ def failed(error: GatehouseError, request_id: bytes) -> Failed:
 def _pushback(milliseconds: float) -> list[tuple[str, str]]:
     """`grpc-retry-pushback-ms` tells clients with a retry policy when to try again (gRFC A6)."""
     return [("retry-after-ms", f"{milliseconds:.0f}"), ("grpc-retry-pushback-ms", f"{milliseconds:.0f}")]
+
+
+def too_large(metadata: Sequence[tuple[str, str | bytes]], limits: ListenSpec) -> bool:
+    """Whether a call has more metadata than a request may have headers. gRPC's own bounds count once a client has acknowledged them: until
+    then a call may have 16 MB, of a few kilobytes on the wire."""
+    return len(metadata) > limits.max_headers or sum([len(name) + len(value) for name, value in metadata]) > limits.max_header_bytes
 
 
 def headers_of(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import warnings
@@ -20,6 +21,7 @@ from gateway.wire.oip.protobuf import field, fields
 from tests.e2e.adminapi import admin, config
 from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse
 from tests.e2e.test_tensors import double_model
+from tests.fakes import http2
 from tests.fakes.ports import empty_port
 from tests.pki import Authority
 from tests.waiting import until
@@ -225,6 +227,23 @@ def test_messages_are_bounded_and_nothing_is_inflated(channel: grpc.Channel) -> 
     squeezed = raw(channel, "ModelInfer", request().SerializeToString(), compression=grpc.Compression.Gzip)
     assert squeezed.code() is grpc.StatusCode.UNIMPLEMENTED
     assert raw(channel, "NoSuchMethod", b"").code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_metadata_is_bounded_before_a_client_has_acknowledged_its_bounds(channel: grpc.Channel, tensors: Gatehouse) -> None:
+    """One field in the table of fields, named 20 times, is 78 KB of 4 KB on the wire; with more grpcio refuses some by chance."""
+    host, _, port = address(tensors).rpartition(":")
+    told = http2.head(SERVICE + "ModelReady", authorization=f"Bearer {KEY}")
+    with socket.create_connection((host, int(port)), timeout=30) as wire:
+        wire.sendall(http2.OPENED + http2.frame(http2.HEADERS, http2.END_HEADERS, 1, http2.literal("bomb", "b" * 3900, b"\x40") + told))
+        wire.sendall(http2.frame(http2.HEADERS, http2.END_HEADERS, 3, told + b"\xbe" * 20))
+        got = b""
+        while b"head is larger than" not in got:
+            data = wire.recv(65536)
+            assert data, got
+            got += data
+    assert not isinstance(raw(channel, "ModelReady", b"\n\x06double"), grpc.RpcError)
+    many = raw(channel, "ModelReady", b"\n\x06double", (*(("x-a", "b"),) * 70, ("authorization", f"Bearer {KEY}")))
+    assert many.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "too many headers" in many.details()
 
 
 def test_health_and_reflection(channel: grpc.Channel) -> None:
