@@ -12,12 +12,13 @@ from math import ceil
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.types import Headers
 from gateway.server.answers import AnswerReader
 from gateway.wire.sse import data_of
+from gateway.wire.unique import colons
 
 MAX_ID: Final = 128
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)] | Annotated[int, Meta(ge=0, le=2**53)]
@@ -39,7 +40,16 @@ class Request(Struct, forbid_unknown_fields=True, tag_field="type", tag="request
     id: Id
     path: Annotated[str, Meta(max_length=2048)]
     body: Raw
-    headers: dict[str, str] = {}
+    headers: dict[str, str] | UnsetType = UNSET
+
+    def colons(self) -> int:
+        """How many the message has besides those of the body: one behind each key, and those in its texts."""
+        texts = [str(self.id), self.path]
+        keys = 4
+        if self.headers is not UNSET:
+            keys += 1 + len(self.headers)
+            texts += [*self.headers.keys(), *self.headers.values()]
+        return keys + sum([text.count(":") for text in texts])
 
 
 class Cancel(Struct, forbid_unknown_fields=True, tag_field="type", tag="cancel"):
@@ -63,11 +73,13 @@ def read(data: bytes | bytearray) -> Request | Cancel | Auth:
     """A client's message. Raises RequestError."""
     try:
         message: Request | Cancel | Auth = _DECODER.decode(data)
-        return message
     except msgspec.ValidationError as error:
         raise RequestError(f"The message is not one of request, cancel and auth: {error}.", code="invalid_message") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The message is not valid JSON: {error}.", code="invalid_json") from None
+    if isinstance(message, Request) and colons(bytes(data)) != message.colons() + colons(bytes(message.body)):
+        raise RequestError("A key appears twice in the message.", code="invalid_message")
+    return message
 
 
 def own_headers(given: Mapping[str, str]) -> Headers:

@@ -249,7 +249,8 @@ class Socket:
         headers, reserved = dict(self.headers), 0
         request_id = plane.next_id()
         try:
-            headers |= own_headers(message.headers)
+            if message.headers:
+                headers |= own_headers(message.headers)
             given = headers.get(b"x-request-id")
             if given is not None and REQUEST_ID(given):
                 request_id = given

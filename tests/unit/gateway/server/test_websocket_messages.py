@@ -43,6 +43,11 @@ def test_the_three_messages() -> None:
         (b'{"type":"request","id":1.5,"path":"/","body":{}}', "invalid_message"),
         (b'{"type":"cancel","id":"%b"}' % (b"x" * 129), "invalid_message"),
         (b'{"type":"auth","token":""}', "invalid_message"),
+        (b'{"type":"request","id":1,"path":"/","body":{"a":1},"body":{}}', "invalid_message"),
+        (b'{"type":"request","id":1,"path":"/","path":"/x","body":{}}', "invalid_message"),
+        (b'{"type":"request","id":1,"i\\u0064":2,"path":"/","body":{}}', "invalid_message"),
+        (b'{"type":"request","id":1,"path":"/","body":{},"headers":{},"headers":{}}', "invalid_message"),
+        (b'{"type":"request","id":1,"path":"/","body":{},"headers":{"traceparent":"a","traceparent":"b"}}', "invalid_message"),
         (b'{"type":"request","id":1,"path":"/","body":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
     ],
 )
@@ -50,6 +55,15 @@ def test_what_is_no_message(data: bytes, code: str) -> None:
     with pytest.raises(RequestError) as error:
         read(data)
     assert error.value.code == code
+
+
+@given(
+    st.text(':\\"au', min_size=1, max_size=8), st.text(":/\\u", max_size=8), JSON, st.dictionaries(st.text(":a"), st.text(":b")) | st.none()
+)
+def test_no_colon_in_a_text_is_taken_for_a_key(id: str, path: str, body: Any, headers: dict[str, str] | None) -> None:
+    document = {"type": "request", "id": id, "path": path, "body": body, **({} if headers is None else {"headers": headers})}
+    message = read(json.dumps(document).replace(":a", "\\u003aa").encode())
+    assert isinstance(message, Request) and (message.id, message.path) == (id, path) and json.loads(bytes(message.body)) == body
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
