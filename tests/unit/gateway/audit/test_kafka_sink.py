@@ -27,6 +27,7 @@ from gateway.core.sink_specs import KafkaSinkSpec, SaslSpec
 from gateway.core.spec import ClientTlsSpec
 from gateway.core.specs import AuditSpec, SinkSpec
 from tests.fakes.kafka import MockKafka
+from tests.fakes.kafka_login import KafkaLogin
 from tests.pki import SERVER, Authority
 from tests.waiting import reached
 
@@ -196,6 +197,33 @@ async def test_tls_verifies_the_broker_and_shows_the_certificate_before_the_logi
         await one.aclose()
     broker.close()
     await broker.wait_closed()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+async def test_a_listener_that_asks_for_a_login_gets_it_first_and_then_the_lines(tmp_path: Path, topic: str, mechanism: Any) -> None:
+    context, tls = None, None
+    if mechanism == "PLAIN":
+        authority = Authority(tmp_path / "ca")
+        server = authority.issue("broker", addresses=["127.0.0.1"], usage=[SERVER])
+        context, tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ClientTlsSpec(ca=authority.cert)
+        context.load_cert_chain(server.cert, server.key)
+    with MockKafka(1) as behind:
+        async with KafkaLogin(behind.brokers[0], mechanism, "gw", "s3cret", context) as broker:
+
+            def made(password: str, timeout: float) -> KafkaSink:
+                sasl = SaslSpec(mechanism=mechanism, username="gw", password=Secret(password))
+                return sink([broker.address], topic, timeout=timeout, sasl=sasl, tls=tls)
+
+            right, wrong = made("s3cret", 5.0), made("other", 1.0)
+            with pytest.raises(OSError, match=r"who are you\?"):
+                await asyncio.to_thread(wrong.probe)
+            assert broker.users == [] and broker.refused >= 1
+            await asyncio.to_thread(right.probe)
+            await asyncio.to_thread(right.write, batch())
+            for one in (right, wrong):
+                await one.aclose()
+            assert set(broker.users) == {"gw"} and broker.early == 0
+        assert [message.value() + b"\n" for message in behind.messages(topic)] == LINES
 
 
 @pytest.mark.parametrize(
