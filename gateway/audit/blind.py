@@ -30,8 +30,10 @@ from gateway.audit.spent import storable
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.errors import AuditSearchTooLong, Shredded
 
-BATCH: Final = 128
+BATCH: Final = 512
 """Entries of one transaction."""
+TURN: Final = 32
+"""Entries between which other threads get their turn."""
 KEYS: Final = 512
 """Data keys that one search tries."""
 BUSY_SECONDS: Final = 5.0
@@ -63,6 +65,7 @@ class Blinder:
         self._path, self._directory, self._opener = path, directory, opener
         self._turn = threading.Lock()
         self._looked = -1
+        self._numbers: dict[str, int] = {}
 
     def update(self, seconds: float) -> bool:
         """Goes on for so long at most; whether nothing is left. Raises sqlite3.Error, OSError; GatehouseError where keys cannot be had."""
@@ -71,6 +74,7 @@ class Blinder:
         end = time.monotonic() + seconds
         with self._turn, closing(self._writing()) as db:
             db.row_factory = sqlite3.Row
+            self._numbers.clear()  # the index may be another by now
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 return True  # the process that keeps it makes it anew
             self._forget_destroyed(db)
@@ -82,7 +86,10 @@ class Blinder:
 
     def _writing(self) -> sqlite3.Connection:
         """Makes no file where there is none any more."""
-        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=BUSY_SECONDS)
+        db = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=BUSY_SECONDS)
+        for pragma in ("synchronous = NORMAL", "cache_size = -65536"):  # tokens are spread over their indexes
+            db.execute(f"PRAGMA {pragma}")
+        return db
 
     def _forget_destroyed(self, db: sqlite3.Connection) -> None:
         """Erases the tokens of keys that were destroyed, if any may have been since the last look."""
@@ -103,14 +110,15 @@ class Blinder:
     def _add(self, db: sqlite3.Connection, rows: list[sqlite3.Row]) -> None:
         made, kept, open_still = [], [], []
         with closing(LinesAt(self._directory, self._opener)) as lines:
-            for row in rows:
+            for place, row in enumerate(rows):
+                if place % TURN == 0:
+                    time.sleep(0)
                 tokens = self._tokens(db, row, lines)
                 if tokens is None:
                     open_still.append((row["id"],))
                 else:
                     made.append((row["id"], row["time"], *tokens))
                     kept.append((row["id"], row["end_segment"], row["end_offset"]))
-                time.sleep(0)
         db.execute("BEGIN IMMEDIATE")
         try:
             db.executemany(_ADD, made)
@@ -136,15 +144,22 @@ class Blinder:
         (name,) = names
         key, told = self._opener.key(name), completed(entry, raw)
         if key == SHREDDED:
-            return [_number(db, name, entry.get("tenant", "") or SYSTEM, True), *[0] * len(BLIND)]
+            return [self._number(db, name, entry.get("tenant", "") or SYSTEM, True), *[0] * len(BLIND)]
         if isinstance(key, str) or told.get("unopened") or told["-withheld"]:
             return None
         try:
             secret = key.blind()
         except Shredded:
             return None
-        number = _number(db, name, key.tenant, False)
+        number = self._number(db, name, key.tenant, False)
         return [number, *[token(secret, field, str(text)) if (text := told.get(field)) else 0 for field in BLIND]]
+
+    def _number(self, db: sqlite3.Connection, name: str, tenant: str, gone: bool) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            db.execute("INSERT OR IGNORE INTO data_keys (name, tenant, gone) VALUES (?, ?, ?)", (name, tenant, gone))
+            number = self._numbers[name] = int(db.execute("SELECT id FROM data_keys WHERE name = ?", (name,)).fetchone()[0])
+        return number
 
 
 def _key_of(line: bytes) -> str:
@@ -154,12 +169,6 @@ def _key_of(line: bytes) -> str:
         return ""
     rest = line[at + len(_SEALED) :].removeprefix(b'{"v":1,"key":')
     return rest[1 : rest.find(b'"', 1)].decode("ascii", "replace") if rest[:1] == b'"' else ""
-
-
-def _number(db: sqlite3.Connection, name: str, tenant: str, gone: bool) -> int:
-    db.execute("INSERT OR IGNORE INTO data_keys (name, tenant, gone) VALUES (?, ?, ?)", (name, tenant, gone))
-    number: int = db.execute("SELECT id FROM data_keys WHERE name = ?", (name,)).fetchone()[0]
-    return number
 
 
 def known_keys(db: sqlite3.Connection) -> list[KnownKey]:
