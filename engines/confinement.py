@@ -59,6 +59,9 @@ _SYSTEM: Final = (
 """What libraries read of a system."""
 _PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store")
 """Where a system has its programs."""
+OWN_THREADS: Final = Path("/proc/self/task")
+"""NVIDIA's driver names its threads in their `comm` here, and fails (CUDA_ERROR_OPERATING_SYSTEM) where it cannot; nothing else of these
+files concerns another process."""
 _GPU_FILES: Final = ("nvidia*", "nvhost*", "nvmap", "dxg", "dri", "kfd")
 
 
@@ -115,7 +118,7 @@ def confine(
         return Confinement(privileges, descriptors, kept, threads=threads, reason="this kernel does not offer Landlock")
     places = [*((path, READING) for path in (*_libraries(), *reads)), *((path, WRITING) for path in writes), *device_files()]
     if devices:
-        places += [*gpu_files(), *((path, WRITING) for path in _compiled_kernels())]
+        places += [*gpu_files(), *((path, WRITING) for path in _compiled_kernels()), (OWN_THREADS, _WRITE | _TRUNCATE)]
     if programs := [*executes]:
         places += [(path, READING | _EXECUTE) for path in (*programs, *map(Path, _PROGRAMS), *_environments())]
     failed = _restrict(library, version, places, ports)

@@ -170,6 +170,8 @@ cuda_settings() {
     [ -x "$nvcc" ] || die "the CUDA toolkit is missing: no nvcc on the path or in /usr/local/cuda/bin (Debian: nvidia-cuda-toolkit)"
     release="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')"
     [ -n "$release" ] || die "$nvcc does not tell its release"
+    "$nvcc" -E -x cu - >/dev/null 2>&1 <<<'#include <cublas_v2.h>' ||
+        die "the CUDA toolkit of $nvcc has no cuBLAS for developers (cublas_v2.h); NVIDIA's package is libcublas-dev-${release/./-}"
     list="${GATEHOUSE_CUDA_ARCHITECTURES:-}"
     if [ -z "$list" ]; then
         list="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un)" || list=""

@@ -278,6 +278,7 @@ def test_llama_is_built_for_the_gpus_of_this_machine_and_named_after_the_toolkit
     [
         ({"smi": "exit 9"}, "no NVIDIA GPU answers"),
         ({"nvcc": "echo nothing"}, "does not tell its release"),
+        ({"nvcc": f"[ $# = 1 ] || exit 1; {NVCC}"}, "has no cuBLAS for developers (cublas_v2.h); NVIDIA's package is libcublas-dev-12-8"),
         ({"nvcc": 'echo "release 13.0, V13"'}, "the toolkit is CUDA 13.0, but this driver runs CUDA up to 12"),
         ({"nvcc": 'echo "release 11.5, V11"'}, "CUDA 11.5 cannot build for compute capability 90"),
         ({"GATEHOUSE_CUDA_ARCHITECTURES": "120", "nvcc": 'echo "release 12.6, V12"'}, "CUDA 12.6 cannot build for compute capability 120"),

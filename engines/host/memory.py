@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from engines.host import nvml
+from engines.host.placement import DEVICE_OVERHEAD
 
+HOPPER, HOPPER_OVERHEAD = 9, 608 * 1024 * 1024
+"""Compute capability from which on, and bytes: an H100 takes 600 MiB for each process with a model, by scripts/gpu-check (driver 580, CUDA
+13.0). Its context grows with the number of multiprocessors."""
 _UNLIMITED = 1 << 60
 """Version 1 expresses "no limit" as a number near 2**63."""
 
@@ -25,6 +29,19 @@ def device_free(device: str, library: Any = nvml.LIBRARY) -> list[int] | None:
             return [int(library.nvmlDeviceGetMemoryInfo(nvml.handle(library, name)).free) for name in names.split(",")]
     except nvml.Unknown:
         return None
+
+
+def device_overhead(device: str, library: Any = nvml.LIBRARY) -> int:
+    """Bytes that a process takes of each of its GPUs beside what it keeps there. May block."""
+    kind, _, names = device.partition(":")
+    if kind != "cuda":
+        return DEVICE_OVERHEAD
+    try:
+        with nvml.opened(library):
+            majors = [library.nvmlDeviceGetCudaComputeCapability(nvml.handle(library, name))[0] for name in names.split(",")]
+    except nvml.Unknown:
+        return DEVICE_OVERHEAD
+    return HOPPER_OVERHEAD if max(majors) >= HOPPER else DEVICE_OVERHEAD
 
 
 def host_free(root: Path = Path("/")) -> int | None:

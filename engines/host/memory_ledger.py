@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.host.catalogue.scan import whole_folder
-from engines.host.memory import device_free, host_free
+from engines.host.memory import device_free, device_overhead, host_free
 from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache
 from engines.runtimes import RUNTIMES, Declared, FileSizes, Layers, RuntimeRow
 from gateway.core.plugins import Table
@@ -31,8 +31,10 @@ class MemoryLedger:
         devices: Callable[[str], list[int] | None] = device_free,
         host: Callable[[], int | None] = host_free,
         runtimes: Table[RuntimeRow] = RUNTIMES,
+        overhead: Callable[[str], int] = device_overhead,
     ) -> None:
-        self._runtimes = runtimes
+        """overhead: bytes of each GPU that a process takes beside its model; may block."""
+        self._runtimes, self._overhead = runtimes, overhead
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
         self._seen: dict[str, tuple[tuple[Any, ...], int]] = {}
@@ -63,10 +65,12 @@ class MemoryLedger:
             return None
         before = dict(self._promised)  # an engine that becomes ready while the devices are asked would otherwise be counted nowhere
         free, main = await asyncio.to_thread(self._measure, device)
+        overhead = await asyncio.to_thread(self._overhead, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
-        made = _plan(memory, metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
+        made = _plan(memory, metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised), overhead)
         if beside is not None and beside.device == device and free is not None:
-            alone = _plan(memory, metadata, spec, device, _left(_plus(free, beside), _units(device), promised), _less(main, HOST, promised))
+            room = _left(_plus(free, beside), _units(device), promised)
+            alone = _plan(memory, metadata, spec, device, room, _less(main, HOST, promised), overhead)
             if made.gpu_layers < alone.gpu_layers:
                 raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
         self._promised[key] = _promise(made)
@@ -114,7 +118,9 @@ def _size(model: Path, row: RuntimeRow) -> int:
     return sum(file.stat().st_size for file in files if not str(file).startswith(tuple(others)))
 
 
-def _plan(memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:
+def _plan(
+    memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None, overhead: int
+) -> Plan:  # fmt: skip
     options, context, slots = spec.options, spec.context, spec.start_slots
     micro_batch, outputs, lines, may_split, unified = memory.step(options, slots, metadata.architecture, device)
     metadata = with_cache(metadata, options.get("cache_type_k"), options.get("cache_type_v"))
@@ -130,7 +136,7 @@ def _plan(memory: Layers, metadata: Metadata, spec: EngineSpec, device: str, fre
         layers, partial = _chosen(options, metadata), may_split
     return plan(
         metadata, device, free, context, slots, host_free=main, micro_batch=micro_batch, outputs=outputs, lines=lines, flash=flash,
-        unified=unified, partial=partial, layers=layers,
+        unified=unified, partial=partial, layers=layers, overhead=overhead,
     )  # fmt: skip
 
 

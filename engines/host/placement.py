@@ -23,7 +23,7 @@ from engines.host.child import Child
 MARGIN = 0.05
 """Share of the free memory that is left alone: drivers, fragmentation, the error of this estimate."""
 DEVICE_OVERHEAD = 256 * 1024 * 1024
-"""A GPU context and its libraries' workspaces."""
+"""A GPU context and its libraries' workspaces, where no more is known; engines.host.memory knows what was measured."""
 INSPECT_SECONDS = 20.0
 _PIPELINES = 4
 _HALVINGS = 20
@@ -48,7 +48,9 @@ class Metadata(msgspec.Struct, frozen=True):
     input_size: int
     output_size: int
     kv_per_token: tuple[int, ...]
-    """Bytes of keys and values of one token at 16 bits, for each layer."""
+    """Bytes of keys and values of one token for each layer, at 16 bits unless `with_cache` says otherwise."""
+    kv_copied: int = 0
+    """Bytes of a token of which a GPU makes a copy at 16 bits while it works on a layer, whose keys and values have fewer."""
     pooling: int = 0
     """llama.cpp's pooling type; models other than 0 make embeddings."""
     feed_forward: int = 0
@@ -91,7 +93,7 @@ class Work:
     """What an engine asks of llama.cpp at once. cells: tokens that the KV memory holds; seen: those that a sequence looks at, if not all.
     micro_batch: tokens of a step. outputs: rows of
     logits that a step may ask for. sequences: lines of the KV memory. flash: flash attention. copies: of a step's inputs, 4 where several
-    devices work on steps in turn (llama.cpp's pipelines)."""
+    devices work on steps in turn (llama.cpp's pipelines). overhead: of each GPU, for its context."""
 
     cells: int
     micro_batch: int
@@ -100,6 +102,7 @@ class Work:
     flash: bool = True
     copies: int = 1
     seen: int | None = None
+    overhead: int = DEVICE_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def need(metadata: Metadata, layers: int, work: Work) -> Need:
         offloaded.append((metadata.output_size or metadata.input_size) + logits)  # tied weights are copied
     else:
         host += metadata.output_size + logits
-    return Need(tuple(offloaded), buffer + DEVICE_OVERHEAD, host)
+    return Need(tuple(offloaded), buffer + work.overhead + work.cells * metadata.kv_copied, host)
 
 
 def spread(need: Need, usable: Sequence[int]) -> tuple[int, ...] | None:
@@ -184,7 +187,11 @@ def with_cache(metadata: Metadata, *kinds: object) -> Metadata:
     return (
         metadata
         if share == 1
-        else msgspec.structs.replace(metadata, kv_per_token=tuple(math.ceil(size * share) for size in metadata.kv_per_token))
+        else msgspec.structs.replace(
+            metadata,
+            kv_per_token=tuple(math.ceil(size * share) for size in metadata.kv_per_token),
+            kv_copied=max(metadata.kv_per_token, default=0),
+        )
     )
 
 
@@ -233,7 +240,7 @@ class Plan:
 def plan(
     metadata: Metadata, device: str, free_bytes: int | Sequence[int] | None, context: int, slots: int, *, host_free: int | None = None,
     micro_batch: int = 512, outputs: int | None = None, lines: int | None = None, flash: bool = True, unified: bool = True,
-    partial: bool = False, layers: int | None = None,
+    partial: bool = False, layers: int | None = None, overhead: int = DEVICE_OVERHEAD,
 ) -> Plan:  # fmt: skip
     """Plans the placement of a model.
 
@@ -241,6 +248,7 @@ def plan(
     (for `cpu`: of the machine); None if unknown, and then unchecked. context: tokens of one slot. slots: sequences at once. host_free:
     free main memory, if it is to be checked beside a GPU's. micro_batch, outputs (default: as many), lines (default: the slots), flash: see
     `Work`. unified: the lines share cells for the slots; else each has its own.
+    overhead: of each GPU's context.
     partial: whether layers may stay in main memory if not all fit; otherwise the GPUs must hold the whole model. layers: offload
     exactly this many, fit or not (an operator's decision).
 
@@ -251,7 +259,9 @@ def plan(
     frees = [] if free_bytes is None else [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
     sequences, copies = max(lines or slots, 1), _PIPELINES if len(frees) > 1 else 1
     cells = size * (slots if unified else sequences)
-    work = Work(cells, micro_batch, micro_batch if outputs is None else outputs, sequences, flash, copies, None if unified else size)
+    work = Work(
+        cells, micro_batch, micro_batch if outputs is None else outputs, sequences, flash, copies, None if unified else size, overhead
+    )
     everything = metadata.layers + 1
     split: tuple[int, ...] = ()
     if device == "cpu":

@@ -16,6 +16,7 @@ from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.chat import ChatTemplate
 from engines.llamacpp.chat_handler import ChatHandler
+from engines.llamacpp.choosing import thread_count as choosing_threads
 from engines.llamacpp.completion_handler import CompletionHandler
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
@@ -150,6 +151,7 @@ class LlamaRuntime:
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, outputs=outputs,
             costs=StepCosts(options.stall, options.least_chunk), drafts=drafts, adapters=self._load_adapters(model, log),
+            choosers=choosing_threads(options.choosers, spec.device),
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from engines.llamacpp.adapters import Turns
+from engines.llamacpp.choosing import Choice, Choosers, choice
 from engines.llamacpp.jobs import Event, Mailbox, SequenceJob, Stats
 from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
 from engines.llamacpp.prefix import Line, Lines
@@ -45,9 +46,9 @@ class Batcher:
 
     def __init__(
         self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0,
-        adapters: Mapping[str, LoraAdapter] | None = None, outputs: int | None = None,
+        adapters: Mapping[str, LoraAdapter] | None = None, outputs: int | None = None, choosers: int = 1,
     ) -> None:  # fmt: skip
-        """outputs: the most logits that a step may ask for; default: as many as its tokens."""
+        """outputs: the most logits that a step may ask for; default: as many as its tokens. choosers: threads that choose tokens."""
         self._model = model
         self._context = context
         self.slots = slots
@@ -59,6 +60,7 @@ class Batcher:
         self._turns = Turns() if adapters else None
         self._adapter = ""
         self._prices = Prices() if drafts else None
+        self._choosers = Choosers(choosers)
         self.failed: str | None = None
         self._batch = Batch(batch)
         self._outputs = batch if outputs is None else outputs
@@ -193,6 +195,7 @@ class Batcher:
                 self._fault(exc)
         for job in (*self._running, *self._waiting):
             job.sampler.close()
+        self._choosers.close()
 
     def _turn(self) -> None:
         """Empty the inbox, admit, run one step or sleep until the bell rings."""
@@ -351,16 +354,24 @@ class Batcher:
     def _harvest(self, plan: Plan[SequenceJob]) -> None:
         """Sample one token for every sequence that has logits."""
         produced = 0
+        chosen = self._choose(plan)
         for job in plan.decode:
-            produced += self._sample(job) if not job.drafts else self._verify(job)
+            produced += self._sample(job, chosen.get(id(job))) if not job.drafts else self._verify(job)
         for job, count in plan.prefill:
             if job.prompt_logprobs:
                 self._score_prompt(job, count)
             job.done += count
             if job.done == job.prompt:
                 job.decoding, job.read = True, time.perf_counter_ns()
-                produced += self._sample(job)
+                produced += self._sample(job, chosen.get(id(job)))
         self.stats.produced(produced, time.monotonic())
+
+    def _choose(self, plan: Plan[SequenceJob]) -> Mapping[int, Choice]:
+        """What several threads choose at once. Grammars stay with the decode thread, whose time at them is watched; of a sequence with
+        guesses, what is drawn depends on what was drawn before."""
+        jobs = [job for job in plan.decode if not job.drafts]
+        jobs += [job for job, count in plan.prefill if job.done + count == job.prompt and job.max_tokens]
+        return self._choosers.choose(self._context, [job for job in jobs if not job.sampler.constrained], self._model.n_vocab)
 
     def _verify(self, job: SequenceJob) -> int:
         """Sample after the job's token and after its guesses, as long as what is drawn is what was guessed; how many were produced."""
@@ -385,30 +396,31 @@ class Batcher:
                 scores = logprobs_of(self._context.logits(first + offset), job.tokens[following], job.logprobs or 0)
                 job.prompt_scores.append(scores)
 
-    def _sample(self, job: SequenceJob) -> int:
-        """Sample, note and queue one token; how many were produced (0 or 1)."""
+    def _sample(self, job: SequenceJob, chosen: Choice | None = None) -> int:
+        """Sample, note and queue one token; how many were produced (0 or 1). chosen: what it is, if that is known."""
         if job.max_tokens == 0:
             self._end(job, Event(None, finish="length"))
             return 0
         try:
             if job.sampler.constrained:
                 self._choosing_since = time.monotonic()
-            token = job.sampler.sample(self._context, job.output)
+            if chosen is None:
+                chosen = choice(self._context, job)
         except GrammarError as exc:
             self._end(job, Event(None, error=ApiError(400, str(exc), param="grammar", code="invalid_grammar")))
             return 0
         finally:
             self._choosing_since = math.inf
+        token = chosen.token
         if self._model.is_end(token) and not (job.ignore_eos and not job.sampler.constrained):  # nothing can follow a grammar's end
             self._end(job, Event(None, finish="stop"))
             return 0
-        scores = logprobs_of(self._context.logits(job.output), token, job.logprobs) if job.logprobs is not None else None
         job.generated += 1
         job.produced += 1
         job.last = token
         if job.guesser is not None:
             job.guesser.add(token)
-        event = Event(token, job.markers.get(token) or self._model.piece(token), scores)
+        event = Event(token, job.markers.get(token) or self._model.piece(token), chosen.scores)
         if job.generated >= job.max_tokens:
             event.finish = "length"
             self._end(job, event)

@@ -106,6 +106,8 @@ class LlamaOptions(ShellOptions, frozen=True):
     kv_unified: bool | None = None
     """Whether all sequences share one KV memory, which costs nothing to share prefixes in, instead of each having its own, whose
     attention skips those of others; default: on the CPU."""
+    choosers: Annotated[int, Meta(ge=1, le=64)] | None = None
+    """Threads that choose the next tokens of streams; default: on GPUs up to 8, on the CPU one."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""
 

@@ -69,6 +69,8 @@ class Sampler:
         self._chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
         self._candidates: NDArray[Any] | None = None
         self._owed = 0.0
+        self._greedy = params.temperature < COLDEST and not (params.logit_bias or _penalises(params))
+        """Whether the largest logit decides alone: that needs no chain, which first copies the vocabulary."""
         if params.logit_bias:
             self._add_bias(params.logit_bias)
         self._add_penalties(params, prompt)
@@ -114,6 +116,8 @@ class Sampler:
     def sample(self, context: Context, index: int) -> int:
         """The next token from the logits at `index` of the last batch. Raises GrammarError if nothing can follow."""
         if self._grammar is None:
+            if self._greedy:
+                return int(context.logits(index).argmax())
             return int(llama_cpp.llama_sampler_sample(self._chain, context.handle, index))
         logits = context.logits(index)
         started = time.thread_time()
@@ -154,6 +158,11 @@ class Sampler:
         if self._grammar is not None:
             llama_cpp.llama_sampler_free(self._grammar)
             self._grammar = None
+
+
+def _penalises(params: SamplingParams) -> bool:
+    repeats = params.repeat_penalty != 1.0 and params.repeat_last_n > 0
+    return repeats or params.presence_penalty != 0 or params.frequency_penalty != 0
 
 
 def _array(candidates: NDArray[Any]) -> Any:

@@ -41,12 +41,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import llama_cpp
-import onnxruntime
 
 from engines.demo import embed
 from engines.host import nvml
-from engines.host.memory import device_free
+from engines.host.memory import device_free, device_overhead
 from engines.host.placement import inspect, plan, with_cache
 from engines.llamacpp.options import step_size
 from loadtests.llamacpp import goodput, measures
@@ -165,8 +163,10 @@ class Engine:
 def devices(bench: Bench) -> Figures:
     """What is installed and what there is."""
     found: Figures = {
-        "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "offload": bool(llama_cpp.llama_supports_gpu_offload()),
-        "providers": onnxruntime.get_available_providers(), "packages": packages(), "toolkit": toolkit(), "gpus": gpus(),
+        "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)),
+        "offload": told("import llama_cpp; print(json.dumps(bool(llama_cpp.llama_supports_gpu_offload())))"),
+        "providers": told("import onnxruntime; print(json.dumps(onnxruntime.get_available_providers()))"),
+        "packages": packages(), "toolkit": toolkit(), "gpus": gpus(),
     }  # fmt: skip
     if bench.device != "cpu":
         if not found["offload"]:
@@ -174,6 +174,14 @@ def devices(bench: Bench) -> Figures:
         if "CUDAExecutionProvider" not in found["providers"]:
             raise Failed("ONNX Runtime has no CUDA provider; run ./scripts/install --cuda")
     return found
+
+
+def told(program: str) -> Any:
+    """What a library says in a process of its own: the process that loads llama.cpp's CUDA build and then onnxruntime-gpu crashes."""
+    done = subprocess.run([sys.executable, "-c", f"import json; {program}"], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise Failed(f"{program.partition(';')[0]}: ended with {done.returncode}: {done.stderr[-400:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def packages() -> dict[str, str]:
@@ -259,6 +267,7 @@ def planned(bench: Bench, settings: Figures) -> int:
     made = plan(
         kept, bench.device, None, settings.get("context", CONTEXT), slots,
         micro_batch=step.micro_batch, outputs=step.outputs, lines=step.lines, unified=step.unified, layers=options.get("gpu_layers"),
+        overhead=device_overhead(bench.device),
     )  # fmt: skip
     return made.host_bytes if bench.device == "cpu" else made.device_bytes
 

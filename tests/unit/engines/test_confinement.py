@@ -195,6 +195,28 @@ def test_the_rules_of_gpus_cover_their_device_files_and_no_others(tmp_path: Path
     assert all(rights(places, tmp_path / name) == 0 for name in OTHERS)
 
 
+@pytest.mark.parametrize(("devices", "expected"), [(True, "done"), (False, "PermissionError")])
+def test_a_process_that_drives_gpus_may_name_its_threads(devices: bool, expected: str) -> None:
+    """NVIDIA's driver does so while it initialises, and gives up with CUDA_ERROR_OPERATING_SYSTEM where it cannot (seen on an H100)."""
+    run = f"""
+from engines.confinement import confine
+confine(devices={devices})
+import os, threading
+def tried(path):
+    try:
+        with open(path, "w") as file:
+            file.write("named")
+        return "done"
+    except OSError as error:
+        return type(error).__name__
+thread = threading.Thread(target=lambda: print(tried(f"/proc/self/task/{{threading.get_native_id()}}/comm"), tried("/proc/1/comm")))
+thread.start()
+thread.join()
+"""
+    found = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout.split()
+    assert found == ([expected, "PermissionError"] if landlock() else ["done", found[1]])
+
+
 def test_without_gpus_there_is_nothing_to_allow(tmp_path: Path) -> None:
     assert gpu_files(tmp_path) == []
 

@@ -66,5 +66,10 @@ def test_the_checks_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureF
     assert "ok     load" in printed and "FAILED broken" in printed
 
 
+def test_a_library_that_crashes_is_a_failed_check() -> None:
+    with pytest.raises(check.Failed, match="import os: ended with -11"):
+        check.told("import os; os.kill(os.getpid(), 11)")
+
+
 def test_the_library_of_the_driver_is_the_one_that_placement_asks() -> None:
     assert check.nvml is nvml

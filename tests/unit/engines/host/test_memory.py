@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from engines.host.memory import device_free, host_free
+from engines.host.memory import HOPPER_OVERHEAD, device_free, device_overhead, host_free
+from engines.host.placement import DEVICE_OVERHEAD
 
 GIB = 1024**3
 
@@ -68,7 +69,7 @@ def test_version_1_of_control_groups(tmp_path: Path, limit: int, free: int) -> N
 
 
 class Driver:
-    """The four functions of pynvml that are used."""
+    """The functions of pynvml that are used."""
 
     class NVMLError(Exception):
         pass
@@ -90,6 +91,16 @@ class Driver:
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(free=self.free[handle])
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return ((8, 9), (9, 0), (10, 3))[handle]
+
+
+def test_what_a_process_takes_of_a_gpu_beside_its_model() -> None:
+    driver = Driver(10, 20, 30)
+    found = [device_overhead(device, driver) for device in ("cuda:0", "cuda:1", "cuda:0,2", "cuda:7", "cpu", "rocm:0")]
+    assert found == [DEVICE_OVERHEAD, HOPPER_OVERHEAD, HOPPER_OVERHEAD, DEVICE_OVERHEAD, DEVICE_OVERHEAD, DEVICE_OVERHEAD]
+    assert device_overhead("cuda:1", None) == DEVICE_OVERHEAD and driver.opened == 0
 
 
 def test_each_gpu_that_is_named() -> None:

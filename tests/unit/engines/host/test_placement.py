@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from engines.host.placement import DEVICE_OVERHEAD, InsufficientMemory, InvalidModel, Metadata, Work, inspect, need, plan
+from engines.host.placement import DEVICE_OVERHEAD, InsufficientMemory, InvalidModel, Metadata, Work, inspect, need, plan, with_cache
 from loadtests.llamacpp.random_gguf import Shape, write
 
 MIB = 1024 * 1024
@@ -53,6 +53,20 @@ def test_the_plain_example() -> None:
     assert plan(model, "cuda:0", 9728 * MIB, 4096, 4).gpu_layers == 33
     with pytest.raises(InsufficientMemory, match="20 of 33 layers would fit"):
         plan(model, "cuda:0", 6144 * MIB, 4096, 4)
+
+
+def test_small_keys_and_values_are_copied_at_sixteen_bits_layer_by_layer() -> None:
+    """Measured on an H100: 226 MiB more than with 16 bits where this plans 256."""
+    assert with_cache(MODEL, None, None) is with_cache(MODEL, "q8_0", None) is MODEL
+    small = with_cache(MODEL, "q8_0", "q8_0")
+    assert (small.kv_copied, small.kv_per_token[0]) == (1024, 544)
+    plain, made = (need(metadata, 11, WORK) for metadata in (MODEL, small))
+    assert made.fixed == plain.fixed + 16384 * 1024 and made.host == plain.host
+
+
+def test_a_larger_context_of_the_gpu_leaves_less_room() -> None:
+    whole = plan(MODEL, "cuda:0", None, 2048, 8)
+    assert plan(MODEL, "cuda:0", None, 2048, 8, overhead=DEVICE_OVERHEAD + 100 * MIB).device_bytes == whole.device_bytes + 100 * MIB
 
 
 def test_the_logits_of_a_micro_batch_are_planned_where_the_output_is() -> None:
