@@ -27,10 +27,12 @@ from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, is_unified, most_outputs, sequences
 from engines.llamacpp.reranker import LlamaPairs, PairReader
 from engines.llamacpp.scheduler import StepCosts
+from engines.llamacpp.tokens import LlamaTokenizer
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
+from engines.sidecar.tokens import TokenHandler
 from gateway.core.specs import SidecarSpec
 
 _FLASH = {
@@ -219,6 +221,8 @@ class LlamaRuntime:
             ("POST", "/v1/embeddings"): self._embed,
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
+            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
             ("GET", "/v1/models"): self._models,
         }
 
@@ -244,6 +248,19 @@ class LlamaRuntime:
 
     async def _score(self, request: Request) -> Response:
         return await self._scoring().score(request)
+
+    async def _tokenize(self, request: Request) -> Response:
+        return await self._tokens().tokenize(request)
+
+    async def _detokenize(self, request: Request) -> Response:
+        return await self._tokens().detokenize(request)
+
+    def _tokens(self) -> TokenHandler:
+        if self._model is None:
+            raise _unsupported(self._task, "tokens")
+        engine = self._engine
+        longest = engine.context_size if engine is not None else self._embedder.limit if self._embedder is not None else 0
+        return TokenHandler(LlamaTokenizer(self._model, engine, longest))
 
     def _scoring(self) -> Rerank:
         if self._reranker is None:

@@ -100,6 +100,17 @@ class Model:
                 raise NativeError("the text is too long to tokenize")
             size = -count
 
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, control tokens written out; halves of characters are replaced."""
+        given = (ctypes.c_int32 * len(tokens))(*tokens)
+        size = 8 * len(tokens) + 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama_cpp.llama_detokenize(self.vocab, given, len(tokens), buffer, size, False, True)
+            if count >= 0:
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = -count
+
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text; empty for control tokens."""
         piece = self._pieces.get(token)

@@ -21,9 +21,11 @@ from engines.onnx.stats import Stats
 from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
+from engines.onnx.tokens import TextTokenizer
 from engines.sidecar.loading import LoadError
 from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response
+from engines.sidecar.tokens import TokenHandler
 from gateway.core.clock import SystemClock
 from gateway.core.errors import RequestError
 from gateway.core.specs import SidecarSpec
@@ -96,6 +98,8 @@ class OnnxRuntime:
             **{("POST", path): self._classify for path in ("/v1/classify", "/classify")},
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
+            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
             ("GET", "/v1/models"): self._models,
             ("GET", "/v2"): self._server,
             ("GET", "/v2/health/live"): self._live,
@@ -112,6 +116,18 @@ class OnnxRuntime:
         if model.embeddings is None:
             raise _unsupported("embeddings", model.task)
         return await _guarded(model.embeddings.handle(request))
+
+    async def _tokenize(self, request: Request) -> Response:
+        return await self._tokens().tokenize(request)
+
+    async def _detokenize(self, request: Request) -> Response:
+        return await self._tokens().detokenize(request)
+
+    def _tokens(self) -> TokenHandler:
+        model = self._loaded()
+        if model.reader is None:
+            raise _unsupported("tokens", model.task)
+        return TokenHandler(TextTokenizer(model.reader))
 
     async def _classify(self, request: Request) -> Response:
         model = self._loaded()

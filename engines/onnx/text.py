@@ -71,14 +71,14 @@ class TextReader:
 
     def __init__(self, path: Path, session: Session, max_length: int | None) -> None:
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self.tokenizer = Tokenizer.from_file(str(path))
         except Exception as exc:  # noqa: BLE001 - boundary: the tokenizers package raises bare Exception for an unusable file
             raise LoadError("model_invalid", f"{path}: {exc}") from None
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()  # done here, where what was cut is counted
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()  # done here, where what was cut is counted
         self.max_length = max_length or DEFAULT_MAX_LENGTH
-        self.vocabulary = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self._special = self._tokenizer.num_special_tokens_to_add(False)
+        self.vocabulary = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        self._special = self.tokenizer.num_special_tokens_to_add(False)
         if self.max_length <= self._special:
             raise LoadError("invalid_options", f"max_length {self.max_length} leaves no room beside {self._special} special tokens")
         self._types = {port.name: NUMPY[port.datatype] for port in session.inputs}
@@ -89,18 +89,18 @@ class TextReader:
 
     def _padding(self) -> int:
         for token in ("[PAD]", "<pad>", "<|endoftext|>", "<|padding|>"):
-            found = self._tokenizer.token_to_id(token)
+            found = self.tokenizer.token_to_id(token)
             if found is not None:
                 return int(found)
         return 0
 
     def read(self, text: str, truncate: bool, what: str) -> Tokens:
         """Tokens of a text, special ones included. Raises ApiError when it is too long and may not be cut."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         dropped = self._excess(len(encoding.ids), self.max_length - self._special, truncate, what)
         if dropped:
             encoding.truncate(self.max_length - self._special)
-        encoding = self._tokenizer.post_process(encoding, None, True)
+        encoding = self.tokenizer.post_process(encoding, None, True)
         ids = np.asarray(encoding.ids, self._types[IDS])
         if not len(ids):
             raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
@@ -110,13 +110,13 @@ class TextReader:
     def pair(self, query: str, document: str, truncate: bool, what: str) -> Tokens:
         """Tokens of two texts that the model reads together. The document is cut first, to no less than half of the room; then the query.
         Raises ApiError when they are too long together and may not be cut."""
-        first, second = (self._tokenizer.encode(text, add_special_tokens=False) for text in (query, document))
-        room = self.max_length - self._tokenizer.num_special_tokens_to_add(True)
+        first, second = (self.tokenizer.encode(text, add_special_tokens=False) for text in (query, document))
+        room = self.max_length - self.tokenizer.num_special_tokens_to_add(True)
         dropped = self._excess(len(first.ids) + len(second.ids), room, truncate, what)
         if dropped:
             first.truncate(min(len(first.ids), max(room - len(second.ids), room - room // 2)))
             second.truncate(room - len(first.ids))
-        encoding = self._tokenizer.post_process(first, second, True)
+        encoding = self.tokenizer.post_process(first, second, True)
         ids = np.asarray(encoding.ids, self._types[IDS])
         if not len(ids):
             raise ApiError(400, f"{what}: expected texts of at least one token, received none", param=what)
@@ -125,7 +125,7 @@ class TextReader:
 
     def windows(self, text: str) -> LongText:
         """All of a text, in as many windows as it needs; each shares a quarter with the next."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
         room = self.max_length - self._special
         step = max(1, room - room // 4)
         before, behind = self._around()
@@ -140,7 +140,7 @@ class TextReader:
 
     def _around(self) -> tuple[list[int], list[int]]:
         """The special tokens before and behind a text."""
-        encoding = self._tokenizer.encode("a")
+        encoding = self.tokenizer.encode("a")
         own = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
         return (encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]) if own else ([], encoding.ids)
 

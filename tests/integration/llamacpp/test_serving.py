@@ -60,6 +60,25 @@ def test_the_openai_client_chats_streaming_and_not(tiny: Sidecar) -> None:
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
+def test_tokens_are_those_that_requests_are_charged_for(tiny: Sidecar) -> None:
+    def ask(path: str, **body: Any) -> dict[str, Any]:
+        return dict(tiny.http.post(path, json=body).json())
+
+    messages = [{"role": "user", "content": "hello world"}]
+    chat = ask("/tokenize", messages=messages, return_token_strs=True)
+    asked = ask("/v1/chat/completions", messages=messages, max_tokens=1)
+    assert (
+        chat["count"] == len(chat["tokens"]) == len(chat["token_strs"]) == asked["usage"]["prompt_tokens"] and chat["max_model_len"] == 512
+    )
+    assert "".join(chat["token_strs"]).count("<|im_start|>") == 2
+    text = ask("/tokenize", prompt="hello world")
+    assert text["count"] == tiny.complete(max_tokens=1)["usage"]["prompt_tokens"] and text["token_strs"] is None
+    bare = ask("/tokenize", prompt="hello world", add_special_tokens=False)["tokens"]
+    assert text["tokens"][-len(bare) :] == bare
+    assert ask("/detokenize", tokens=bare)["prompt"].strip() == "hello world"
+    assert tiny.error("/detokenize", tokens=[10**9])["param"] == "tokens"
+
+
 def test_equal_seeds_give_equal_text_and_other_seeds_other_text(tiny: Sidecar) -> None:
     free = {"temperature": 1.5, "max_tokens": 24, "top_k": 0, "top_p": 1, "min_p": 0}
     texts = [tiny.complete(seed=seed, **free)["choices"][0]["text"] for seed in (1, 1, 2)]

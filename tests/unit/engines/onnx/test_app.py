@@ -95,6 +95,16 @@ async def test_batched_and_alone_give_the_same(embed: Engine) -> None:
         np.testing.assert_allclose(item["embedding"], alone["embedding"], atol=1e-5)
 
 
+async def test_tokens_of_a_text_and_back(embed: Engine, named: Engine) -> None:
+    found = (await embed.post("/tokenize", {"prompt": "a cat", "return_token_strs": True})).json()
+    assert found["count"] == len(found["token_strs"]) == 4 and found["token_strs"][1:3] == ["a", "cat"]
+    bare = (await embed.post("/tokenize", {"prompt": "a cat", "add_special_tokens": False})).json()["tokens"]
+    assert bare == found["tokens"][1:3]
+    assert (await embed.post("/detokenize", {"tokens": bare})).json() == {"prompt": "a cat"}
+    assert (await embed.post("/tokenize", {"messages": [{"role": "user", "content": "a"}]})).json()["error"]["param"] == "messages"
+    assert (await named.post("/tokenize", {"prompt": "a"})).status_code == 400
+
+
 async def test_a_parameter_that_nobody_reads_is_named(embed: Engine) -> None:
     refused = await embed.post("/v1/embeddings", {"input": "cat", "stream": True})
     assert refused.status_code == 400

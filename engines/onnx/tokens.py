@@ -1,0 +1,25 @@
+"""Tokens of texts as a folder's `tokenizer.json` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engines.onnx.text import TextReader
+from engines.sidecar.tokens import Tokenizer
+
+
+class TextTokenizer(Tokenizer):
+    """The tokenizer that a text model reads with."""
+
+    def __init__(self, reader: TextReader) -> None:
+        self._tokenizer = reader.tokenizer
+        self.longest, self.vocabulary = reader.max_length, reader.vocabulary
+
+    def text(self, text: str, special: bool) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def joined(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        return self._tokenizer.id_to_token(token) or ""
