@@ -14,7 +14,7 @@ from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Cursor, Tenant
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import FileRecord
-from gateway.core.errors import StoreUnavailable
+from gateway.core.errors import NotFound, RequestError, StoreUnavailable
 
 READ, DELETE = "client-files:read", "client-files:delete"
 
@@ -56,7 +56,11 @@ async def index(call: Call) -> Answer:
     """The newest first."""
     wanted: ClientFileQuery = call.query
     tenants = tenants_of(call, READ, wanted.tenant)
-    found, more = await _port(call).page(tenants, wanted.limit, after_of(wanted.cursor))
+    port, after = _port(call), after_of(wanted.cursor)
+    try:
+        found, more = await port.page(tenants, wanted.limit, after)
+    except NotFound:
+        raise RequestError("The file at this cursor is gone; begin with the first page.", param="cursor") from None
     return Answer({"items": [_view(one) for one in found], "cursor": f"store:{found[-1].id}" if more else None})
 
 
