@@ -7,8 +7,8 @@ they look for reached it.
 Answers: the engine gives it, whole and in pieces, and the client reads it. Over HTTP, over a socket (/v1/stream), and by gRPC (ModelInfer
 and ModelStreamInfer, an ONNX sidecar that gives back its strings). What is compared is what a reader gets: strings of JSON in JSON are
 decoded, letters are folded, invisible characters left out. A place that does not forward even a harmless text is told apart, for it proves
-nothing. The number of requests is fixed by the tables (loadtests.guardrails.places); exits with 1 if one passed. It measures the compiled
-hot path where there is a build.
+nothing. The number of requests is fixed by the tables (loadtests.guardrails.places); exits with 1 if one passed, or if a place forwards
+nothing that should (CLOSED). It measures the compiled hot path where there is a build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from loadtests.guardrails.pieces import STREAMS
-from loadtests.guardrails.places import ANSWERS, FEW, INNER, REQUESTS, SPELLINGS, Document, escaped
+from loadtests.guardrails.places import ANSWERS, CLOSED, FEW, INNER, REQUESTS, SPELLINGS, Document, escaped
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 from tests.e2e.test_sockets import opened
 
@@ -247,6 +247,10 @@ class Probe:
         self.grpc(next(line[6:] for line in self.gateway.lines if line.startswith("grpc: ")))
         self.client.close()
 
+    def lost(self) -> list[str]:
+        """The places that forward nothing though they should."""
+        return sorted(place for found in self.closed.values() for place in found if place.partition(" by ")[0] not in CLOSED)
+
     def count(self, row: str, what: str, passed: bool) -> None:
         self.tried[row] += 1
         if passed:
@@ -425,7 +429,9 @@ def report(probe: Probe, show: int) -> int:
     for row, found in probe.passed.items():
         for what in found[:show]:
             print(f"passed: {row} | {what}")
-    return 1 if passed else 0
+    for place in probe.lost():
+        print(f"forwards nothing, though it should: {place}")
+    return 1 if passed or probe.lost() else 0
 
 
 def main() -> int:

@@ -261,6 +261,15 @@ CHATS: dict[str, Document] = {
     "log probabilities": answered({}, logprobs={"content": [{"token": "@T", "logprob": -1, "bytes": None, "top_logprobs": []}]}),
     "beside the choices": {**answered({}), "metadata": {"a": "@T"}, "output_text": "@T"},
 }
+_DROPPED = ("input of a custom tool", "name of a field", "name of a field of the message", "old call", "transcript", "unknown field")
+CLOSED = frozenset(
+    {
+        *(f"{api}, {name}" for api in ("messages", "responses") for name in _DROPPED),
+        *(f"{api}, {name}" for api in ("chat", "messages", "responses") for name in ("beside the choices", "log probabilities")),
+        *("messages passed, around", "responses passed, around", "responses, metadata (in-chats)", "responses, reasoning (in-chats)"),
+    }
+)
+"""Where nothing passes, not even a harmless text: what other APIs have no place for, and what guardrails remove unread."""
 ANSWERS: dict[str, tuple[str, str, Document, Document]] = {
     **{f"chat, {name}": ("chats", *chat(), one) for name, one in CHATS.items()},
     **{f"messages, {name}": ("chats", *message(), one) for name, one in CHATS.items()},
