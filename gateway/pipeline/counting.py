@@ -123,6 +123,8 @@ def _question(request: InferenceRequest, counter: Counter) -> tuple[bytes, bytes
         path, body = request.api.target(request, counter.upstream_model)
     except GatehouseError:
         return None  # it has something that only engines of its own format take
+    finally:
+        request.foreign = False  # each attempt decides that for its endpoint
     kept = KEPT.get(path)
     if kept is None:
         return None

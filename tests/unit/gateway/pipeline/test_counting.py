@@ -155,7 +155,8 @@ def test_a_client_that_leaves_meanwhile_gets_all_back() -> None:
 )
 def test_the_question_by_api(path: bytes, body: dict[str, Any], asked: tuple[bytes, Any] | None) -> None:
     world = Counting()
-    world.start(json.dumps({"model": "m", **body}).encode(), path=path)
+    exchange, _ = world.start(json.dumps({"model": "m", **body}).encode(), path=path)
+    assert exchange.request is not None and (not exchange.request.foreign or world.engine.calls), "only attempts decide on it"
     if asked is None:
         assert not world.counter.calls and world.engine.calls
     else:
