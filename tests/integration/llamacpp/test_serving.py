@@ -157,6 +157,21 @@ def test_a_pinned_system_prompt_is_there_from_the_first_request(start: Callable[
     assert (usage.prompt_tokens_details.cached_tokens or 0) > len(system) / 2
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hello \u4e00"}),
+        ("/v1/completions", {"prompt": ["hello", "hello world"]}),
+        ("/v1/completions", {"prompt": [1, 2, 3]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello \u4e00"}]}),
+    ],
+)
+def test_prompts_are_counted_as_they_are_read(tiny: Sidecar, path: str, body: dict[str, Any]) -> None:
+    counted = tiny.http.post(f"{path}/input_tokens", json={"max_tokens": 1, **body})
+    used = tiny.http.post(path, json={"max_tokens": 1, **body}).json()["usage"]
+    assert counted.status_code == 200 and counted.json()["input_tokens"] == used["prompt_tokens"]
+
+
 def test_n_choices_share_the_prompt_and_differ(tiny: Sidecar) -> None:
     answer = tiny.complete("hello world " * 10, n=3, seed=5, temperature=2.0, top_k=0, top_p=1, min_p=0, max_tokens=16)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
