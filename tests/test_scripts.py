@@ -1,9 +1,12 @@
 """The scripts and the pinned requirements: what they promise that can be shown without installing anything."""
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
@@ -405,3 +408,35 @@ def test_every_file_with_tests_that_run_alone_is_named() -> None:
     marked = {path for path in (ROOT / "tests").rglob("test_*.py") if mark.search(path.read_text())}
     listed = re.search(r"^alone=\((.*?)\)", (ROOT / "scripts" / "test").read_text(), re.MULTILINE | re.DOTALL)
     assert listed is not None and {ROOT / name for name in listed[1].split()} == marked
+
+
+# --- known vulnerabilities -------------------------------------------------------------------------------------------
+
+KNOWS = 'echo "jinja2 2.4.1 PYSEC-2014-82"; exit 1'
+
+
+@pytest.mark.parametrize(
+    ("canary", "ours", "code", "said"),
+    [
+        (KNOWS, "exit 0", 0, "requirements/server.txt: no known vulnerability"),
+        (KNOWS, 'echo "x 1.0 GHSA-1"; exit 1', 1, "x 1.0 GHSA-1"),
+        (KNOWS, "exec sleep 60", 1, "requirements/llama.txt: NOT CHECKED, the service failed or took longer than 0.5 s"),
+        ("exit 0", "exit 0", 0, "NOT CHECKED for known vulnerabilities"),
+        ("exit 3", "exit 0", 0, "NOT CHECKED for known vulnerabilities"),
+    ],
+    ids=["none", "one", "silence", "a service that knows nothing", "no service"],
+)
+def test_the_audit_says_what_it_found_and_what_it_could_not_ask(tmp_path: Path, canary: str, ours: str, code: int, said: str) -> None:
+    for name in ("scripts/audit", "scripts/lib.sh", "requirements/audit.txt", "requirements/server.txt", "requirements/llama.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    installed = tmp_path / ".venv-audit"
+    program(installed / "bin" / "cyclonedx-py", f"echo '{{\"components\": []}}' >{tmp_path}/sbom.json")
+    program(installed / "bin" / "pip-audit", f'case "$*" in *requirements/*) {ours} ;; *) {canary} ;; esac')
+    (installed / "bin" / "python").symlink_to(sys.executable)
+    digest = hashlib.sha256((ROOT / "requirements" / "audit.txt").read_bytes()).hexdigest()
+    (installed / ".gatehouse-audit").write_text(digest + "\n")
+    command = [str(tmp_path / "scripts" / "audit"), "--to", str(tmp_path / "sbom.json")]
+    environ = {**os.environ, "GATEHOUSE_AUDIT_SECONDS": "0.5"}
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
