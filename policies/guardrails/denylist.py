@@ -68,7 +68,7 @@ class DenyList:
         if len(texts) > _AT_ONCE:
             return self._steps(texts)
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or text.count("\x00") >= len(texts):
             return self._steps(texts)
         if not self._suspect(text):
             return ALLOW
@@ -99,7 +99,8 @@ class DenyList:
                 size += len(text) + 1
                 if size > WINDOW or number == len(texts) - 1:
                     yield
-                    if size > 2 * WINDOW or self._suspect("\x00".join(batch)):
+                    together = "\x00".join(batch)
+                    if size > 2 * WINDOW or together.count("\x00") >= len(batch) or self._suspect(together):
                         found = yield from self._each(batch, len(passed), findings)
                         changed = changed or found != batch
                         batch = found
@@ -116,9 +117,9 @@ class DenyList:
         passed = []
         for number, text in enumerate(texts, first):
             if len(text) <= WINDOW:
-                suspect = self._suspect(text)
+                suspect = "\x00" in text or self._suspect(text)
             else:
-                suspect = not text.isascii() or (yield from self._occurs(text))
+                suspect = not text.isascii() or "\x00" in text or (yield from self._occurs(text))
             if suspect:
                 text = yield from self._long(text, number, findings)
             passed.append(text)

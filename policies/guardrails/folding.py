@@ -14,9 +14,9 @@ from unicodedata import combining, normalize
 import re2
 
 # Default_Ignorable_Code_Point of the Unicode Character Database: soft hyphen, zero-width characters, directional marks,
-# variation selectors, tags, fillers.
+# variation selectors, tags, fillers. And the control characters of C1 that are no white space.
 _IGNORABLE_CLASS = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\x80-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
     "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 IGNORABLE = re.compile(f"[{_IGNORABLE_CLASS}]")
@@ -29,6 +29,13 @@ YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter, 
 
 ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if code < 128 else code for code in range(256))
 """For bytes.translate: ASCII folded in one pass."""
+CONTROLS = bytes(code for code in (*range(1, 32), 127) if not chr(code).isspace())
+"""Control characters of ASCII, which nobody sees and models read over. Without NUL, which parts the texts that are read together."""
+CONTROL_CLASS = r"[\x01-\x08\x0e-\x1b\x7f]"
+_CONTROL = re2._re2.RE2(rb"[\x00-\x08\x0e-\x1b\x7f]", re2.Options())
+_HIDDEN_AT = 0xE0F00
+_TO_HIDDEN = {code: chr(_HIDDEN_AT + code) for code in (0, *CONTROLS)}
+_FROM_HIDDEN = {_HIDDEN_AT + code: chr(code) for code in (0, *CONTROLS)}
 ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
 
 # Scripts that are written without spaces: next to one of their characters a word may begin and end anywhere.
@@ -50,7 +57,7 @@ def fold(text: str) -> str:
 def encoded(text: str) -> bytes:
     """The folded text in UTF-8, as RE2 reads it."""
     if text.isascii():
-        return text.encode("ascii").translate(ASCII_BYTES)
+        return text.encode("ascii").translate(ASCII_BYTES, CONTROLS)
     if has_hidden(text):
         text = IGNORABLE.sub("", text)
     return _spaced(normalize("NFKD", normalize("NFKD", text).casefold()))
@@ -60,6 +67,25 @@ def has_hidden(text: str) -> bool:
     """Whether there is any invisible character."""
     data = text.encode("utf-8", "replace")
     return bool(_HIDDEN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def has_control(text: str) -> bool:
+    """Whether there is any control character of ASCII, NUL too, that is no white space."""
+    if text.isprintable():
+        return False
+    data = text.encode("utf-8", "replace")
+    return bool(_CONTROL.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def veiled(text: str) -> str:
+    """A text that `has_control`, with an invisible character beyond ASCII for each control character: so all that is known of invisible
+    characters holds for these, and every place stays what it is. `unveiled` takes it back."""
+    return text.translate(_TO_HIDDEN)
+
+
+def unveiled(text: str) -> str:
+    """The text that `veiled` was given, or a part of it."""
+    return text.translate(_FROM_HIDDEN)
 
 
 def hidden_run(text: str) -> bool:
@@ -74,7 +100,7 @@ def _spaced(folded: str) -> bytes:
     for space in _WIDE_SPACES:
         if space in folded:
             folded = folded.replace(space, " ")
-    return folded.encode("utf-8", "replace").translate(ASCII_BYTES)
+    return folded.encode("utf-8", "replace").translate(ASCII_BYTES, CONTROLS)
 
 
 @lru_cache(maxsize=65536)

@@ -16,9 +16,12 @@ from policies.guardrails.folding import (
     YPOGEGRAMMENI,
     fold,
     fold_character,
+    has_control,
     in_order,
     is_word,
     trim_hidden,
+    unveiled,
+    veiled,
 )
 from policies.guardrails.phrases import JSON_ESCAPES, Node, PhraseSet
 
@@ -65,6 +68,7 @@ class DenyListStream:
         "_replacement",
         "_root",
         "_slash",
+        "_veiled",
         "_word",
         "findings",
     )
@@ -86,15 +90,19 @@ class DenyListStream:
         self._long_run = False
         self._hidden = 0  # invisible characters at the end of the text so far
         self._replaced = 0  # phrases in the piece that is fed
+        self._veiled = False  # whether control characters stand in other shapes here
         self.findings: list[Finding] = []
 
     @property
     def held(self) -> str:
-        return self._held[self._done :]
+        held = self._held[self._done :]
+        return unveiled(held) if self._veiled else held
 
     def feed(self, text: str) -> str:
         """Returns what may pass now. Raises GuardrailViolation when the list blocks and a phrase is complete."""
         self._replaced = 0
+        if has_control(text):
+            text, self._veiled = veiled(text), True
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut and self._replacement is None:
             raise GuardrailViolation(REASON, code=self._name)
@@ -222,7 +230,7 @@ class DenyListStream:
 
     def _noted(self, start: int, end: int) -> None:
         if len(self.findings) < MOST_FINDINGS:
-            value = self._held[start - self._base : end - self._base]
+            value = unveiled(self._held[start - self._base : end - self._base])
             self.findings.append(Finding("phrase", start, end, value))
 
     def _refuse(self, start: int, end: int) -> NoReturn:
@@ -241,7 +249,7 @@ class DenyListStream:
         self._done = 0
         out = "".join(self._out)
         self._out.clear()
-        return out
+        return unveiled(out) if self._veiled else out
 
     def _skip(self, text: str, place: int) -> int:
         """How many leading characters of a piece need not be followed: if it has no phrase, all but those at its end with which

@@ -11,6 +11,8 @@ from typing import Final
 
 import re2
 
+from policies.guardrails.folding import CONTROL_CLASS
+
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _MEMORY: Final = 32 * 1024 * 1024
 MOST: Final = 128 * 1024
@@ -31,7 +33,8 @@ class Prefilter:
         options.max_mem = _MEMORY
         options.log_errors = False
         # A backslash may be the escape of anything in JSON inside of a text: that is for the guardrails to read.
-        whole = "|".join([*(f"(?:{trigger})" for trigger in triggers), r"\\"])
+        # A control character may stand inside of what they look for.
+        whole = "|".join([*(f"(?:{trigger})" for trigger in triggers), r"\\", CONTROL_CLASS])
         self._pattern = re2._re2.RE2(whole.encode("ascii"), options)
         if not self._pattern.ok():
             raise ValueError(f"the triggers cannot be compiled: {self._pattern.error()}")
@@ -39,7 +42,7 @@ class Prefilter:
     def clear(self, texts: Sequence[str]) -> bool:
         """Whether every guardrail behind the triggers allows the texts for certain. False says nothing."""
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > MOST or not text.isascii():
+        if len(text) > MOST or not text.isascii() or text.count("\x00") >= len(texts):
             return False
         data = text.encode("ascii")
         return bool(self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0)

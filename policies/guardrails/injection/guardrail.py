@@ -13,6 +13,7 @@ from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
+from policies.guardrails.folding import has_control, veiled
 from policies.guardrails.injection.decoding import decoded
 from policies.guardrails.injection.signs import FIXED, MARKERS, OVERRIDES
 from policies.guardrails.recognition.normal import MARK, fold, places, unmarked
@@ -72,7 +73,8 @@ class Injection:
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
         findings: list[Finding] = []
         worst, done = 0.0, 0
-        for number, text in enumerate(texts):
+        for number, given in enumerate(texts):
+            text = veiled(given) if has_control(given) else given
             found: list[Finding] = []
             for start in range(0, max(1, len(text)), _WINDOW):
                 done += min(len(text) - start, _WINDOW) + 64

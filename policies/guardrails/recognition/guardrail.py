@@ -40,7 +40,7 @@ class EntityGuardrail:
         """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all texts together
         is enough."""
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or text.count("\x00") >= len(texts):
             return self._steps(texts)
         if not hidden_run(text) and not self._actions.finder.occurs(escapes(data_of(text))):
             return ALLOW
@@ -82,7 +82,7 @@ class EntityGuardrail:
             if start:
                 yield
             piece = text[start : start + window]
-            if hidden_run(text[start : start + window + MAX_HIDDEN]):
+            if "\x00" in piece or hidden_run(text[start : start + window + MAX_HIDDEN]):
                 return True
             data = before + data_of(piece)
             if self._actions.finder.occurs(escapes(data)):

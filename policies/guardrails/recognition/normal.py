@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 from unicodedata import category, decimal, normalize
 
-from policies.guardrails.folding import IGNORABLE
+from policies.guardrails.folding import CONTROLS, IGNORABLE
 
 MARK: Final = "\u0301"
 """Stands for every combining mark, so that marks cannot hide anything nor grow without bound."""
@@ -95,8 +95,8 @@ def as_bytes(folded: str) -> bytes:
 
 
 def data_of(text: str) -> bytes:
-    """`as_bytes(fold(text))`, where the folded text itself is not needed."""
-    return text.encode("ascii") if text.isascii() else text.translate(_DATA).encode("latin-1")
+    """`as_bytes(fold(text))` without control characters of ASCII but NUL, where neither the folded text nor places in it are needed."""
+    return (text.encode("ascii") if text.isascii() else text.translate(_DATA).encode("latin-1")).translate(None, CONTROLS)
 
 
 def unmarked(text: str) -> bytes:

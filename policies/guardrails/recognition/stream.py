@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.core.types import MOST_FINDINGS, Finding
-from policies.guardrails.folding import trim_hidden
+from policies.guardrails.folding import has_control, trim_hidden, unveiled, veiled
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.around import Around, Match
 from policies.guardrails.recognition.normal import as_bytes, escapes, fold, places
@@ -98,6 +98,7 @@ class EntityStream:
         "_nesting",
         "_place",
         "_region",
+        "_veiled",
         "count",
         "findings",
         "found",
@@ -114,6 +115,7 @@ class EntityStream:
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
         self._leadless = False  # whether nothing in the piece at hand leads to anything
+        self._veiled = False  # whether control characters stand in other shapes here
         self._json: _Json | None = _Json()
         self._nesting = actions.nesting()
         self.found: set[str] = set()
@@ -128,10 +130,12 @@ class EntityStream:
 
     @property
     def held(self) -> str:
-        return self._held
+        return unveiled(self._held) if self._veiled else self._held
 
     def feed(self, text: str) -> str:
         """What may pass now."""
+        if has_control(text):
+            text, self._veiled = veiled(text), True
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut:
             self.verdict = "rewrite"
@@ -145,8 +149,10 @@ class EntityStream:
         self._leadless = False
         if self._region is None:
             out, rest = self._searched(text, final)
-            return out + self._followed(rest, final)
-        return self._followed(text, final)
+            out += self._followed(rest, final)
+        else:
+            out = self._followed(text, final)
+        return unveiled(out) if self._veiled else out
 
     def _followed(self, text: str, final: bool) -> str:
         """What may pass of a text where a region goes on, and of what follows it."""
@@ -229,6 +235,8 @@ class EntityStream:
 
     def _acted(self, match: Match, folded: str, value: str, whole: bool) -> str | None:
         """What takes the place of an entity that begins here; None: it stays. whole: all of it is there."""
+        if self._veiled:
+            value = unveiled(value)
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(Finding(match.entity, self._place, self._place + len(value), value))
         self.found.add(match.entity)
@@ -273,7 +281,8 @@ class EntityStream:
             if finding.start == region.start:
                 finding.end, finding.value = self._place, value
         if not region.keeps:
-            out = self._actions.replacement(region.entity, value, None if region.parts is None else "".join(region.parts), depth) or ""
+            whole = None if region.parts is None else unveiled("".join(region.parts))
+            out = self._actions.replacement(region.entity, value, whole, depth) or ""
         self._region = None
         region.over = True
         return out, text[cut:]

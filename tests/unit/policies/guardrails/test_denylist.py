@@ -47,6 +47,8 @@ PIECES = [
         "\u0323",
         "\u0302",
         "\u200b",
+        "\x01",
+        "\x00",
         "é",
         "B",
         "W",
@@ -132,7 +134,14 @@ def test_blocking_does_not_depend_on_how_the_text_was_cut(text: str, places: lis
 @pytest.mark.parametrize("around", [("", ""), ("so ", " it is"), ("…", "."), ("x" * 200 + " ", " " + "y" * 200)])
 def test_a_planted_phrase_split_at_every_offset_never_leaves(phrase: str, around: tuple[str, str]) -> None:
     before, after = around
-    for variant in {phrase, phrase.upper(), "\u200b".join(phrase), "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in phrase)}:
+    for variant in {
+        phrase,
+        phrase.upper(),
+        "\u200b".join(phrase),
+        "\x00".join(phrase),
+        "\x1b".join(phrase),
+        "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in phrase),
+    }:
         text = before + variant + after
         start, end = len(before), len(before) + len(variant)
         for first in range(max(0, start - 1), min(end + 1, len(text)) + 1):

@@ -21,6 +21,8 @@ texts = st.text(max_size=40) | st.text(st.sampled_from("aé\u0301\u0323\u0345ͺ�
         ("ﬁsh", "fish"),
         ("Straße", "strasse"),
         ("b\u200ba\u00add", "bad"),
+        ("b\x01a\x7fd\x1c", "bad "),
+        ("b\x01\u00e9\x90\x85", "be\u0301 "),
         ("a\u00a0b\u2003c\u2028d\u1680e\u0085f", "a b c d e f"),
         ("℡", "tel"),
         ("İ", "i\u0307"),

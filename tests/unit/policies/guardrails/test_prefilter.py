@@ -27,7 +27,28 @@ GUARDRAILS = (
 )
 FILTER = Prefilter([guardrail.trigger for guardrail in GUARDRAILS])
 FRAGMENTS = (
-    *("red", "falcon", "Falcon", " ", "  ", "\t", "\n", "\x0b", "\x1c", "c++", "%DONE%", "_", "x", "é", "\u200b", "\\n", "\\u0040"),
+    *(
+        "red",
+        "falcon",
+        "Falcon",
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\x0b",
+        "\x1c",
+        "c++",
+        "%DONE%",
+        "_",
+        "x",
+        "é",
+        "\u200b",
+        "\x00",
+        "\x08",
+        "\x7f",
+        "\\n",
+        "\\u0040",
+    ),
     *("bob@example.com", "@", "4111 1111 1111 1111", "12", "3", "-", ".", "/", ":", "staff x123", "ab1234", "passport", "C01X00T47"),
     *("password", "=", "hunter2", "AKIAZ7Q3XW5T2VN4RKPM", "born on 12 March 1984", "tel", "SSN", "536221234", "plate B-MW 1234"),
     *("postgres://u:secretpw@h/db", "Bearer ", "sk-", "-----BEGIN PRIVATE KEY-----", "{", '"', "}", ","),
@@ -123,7 +144,15 @@ def test_what_it_cannot_judge_is_left_to_the_guardrails(text: str) -> None:
 
 
 def test_phrases_that_no_text_of_ascii_can_hold_do_not_trigger() -> None:
-    assert Prefilter([PhraseSet(["\u00fcnder"]).trigger, "zzz"]).clear(["under the table \x00\x01\x7f"])
+    assert Prefilter([PhraseSet(["\u00fcnder"]).trigger, "zzz"]).clear(["under the table \x1f\t", "\x0b"])
+
+
+@pytest.mark.parametrize("control", ["\x00", "\x01", "\x08", "\x0e", "\x1b", "\x7f"])
+def test_a_control_character_is_for_the_guardrails_to_read(control: str) -> None:
+    texts = ["under the table", f"un{control}der"]
+    assert FILTER.clear(["under the table", "under"]) and not FILTER.clear(texts) and not FILTER.clear(texts[1:])
+    assert not FILTER.clear_json([json.dumps(texts).encode()]) and allowed(texts)
+    assert not allowed([f"red fal{control}con"])
 
 
 def test_one_trigger_or_too_many_have_no_filter() -> None:

@@ -72,6 +72,16 @@ def test_the_original_keeps_everything_but_the_entity() -> None:
     assert rewritten(made(), text) == "Ｇｒüße\u200b \u200b[CARD]\u200b ﬁn"
 
 
+@pytest.mark.parametrize("control", ["\x00", "\x01", "\x1b", "\x7f", "\x9b"])
+def test_control_characters_hide_nothing_and_stay_where_nothing_is_found(control: str) -> None:
+    hidden = EMAIL[:3] + control + EMAIL[3:]
+    assert rewritten(made(), f"a{control}b {hidden}, c{control}") == f"a{control}b [EMAIL], c{control}"
+    assert rewritten(made(), f"{control.join(CARD)}.") == "[CARD]."
+    assert check(made(), f"a{control}b") is ALLOW
+    verdict = check(made(), "x", control, hidden)
+    assert verdict.texts == ("x", control, "[EMAIL]")
+
+
 def test_allowed_texts_pass() -> None:
     guardrail = made(allow=["support@example.com", "*@example.org", CARD])
     assert check(guardrail, f"Support@Example.com or joe@example.org, {CARD}") is ALLOW
