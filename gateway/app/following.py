@@ -29,13 +29,17 @@ class Followed:
     def __init__(self, store: ControlStore, kind: str, take: Callable[[list[Resource]], None], owner: TaskOwner) -> None:
         self._store, self._kind, self._take, self._owner = store, kind, take, owner
         self.lock = asyncio.Lock()
-        self.stale = True
-        """Whether something was heard of that has not been read yet."""
+        self._heard, self._known = 1, 0
         self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether something was heard of that has not been read and taken yet."""
+        return self._known != self._heard
 
     async def start(self) -> None:
         """Reads them. Raises StoreUnavailable."""
-        self.stale = True
+        self._heard += 1
         while self.stale:
             async with self.lock:
                 await self.read()
@@ -47,7 +51,7 @@ class Followed:
 
     def refresh(self) -> None:
         """Reads them soon, however often it takes."""
-        self.stale = True
+        self._heard += 1
         if self._reading is None or self._reading.done():
             self._reading = self._owner.spawn(self._follow(), name=self._kind)
 
@@ -62,13 +66,9 @@ class Followed:
 
     async def read(self) -> None:
         """Reads them now. The caller has the lock. Raises StoreUnavailable."""
-        self.stale = False
-        try:
-            found = await self.every()
-        except StoreUnavailable:
-            self.stale = True
-            raise
-        self._take(found)
+        heard = self._heard  # what is heard of meanwhile may be missing
+        self._take(await self.every())
+        self._known = heard
 
     async def every(self) -> list[Resource]:
         """All that are in the store at the moment. Raises StoreUnavailable."""

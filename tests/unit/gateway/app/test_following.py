@@ -20,12 +20,13 @@ class Store:
     """Three resources on pages of two. away: how many readings fail. gate: closed, a reading waits."""
 
     def __init__(self) -> None:
-        self.names, self.away, self.readings = ["a", "b", "c"], 0, 0
+        self.names, self.away, self.asked, self.readings = ["a", "b", "c"], 0, 0, 0
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def list(self, kind: str, *, limit: int, cursor: str | None) -> Page[Resource]:
         names = list(self.names)
+        self.asked += 1
         await self.gate.wait()
         self.readings += cursor is None
         if self.away:
@@ -76,13 +77,14 @@ async def test_what_changes_during_a_reading_is_read_once_more(owner: TaskOwner)
     followed, told = follow(store, owner)
     store.gate.clear()
     followed.refresh()
-    await asyncio.sleep(0)
+    await reached(lambda: store.asked == 1, what="the first reading")
+    assert followed.stale, "what it waits for is not in force yet"
     store.names = ["d"]
     for _ in range(3):
         followed.refresh()
     store.gate.set()
     await reached(lambda: told and told[-1] == ["d"], what="the second reading")
-    assert store.readings == 2
+    assert store.readings == 2 and not followed.stale
 
 
 async def test_a_store_that_is_away_is_asked_again_without_holding_the_lock(owner: TaskOwner, monkeypatch: pytest.MonkeyPatch) -> None:
