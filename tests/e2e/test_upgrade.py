@@ -155,7 +155,7 @@ def test_three_upgrades_under_load_lose_nothing_and_cut_no_stream(start: Start, 
     assert gatehouse.process.poll() is None and gatehouse.process.pid == pid
     until(lambda: len(gatehouse.engines()) == 2 and not first & set(gatehouse.engines()), what="the end of the old workers")
     until(lambda: len(events(gatehouse, "upgraded")) == 3, what="the records")
-    assert [record["actor"] for record in events(gatehouse, "upgrade_begun")] == ["acme/op", "signal", "acme/op"]
+    assert [record["actor"] for record in events(gatehouse, "upgrade_begun")] == ["acme/a-operator", "signal", "acme/a-operator"]
 
 
 def test_sidecars_keep_running_and_an_address_may_change(start: Start) -> None:
