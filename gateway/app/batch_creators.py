@@ -26,6 +26,11 @@ KINDS: Final = ("oidc", "ldap", "mtls")
 KEPT_SECONDS: Final = 5.0
 MOST: Final = 1024
 TRIES: Final = 5
+COMPARED: Final = (
+    *("agent", "bounds", "expires", "groups", "id", "kind", "limits", "models", "networks", "operations", "personal", "priority", "reach"),
+    *("roles", "scopes", "session", "tenant", "user"),
+)
+"""Attributes of a Principal that make it another one. By name: the compiled class has no list of them."""
 
 
 class _Known:
@@ -122,8 +127,7 @@ def _login(creator: Creator) -> Principal:
 
 
 def _same(one: Principal, other: Principal) -> bool:
-    unlike = ("recorded", "key_salt", "tenant_salt", "login")
-    return all(getattr(one, name) == getattr(other, name) for name in Principal.__slots__ if name not in unlike)
+    return all(getattr(one, name) == getattr(other, name) for name in COMPARED)
 
 
 def ended() -> PermissionDenied:
