@@ -153,7 +153,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/approvals.py": ("tests/unit/gateway/app/test_approval_webhook.py", "ApprovalBook"),
     "gateway/app/assembly.py": ("tests/unit/gateway/app/test_snapshots.py", "gateway.app.snapshots"),
     "gateway/app/audit_index.py": ("tests/e2e/test_audit_search.py", "indexers("),
-    "gateway/app/batch_creators.py": ("tests/e2e/test_batches.py", "FEW"),
     "gateway/app/batch_lines.py": ("tests/e2e/test_batches.py", "leaves_slots_free"),
     "gateway/app/batch_results.py": ("tests/e2e/test_batches.py", "results("),
     "gateway/app/batch_run.py": ("tests/e2e/test_batches.py", "after_a_kill"),
