@@ -15,7 +15,7 @@ from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import hidden_run
+from policies.guardrails.folding import has_nul, hidden_run
 from policies.guardrails.phrase_stream import REASON, DenyListStream
 from policies.guardrails.phrases import WINDOW, PhraseSet
 
@@ -68,7 +68,7 @@ class DenyList:
         if len(texts) > _AT_ONCE:
             return self._steps(texts)
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or text.count("\x00") >= len(texts):
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
             return self._steps(texts)
         if not self._suspect(text):
             return ALLOW
@@ -100,7 +100,7 @@ class DenyList:
                 if size > WINDOW or number == len(texts) - 1:
                     yield
                     together = "\x00".join(batch)
-                    if size > 2 * WINDOW or together.count("\x00") >= len(batch) or self._suspect(together):
+                    if size > 2 * WINDOW or has_nul(batch) or self._suspect(together):
                         found = yield from self._each(batch, len(passed), findings)
                         changed = changed or found != batch
                         batch = found

@@ -8,6 +8,7 @@ character. Comparing in NFKD finds exactly the matches that comparing in NFKC fi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from unicodedata import combining, normalize
 
@@ -75,6 +76,11 @@ def has_control(text: str) -> bool:
         return False
     data = text.encode("utf-8", "replace")
     return bool(_CONTROL.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def has_nul(texts: Sequence[str]) -> bool:
+    """Whether any text holds what parts texts that are read together."""
+    return any("\x00" in text for text in texts)
 
 
 def veiled(text: str) -> str:

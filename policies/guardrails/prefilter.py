@@ -11,7 +11,7 @@ from typing import Final
 
 import re2
 
-from policies.guardrails.folding import CONTROL_CLASS
+from policies.guardrails.folding import CONTROL_CLASS, has_nul
 
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _MEMORY: Final = 32 * 1024 * 1024
@@ -42,7 +42,7 @@ class Prefilter:
     def clear(self, texts: Sequence[str]) -> bool:
         """Whether every guardrail behind the triggers allows the texts for certain. False says nothing."""
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > MOST or not text.isascii() or text.count("\x00") >= len(texts):
+        if len(text) > MOST or not text.isascii() or has_nul(texts):
             return False
         data = text.encode("ascii")
         return bool(self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0)

@@ -10,7 +10,7 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.secret import Secret
 from gateway.core.slices import Steps, at_once
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import MAX_HIDDEN, hidden_run
+from policies.guardrails.folding import MAX_HIDDEN, has_nul, hidden_run
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.normal import data_of, escapes
 from policies.guardrails.recognition.stream import EntityStream
@@ -40,7 +40,7 @@ class EntityGuardrail:
         """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all texts together
         is enough."""
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or text.count("\x00") >= len(texts):
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
             return self._steps(texts)
         if not hidden_run(text) and not self._actions.finder.occurs(escapes(data_of(text))):
             return ALLOW
