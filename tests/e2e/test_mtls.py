@@ -208,10 +208,9 @@ def test_the_command_line_logs_in_with_a_certificate(site: Site, tmp_path: Path)
     assert unknown.exit_code == 1 and f"the certificate in {ops.cert} cannot be used" in unknown.stderr
 
 
+@pytest.mark.parametrize("site", [0], indirect=True, ids=["one process"], scope="module")
 def test_calls_of_grpc_log_in_with_the_certificate_that_is_insisted_on(site: Site, tmp_path: Path) -> None:
     """grpcio can only insist, so a gateway of its own; one process, as what is tried is the listener."""
-    if site.gatehouse.arguments:
-        pytest.skip("once is enough")
     authority = site.authority
     config = {**site.config, "state_dir": str(tmp_path / "state")}
     config["listen"] = {**config["listen"], "grpc": "127.0.0.1:0", "tls": {**config["listen"]["tls"], "require_client": True}}
