@@ -108,6 +108,7 @@ MODULES = (
     *(f"gateway.wire.{path.parent.name}.api" for path in sorted((ROOT / "gateway" / "wire").glob("*/api.py"))),
     *(f"gateway.wire.anthropic.{name}" for name in ("answers", "chat", "chat_stream", "passages", "stream", "structure")),
     "gateway.wire.bodies",
+    "gateway.wire.chunks",
     "gateway.wire.json_api",
     "gateway.wire.oip.frames",
     "gateway.wire.oip.tensors",

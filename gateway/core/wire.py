@@ -233,8 +233,8 @@ class EventReader:
         """Whether an unfinished event is the end marker without its empty line."""
         return False
 
-    def whole(self) -> bool:
-        """Whether the engine may end the stream here."""
+    def whole(self, marked: bool) -> bool:
+        """Whether the engine may end the stream here. marked: its end marker has come."""
         return True
 
     def result(self) -> dict[str, Any] | None:

@@ -262,9 +262,10 @@ class StreamRelay(AnswerRelay):
         """The whole answer has been forwarded: ends the client's body."""
         exchange = self.exchange
         reader = self._reader
-        if self._carry and not (reader.ended or reader.is_end(self._carry) or says_nothing(self._carry)):
+        marked = reader.ended or reader.is_end(self._carry)
+        if self._carry and not (marked or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
-        if not reader.whole():
+        if not reader.whole(marked):
             raise EngineError("The engine's stream ended before its answer did.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.finish_stream()

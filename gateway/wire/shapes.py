@@ -7,6 +7,10 @@ from typing import Final
 MAX_MISSES: Final = 4
 """How many shapes in a row may be learned without a match before a stream is given up on."""
 
+_CONTENT: Final = (b'"content":"', b'"content": "')
+_BEHIND_CONTENT: Final = (44, 125)
+"""What may follow a chunk's text: a comma or a brace."""
+
 
 def shape(event: bytes, marks: tuple[bytes, ...], closing: tuple[int, ...]) -> tuple[bytes, bytes]:
     """What stands before and behind the text of a whole event, which begins after the first of `marks` that it has; b"" twice where the
@@ -30,3 +34,38 @@ def text_of(data: bytes, before: bytes, after: bytes) -> bytes:
         return b""
     text = data[start:end]
     return b"" if 34 in text or 10 in text or 13 in text or text[-1] == 92 else text  # a quote, a line end, a backslash
+
+
+class ChunkShape:
+    """What stands around the text in chunks of chat completions that have nothing but a text, as learned from one stream.
+
+    A chunk of this shape is not parsed where the stream becomes one of another format: its text, as JSON writes it, is put behind `opens`,
+    which begins an event of that format. fits: the chunk that was read last has nothing else, and its
+    text is not empty.
+    """
+
+    __slots__ = ("_after", "_before", "_learned", "fits", "opens")
+
+    def __init__(self) -> None:
+        self._before = self._after = self.opens = b""
+        self._learned = 0
+        self.fits = False
+
+    def text(self, chunk: bytes) -> bytes:
+        """The text of a whole chunk of this shape; b"" for any other."""
+        return text_of(chunk, self._before, self._after)
+
+    def unknown(self) -> bool:
+        """Whether the shape is to be learned from the chunk that was just read."""
+        return self.fits and self._learned < MAX_MISSES
+
+    def learn(self, chunk: bytes, opens: bytes) -> None:
+        self._learned += 1
+        before, after = shape(chunk, _CONTENT, _BEHIND_CONTENT)
+        if before and chunk.startswith(b"data:") and chunk.endswith(b"\n\n"):
+            self._before, self._after, self.opens = before, after, opens
+
+    def forget(self) -> None:
+        """What comes now belongs elsewhere."""
+        self._before = b""
+        self._learned = 0

@@ -13,45 +13,26 @@ import msgspec
 from gateway.core.errors import EngineError
 from gateway.wire.anthropic.chat import counts, message_id, stop_reason
 from gateway.wire.anthropic.stream import STOP, MessagesReader, event
-from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
+from gateway.wire.chats import ChatAnswer, ChatCall, ChatChoice
+from gateway.wire.chunks import disordered, read_chunk, unended
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
-from gateway.wire.shapes import MAX_MISSES, shape, text_of
+from gateway.wire.shapes import ChunkShape
 from gateway.wire.sse import data_of
 
 _TEXT: Final = "text"
 _THINKING: Final = "thinking"
 _CALL: Final = "tool_use"
 _ENCODER: Final = msgspec.json.Encoder()
-_MARKS: Final = (b'"content":"', b'"content": "')
 _DELTA: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
 _TEXT_BEGINS: Final = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":"'
 _TEXT_ENDS: Final = b'"}}\n\n'
-_CLOSING: Final = (44, 125)
-"""What may follow a chunk's text: a comma or a brace."""
 
 
 class ChatReader(MessagesReader):
-    """One stream of an engine that speaks chat completions.
+    """One stream of an engine that speaks chat completions."""
 
-    A chunk that differs from the one before only in its text is not parsed: the text between `_front` and `_back`, without a quote, a line
-    end or a backslash at its end, is written into an event as it is.
-    """
-
-    __slots__ = (
-        "_back",
-        "_call",
-        "_calls",
-        "_front",
-        "_index",
-        "_kind",
-        "_last_usage",
-        "_learned",
-        "_only_text",
-        "_open_text",
-        "_reason",
-        "_stopped_at",
-    )
+    __slots__ = ("_call", "_calls", "_index", "_kind", "_last_usage", "_reason", "_shape", "_stopped_at")
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +43,7 @@ class ChatReader(MessagesReader):
         self._reason: str | None = None
         self._stopped_at: str | None = None
         self._last_usage: UsageView | None = None
-        self._front = self._back = b""
-        self._learned = 0
-        self._only_text = False
-        self._open_text = b""
+        self._shape = ChunkShape()
 
     def plain(self, data: bytes) -> int:
         return 0
@@ -73,11 +51,15 @@ class ChatReader(MessagesReader):
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")
 
+    def whole(self, marked: bool) -> bool:
+        """A message says why it ended, so the engine must have."""
+        return self.ended or self._reason is not None
+
     def translated(self, data: bytes) -> bytes:
-        text = text_of(data, self._front, self._back)
+        text = self._shape.text(data)
         if not text:
             return b""
-        return self._open_text + text + _TEXT_ENDS
+        return self._shape.opens + text + _TEXT_ENDS
 
     def read(self, data: bytes) -> bytes:
         made = self.translated(data)
@@ -85,44 +67,32 @@ class ChatReader(MessagesReader):
             return made
         found: list[bytes] = []
         events = data.split(b"\n\n")[:-1]
-        for one in events:
-            payload = data_of(one + b"\n\n")
-            if payload == b"[DONE]":
-                found.append(self._finished())
-            elif payload:
-                self._chunk(payload, found)
-                if self.error is not None:
-                    break
-        if len(events) == 1 and self._only_text and self._learned < MAX_MISSES:
-            self._learn(data)
+        try:
+            for one in events:
+                payload = data_of(one + b"\n\n")
+                if payload == b"[DONE]":
+                    if not self.whole(True):
+                        raise unended()
+                    found.append(self._finished())
+                elif payload:
+                    self._chunk(read_chunk(payload), found)
+        except EngineError as error:
+            self.error = error
+        if len(events) == 1 and self.error is None and self._shape.unknown():
+            self._shape.learn(data, _TEXT_BEGINS % self._index)
         return b"".join(found)
 
-    def _learn(self, data: bytes) -> None:
-        """Learns the shape of a chunk that has nothing but a text."""
-        self._learned += 1
-        front, back = shape(data, _MARKS, _CLOSING)
-        if front and data.startswith(b"data:") and data.endswith(b"\n\n"):
-            self._front, self._back = front, back
-            self._open_text = _TEXT_BEGINS % self._index
-
-    def _chunk(self, payload: bytes, found: list[bytes]) -> None:
-        try:
-            chunk: ChatAnswer = CHAT.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.error = EngineError("The engine sent an event that is not a chunk of an answer.")
-            return
-        if chunk.error is not msgspec.UNSET and bytes(chunk.error) != b"null":
-            self.error = EngineError("The engine failed while it was answering.")
-            return
+    def _chunk(self, chunk: ChatAnswer, found: list[bytes]) -> None:
         if not self._started:
             self._started = True
             found.append(_start(chunk))
         if chunk.usage is not None:
             self._last_usage, self.usage = chunk.usage, usage_from(chunk.usage)
-        self._only_text = False
+        shape = self._shape
+        shape.fits = False
         if chunk.choices:
             self._choice(chunk.choices[0], found)
-            self._only_text &= chunk.usage is None and len(chunk.choices) == 1
+            shape.fits = shape.fits and chunk.usage is None and len(chunk.choices) == 1
 
     def _choice(self, choice: ChatChoice, found: list[bytes]) -> None:
         delta = choice.delta
@@ -135,10 +105,10 @@ class ChatReader(MessagesReader):
                 found.append(_delta(self._index, b"text_delta", b"text", text))
             for call in delta.tool_calls or ():
                 self._piece(call, found)
-            self._only_text = delta.content.__class__ is str and text == delta.content and not thought and not delta.tool_calls
+            self._shape.fits = text != "" and text == delta.content and not thought and not delta.tool_calls
         finish = choice.finish_reason
         if finish is not None:
-            self._reason, self._only_text = finish, False
+            self._reason, self._shape.fits = finish, False
             self.finish = finish if finish.isidentifier() and len(finish) <= MAX_FINISH else ""
             self._stopped_at = choice.stopped_at() if finish == "stop" else None
 
@@ -148,8 +118,7 @@ class ChatReader(MessagesReader):
         given = call.function.arguments if call.function is not None else None
         if self._kind != _CALL or call.index != self._call:
             if not name or call.index < self._call:
-                self.error = EngineError("The engine called tools in an order that cannot be told as events.")
-                return
+                raise disordered()
             self._call, self._calls = call.index, True
             identity = call.id or f"toolu_{call.index}"
             self._begin("", {}, found)
@@ -164,10 +133,9 @@ class ChatReader(MessagesReader):
         if self._kind:
             found.append(event({"type": "content_block_stop", "index": self._index}))
         self._kind = kind
-        self._front = b""
+        self._shape.forget()
         if kind:
             self._index += 1
-            self._learned = 0
             found.append(event({"type": "content_block_start", "index": self._index, "content_block": block}))
 
     def _finished(self) -> bytes:
@@ -177,7 +145,7 @@ class ChatReader(MessagesReader):
             self._started = True
             found.append(_start(ChatAnswer()))
         self._begin("", {}, found)
-        reason = None if self._reason is None else stop_reason(self._reason, self._stopped_at, self._calls)
+        reason = stop_reason(self._reason, self._stopped_at, self._calls)
         delta = {"stop_reason": reason, "stop_sequence": self._stopped_at if reason == "stop_sequence" else None}
         found.append(event({"type": "message_delta", "delta": delta, "usage": counts(self._last_usage)}))
         return b"".join(found) + STOP

@@ -14,7 +14,7 @@ from gateway.wire.anthropic.views import EVENT, CountsView, EventView
 from gateway.wire.openai.answers import append_text, is_name, only_figures
 from gateway.wire.openai.media import is_base64
 from gateway.wire.shapes import MAX_MISSES, shape
-from gateway.wire.sse import data_of, says_nothing
+from gateway.wire.sse import data_of, no_event, opened, says_nothing
 
 STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -23,6 +23,8 @@ DELTA: Final = b"event: content_block_delta\ndata: {"
 BLOCK: Final = b"event: content_block_"
 BEGUN: Final = b"event: content_block_start\ndata: {"
 OVER: Final = b"event: content_block_stop\ndata: {"
+_WHOLE: Final = "a message"
+"""What the events make up."""
 _CLOSING: Final = (125,)
 """What may follow an event's text: a brace."""
 AROUND: Final = 5
@@ -137,6 +139,10 @@ class MessagesReader(EventReader):
             return data.count(b"\n\n")
         return sum([1 for event in data.split(b"\n\n") if event and not says_nothing(event)])
 
+    def whole(self, marked: bool) -> bool:
+        """An engine that has said why it stopped may leave out the end marker."""
+        return marked or self.finish != ""
+
     def is_end(self, rest: bytes) -> bool:
         return data_of(rest.rstrip() + b"\n\n") == b'{"type":"message_stop"}'
 
@@ -154,7 +160,7 @@ class MessagesReader(EventReader):
         payload = data_of(event + b"\n\n")
         if not payload:
             return [event]
-        document = _opened(payload)
+        document = opened(payload, _WHOLE)
         delta = document.get("delta")
         if document.get("type") != "content_block_delta" or delta.__class__ is not dict:
             return [event]
@@ -168,7 +174,7 @@ class MessagesReader(EventReader):
         payload = data_of(event + b"\n\n")
         if not payload:
             return b""
-        document = _opened(payload)
+        document = opened(payload, _WHOLE)
         kind = document.get("type")
         if kind == "content_block_delta":
             return _piece(document, texts)
@@ -180,7 +186,7 @@ class MessagesReader(EventReader):
         if kind == "message_start":
             message = document.get("message")
             if message.__class__ is not dict:
-                raise _no_event()
+                raise no_event(_WHOLE)
             trim(message)
             message["content"], message["stop_sequence"] = [], None
             return _event({"type": kind, "message": message})
@@ -198,7 +204,7 @@ def _start(document: dict[str, Any], texts: TextFilter) -> bytes:
     """The start of a block, which may have texts of its own."""
     index, block = _number(document), document.get("content_block")
     if block.__class__ is not dict or block.get("type").__class__ is not str:
-        raise _no_event()
+        raise no_event(_WHOLE)
     for path, holder, key in block_texts(block):
         if holder[key]:
             holder[key] = texts.feed(index, path, holder[key]) if _comes_in_pieces(path) else texts.whole(holder[key])
@@ -209,7 +215,7 @@ def _piece(document: dict[str, Any], texts: TextFilter) -> bytes:
     """A piece of a block; b"" if all of it is held."""
     index, delta = _number(document), document.get("delta")
     if delta.__class__ is not dict:
-        raise _no_event()
+        raise no_event(_WHOLE)
     kind = delta.get("type")
     if kind == "signature_delta" and delta.get("signature").__class__ is str and is_base64(delta["signature"]):
         return _event({"type": "content_block_delta", "index": index, "delta": {"type": kind, "signature": delta["signature"]}})
@@ -255,24 +261,9 @@ def _last(document: dict[str, Any], texts: TextFilter) -> bytes:
 def _number(document: dict[str, Any]) -> int:
     index = document.get("index")
     if index.__class__ is not int:
-        raise _no_event()
+        raise no_event(_WHOLE)
     number: int = index
     return number
-
-
-def _no_event() -> EngineError:
-    return EngineError("The engine sent an event that is not one of a message.")
-
-
-def _opened(payload: bytes) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine sent an event that is not valid JSON.") from None
-    if document.__class__ is not dict:
-        raise _no_event()
-    found: dict[str, Any] = document
-    return found
 
 
 def _viewed(payload: bytes) -> EventView | None:

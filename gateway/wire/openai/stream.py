@@ -123,6 +123,10 @@ class OpenAiReader(EventReader):
             return data.count(b"\n\n")
         return sum([1 for event in data.split(b"\n\n") if event and not says_nothing(event)])
 
+    def whole(self, marked: bool) -> bool:
+        """An engine that has said why it stopped may leave out the end marker."""
+        return marked or self.finish != ""
+
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in DONE_LINES
 

@@ -13,31 +13,49 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError
 from gateway.core.types import InferenceRequest
-from gateway.wire.chats import CHAT, ChatAnswer, ChatCall, ChatChoice
+from gateway.wire.chats import ChatAnswer, ChatCall, ChatChoice
+from gateway.wire.chunks import disordered, read_chunk, unended
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
-from gateway.wire.responses.events import line
 from gateway.wire.responses.stream import ResponsesReader
 from gateway.wire.responses.tool_names import OfferedTool, ToolNames, tool_names
-from gateway.wire.shapes import MAX_MISSES, shape, text_of
+from gateway.wire.shapes import ChunkShape
 from gateway.wire.sse import data_of
 
 _TEXT: Final = "text"
 _THINKING: Final = "reasoning"
 _REFUSAL: Final = "refusal"
 _CALL: Final = "call"
-_PARTS: Final = {_TEXT: ("output_text", "response.output_text", "text"), _REFUSAL: ("refusal", "response.refusal", "refusal")}
 _ENCODER: Final = msgspec.json.Encoder()
-_MARKS: Final = (b'"content":"', b'"content": "')
-_OPENS: Final = (
-    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","item_id":"%b","output_index":%d,'
-    b'"content_index":0,"logprobs":[],"delta":"'
-)
+_NAMES: Final = {
+    _TEXT: b"response.output_text",
+    _THINKING: b"response.reasoning_text",
+    _REFUSAL: b"response.refusal",
+    _CALL: b"response.function_call_arguments",
+}
+"""The events of an item's text, without `.delta` and `.done`."""
+_TEXTS: Final = {
+    _TEXT: b'"logprobs":[],"text":"',
+    _THINKING: b'"text":"',
+    _REFUSAL: b'"refusal":"',
+}
+"""How the text begins in the event that ends it."""
+_DELTAS: Final = {_TEXT: b'"logprobs":[],"delta":"', _THINKING: b'"delta":"', _REFUSAL: b'"delta":"', _CALL: b'"delta":"'}
+"""How a piece of it begins in its event."""
+_PARTS: Final = {
+    _TEXT: b'{"type":"output_text","annotations":[],"logprobs":[],"text":"',
+    _THINKING: b'{"type":"reasoning_text","text":"',
+    _REFUSAL: b'{"type":"refusal","refusal":"',
+}
+_SPOKEN: Final = b'{"id":"%b","type":"message","status":"%b","role":"assistant","content":[%b]}'
+_ITEMS: Final = {
+    _TEXT: _SPOKEN,
+    _THINKING: b'{"id":"%b","type":"reasoning","status":"%b","summary":[],"content":[%b]}',
+    _REFUSAL: _SPOKEN,
+}
 _CLOSES: Final = [b'","sequence_number":%d}\n\n' % number for number in range(1024)]
 """How a piece of a text ends, by its number; most answers have fewer events."""
-_CLOSING: Final = (44, 125)
-"""What may follow a chunk's text: a comma or a brace."""
 MAX_SAID: Final = 16 * 1024 * 1024
 """Bytes of one text, which its end repeats."""
 
@@ -45,27 +63,23 @@ MAX_SAID: Final = 16 * 1024 * 1024
 class ChatReader(ResponsesReader):
     """One stream of an engine that speaks chat completions.
 
-    A chunk that differs from the one before only in its text is not parsed: the text between `_front` and `_back`, without a quote, a line
-    end or a backslash at its end, is written into an event as it is.
+    Texts stay as JSON writes them, from a chunk that need not be parsed to the last event, which repeats all of them.
     """
 
     __slots__ = (
-        "_back",
         "_call",
         "_call_id",
         "_document",
-        "_front",
         "_index",
         "_item",
         "_kind",
-        "_learned",
         "_names",
-        "_only_text",
-        "_open_text",
         "_output",
         "_pieces",
+        "_place",
         "_reason",
         "_sent",
+        "_shape",
         "_size_said",
         "_tool",
         "_view",
@@ -80,6 +94,8 @@ class ChatReader(ResponsesReader):
         self._output: list[Any] = []
         self._kind = ""
         self._item = self._call_id = ""
+        self._place = b""
+        """Which item the events of a text are about, and which part of it; ends with a comma."""
         self._tool = OfferedTool("", "", False)
         self._index = self._call = -1
         self._pieces: list[bytes] = []
@@ -89,27 +105,27 @@ class ChatReader(ResponsesReader):
         """Events that were made: the number of the next."""
         self._reason: str | None = None
         self._view: UsageView | None = None
-        self._front = self._back = b""
-        self._learned = 0
-        self._only_text = False
-        self._open_text = b""
+        self._shape = ChunkShape()
 
     def plain(self, data: bytes) -> int:
         return 0
 
-    def whole(self) -> bool:
-        """An engine may leave out the end marker: `ending` says the rest, where nobody reads it and it is not kept."""
+    def whole(self, marked: bool) -> bool:
+        """An engine that has said why it stopped may leave out the end marker: `ending` says the rest, where nobody reads it and it is not
+        kept."""
+        if self.ended or self._final is not None:
+            return True
         memory = self._request.memory
-        return not (self.inspects or (memory is not None and memory.keeps)) or super().whole()
+        return self._reason is not None and not (self.inspects or (memory is not None and memory.keeps))
 
     def translated(self, data: bytes) -> bytes:
-        text = text_of(data, self._front, self._back)
+        text = self._shape.text(data)
         if not text:
             return b""
         self._take(text)
         number = self._sent
         self._sent = number + 1
-        return self._open_text + text + (_CLOSES[number] if number < 1024 else b'","sequence_number":%d}\n\n' % number)
+        return self._shape.opens + text + (_CLOSES[number] if number < 1024 else b'","sequence_number":%d}\n\n' % number)
 
     def read(self, data: bytes) -> bytes:
         made = self.translated(data)
@@ -117,30 +133,30 @@ class ChatReader(ResponsesReader):
             return made
         found: list[bytes] = []
         events = data.split(b"\n\n")[:-1]
-        for one in events:
-            payload = data_of(one + b"\n\n")
-            if payload == b"[DONE]":
-                self._finished(found)
-            elif payload:
-                self._chunk(payload, found)
-            if self.error is not None:
-                break
-        if len(events) == 1 and self._only_text and self._learned < MAX_MISSES:
-            self._learn(data)
+        try:
+            for one in events:
+                payload = data_of(one + b"\n\n")
+                if payload == b"[DONE]":
+                    if self._reason is None:
+                        raise unended()
+                    self._finished(found)
+                elif payload:
+                    self._chunk(read_chunk(payload), found)
+        except EngineError as error:
+            self.error = error
+        if len(events) == 1 and self.error is None and self._shape.unknown():
+            self._shape.learn(data, self._opens(b".delta", _DELTAS[_TEXT]))
         return b"".join(found)
 
-    def _learn(self, data: bytes) -> None:
-        """Learns the shape of a chunk that has nothing but a text."""
-        self._learned += 1
-        front, back = shape(data, _MARKS, _CLOSING)
-        if front and data.startswith(b"data:") and data.endswith(b"\n\n"):
-            self._front, self._back = front, back
-            self._open_text = _OPENS % (self._item.encode(), self._index)
+    def _opens(self, what: bytes, text: bytes) -> bytes:
+        """How an event about the text that is open begins. what: `.delta` or `.done`. text: how the text begins in it."""
+        name = _NAMES[self._kind] + what
+        return b'event: %b\ndata: {"type":"%b",%b%b' % (name, name, self._place, text)
 
-    def _event(self, document: dict[str, Any], found: list[bytes]) -> None:
-        document["sequence_number"] = self._sent
+    def _event(self, name: bytes, fields: bytes, found: list[bytes]) -> None:
+        """An event of these fields, as JSON writes them."""
+        found.append(b'event: %b\ndata: {"type":"%b",%b,"sequence_number":%d}\n\n' % (name, name, fields, self._sent))
         self._sent += 1
-        found.append(line(document) + b"\n\n")
 
     def _take(self, text: bytes) -> None:
         self._pieces.append(text)
@@ -148,64 +164,50 @@ class ChatReader(ResponsesReader):
         if self._size_said > MAX_SAID:
             raise EngineError("The engine's answer is too long to be told as a response.")
 
-    def _chunk(self, payload: bytes, found: list[bytes]) -> None:
-        try:
-            chunk: ChatAnswer = CHAT.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.error = EngineError("The engine sent an event that is not a chunk of an answer.")
-            return
-        if chunk.error is not msgspec.UNSET and bytes(chunk.error) != b"null":
-            self.error = EngineError("The engine failed while it was answering.")
-            return
+    def _chunk(self, chunk: ChatAnswer, found: list[bytes]) -> None:
         if not self._document:
             self._start(chunk, found)
         if chunk.usage is not None:
             self._view, self.usage = chunk.usage, usage_from(chunk.usage)
-        self._only_text = False
+        shape = self._shape
+        shape.fits = False
         if chunk.choices:
             self._choice(chunk.choices[0], found)
-            self._only_text &= chunk.usage is None and len(chunk.choices) == 1
+            shape.fits = shape.fits and chunk.usage is None and len(chunk.choices) == 1
 
     def _start(self, chunk: ChatAnswer, found: list[bytes]) -> None:
         base = chunk.id.removeprefix("chatcmpl-")
         self._document = document = frame(self._request, f"resp_{base}", chunk.model, chunk.created)
         self._identity = document["id"]
-        self._item = base
-        told = Raw(_ENCODER.encode(document))
-        for kind in ("response.created", "response.in_progress"):
-            self._event({"type": kind, "response": told}, found)
+        told = b'"response":' + _ENCODER.encode(document)
+        self._event(b"response.created", told, found)
+        self._event(b"response.in_progress", told, found)
 
     def _choice(self, choice: ChatChoice, found: list[bytes]) -> None:
         delta = choice.delta
         if delta is not None:
-            if thought := delta.thought():
-                self._begin(_THINKING, found)
-                self._piece("response.reasoning_text.delta", thought, True, found)
-            if text := delta.text():
-                self._begin(_TEXT, found)
-                self._piece("response.output_text.delta", text, True, found)
+            thought, text = delta.thought(), delta.text()
+            if thought:
+                self._piece(_THINKING, thought, found)
+            if text:
+                self._piece(_TEXT, text, found)
             if delta.refusal:
-                self._begin(_REFUSAL, found)
-                self._piece("response.refusal.delta", delta.refusal, True, found)
+                self._piece(_REFUSAL, delta.refusal, found)
             for call in delta.tool_calls or ():
                 self._called(call, found)
-            self._only_text = (
-                delta.content.__class__ is str and text == delta.content and not thought and not delta.tool_calls and not delta.refusal
-            )
+            self._shape.fits = text != "" and text == delta.content and not thought and not delta.tool_calls and not delta.refusal
         finish = choice.finish_reason
         if finish is not None:
-            self._reason, self._only_text = finish, False
+            self._reason, self._shape.fits = finish, False
             self.finish = finish if finish.isidentifier() and len(finish) <= MAX_FINISH else ""
 
-    def _piece(self, kind: str, text: str, in_part: bool, found: list[bytes]) -> None:
-        self._take(_ENCODER.encode(text)[1:-1])
-        document: dict[str, Any] = {"type": kind, "item_id": self._item, "output_index": self._index}
-        if in_part:
-            document["content_index"] = 0
-        document["delta"] = text
-        if self._kind == _TEXT:
-            document["logprobs"] = []
-        self._event(document, found)
+    def _piece(self, kind: str, text: str, found: list[bytes]) -> None:
+        """A piece of a text, in an item of this kind."""
+        self._begin(kind, found)
+        said = _ENCODER.encode(text)[1:-1]
+        self._take(said)
+        found.append(b'%b%b","sequence_number":%d}\n\n' % (self._opens(b".delta", _DELTAS[kind]), said, self._sent))
+        self._sent += 1
 
     def _called(self, call: ChatCall, found: list[bytes]) -> None:
         """A piece of a call: the first has its name, all may have a part of its arguments."""
@@ -213,8 +215,7 @@ class ChatReader(ResponsesReader):
         given = call.function.arguments if call.function is not None else None
         if self._kind != _CALL or call.index != self._call:
             if not name or call.index < self._call:
-                self.error = EngineError("The engine called tools in an order that cannot be told as events.")
-                return
+                raise disordered()
             self._end(found)
             if self._names is None:
                 self._names = tool_names(self._request.fields)
@@ -224,7 +225,7 @@ class ChatReader(ResponsesReader):
         if given and self._tool.custom:
             self._take(_ENCODER.encode(given)[1:-1])  # its input is known when it is whole
         elif given:
-            self._piece("response.function_call_arguments.delta", given, False, found)
+            self._piece(_CALL, given, found)
 
     def _base(self) -> str:
         return str(self._identity).removeprefix("resp_")
@@ -236,73 +237,58 @@ class ChatReader(ResponsesReader):
         self._end(found)
         self._kind = kind
         self._index += 1
-        self._front = b""
-        self._learned = 0
+        self._shape.forget()
         prefix = "rs" if kind == _THINKING else "fc" if kind == _CALL else "msg"
         self._item = f"{prefix}_{self._base()}_{self._index}"
-        item = self._written(Raw(b'""'), "in_progress", b"")
+        where = b'"item_id":%b,"output_index":%d,' % (_ENCODER.encode(self._item), self._index)
+        self._place = where if kind == _CALL else where + b'"content_index":0,'
+        if kind == _CALL:
+            given = '{"input":""}' if self._tool.custom else ""
+            item = _ENCODER.encode(call_item(self._item, self._call_id, self._tool, given, "in_progress"))
+        else:
+            item = self._written(b"in_progress", b"")
+        self._event(b"response.output_item.added", b'"output_index":%d,"item":%b' % (self._index, item), found)
         if kind != _CALL:
-            item["content"] = []
-        self._event({"type": "response.output_item.added", "output_index": self._index, "item": item}, found)
-        if kind != _CALL:
-            self._event(self._of_part("response.content_part.added", part=self._part(Raw(b'""'))), found)
+            self._event(b"response.content_part.added", b'%b"part":%b"}' % (self._place, _PARTS[kind]), found)
 
-    def _of_part(self, kind: str, **more: Any) -> dict[str, Any]:
-        return {"type": kind, "item_id": self._item, "output_index": self._index, "content_index": 0, **more}
-
-    def _part(self, text: Raw) -> dict[str, Any]:
-        if self._kind == _THINKING:
-            return {"type": "reasoning_text", "text": text}
-        if self._kind == _REFUSAL:
-            return {"type": "refusal", "refusal": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-    def _written(self, text: Raw, status: str, given: bytes) -> dict[str, Any]:
-        """The item that is open. given: the arguments of a call, decoded."""
-        if self._kind == _THINKING:
-            return {"id": self._item, "type": "reasoning", "status": status, "summary": [], "content": [self._part(text)]}
-        if self._kind == _CALL:
-            if self._tool.custom and status == "in_progress":
-                given = b'{"input":""}'
-            return call_item(self._item, self._call_id, self._tool, given.decode(), status)
-        return {"id": self._item, "type": "message", "status": status, "role": "assistant", "content": [self._part(text)]}
+    def _written(self, status: bytes, part: bytes) -> bytes:
+        """The item that is open, of one part or none."""
+        return _ITEMS[self._kind] % (_ENCODER.encode(self._item)[1:-1], status, part)
 
     def _end(self, found: list[bytes]) -> None:
         """Ends the item that is open: its text, its part, itself."""
         kind = self._kind
         if not kind:
             return
-        self._front = b""
-        text = Raw(b'"' + b"".join(self._pieces) + b'"')
+        self._shape.forget()
+        text = b"".join(self._pieces)
         self._pieces, self._size_said = [], 0
-        where = {"item_id": self._item, "output_index": self._index}
         cut = self._reason == "length"
-        status = "incomplete" if cut else "completed"
         if kind == _CALL:
-            given: str = msgspec.json.decode(text)
-            if self._tool.custom:
-                if cut:
-                    self._kind = ""
-                    return  # what was cut off cannot be read
-                free = free_input(given)
-                self._event({"type": "response.custom_tool_call_input.delta", **where, "delta": free}, found)
-                self._event({"type": "response.custom_tool_call_input.done", **where, "input": free}, found)
-            else:
-                told = {"type": "response.function_call_arguments.done", **where, "name": self._tool.name, "arguments": text}
-                self._event(told, found)
-            item = self._written(text, status, given.encode())
+            item = self._call_ended(text, cut, found)
         else:
-            if kind == _THINKING:
-                self._event(self._of_part("response.reasoning_text.done", text=text), found)
-            elif kind == _REFUSAL:
-                self._event(self._of_part("response.refusal.done", refusal=text), found)
-            else:
-                self._event(self._of_part("response.output_text.done", text=text, logprobs=[]), found)
-            self._event(self._of_part("response.content_part.done", part=self._part(text)), found)
-            item = self._written(text, status, b"")
-        self._output.append(item)
-        self._event({"type": "response.output_item.done", "output_index": self._index, "item": item}, found)
+            part = b'%b%b"}' % (_PARTS[kind], text)
+            self._event(_NAMES[kind] + b".done", b'%b%b%b"' % (self._place, _TEXTS[kind], text), found)
+            self._event(b"response.content_part.done", b'%b"part":%b' % (self._place, part), found)
+            item = self._written(b"incomplete" if cut else b"completed", part)
+        if item:
+            self._output.append(Raw(item))
+            self._event(b"response.output_item.done", b'"output_index":%d,"item":%b' % (self._index, item), found)
         self._kind = ""
+
+    def _call_ended(self, text: bytes, cut: bool, found: list[bytes]) -> bytes:
+        """Says the input of a call; returns its item, b"" for one of a custom tool that was cut off: it cannot be read."""
+        given: str = msgspec.json.decode(b'"%b"' % text)
+        if not self._tool.custom:
+            told = _ENCODER.encode(self._tool.name)
+            self._event(_NAMES[_CALL] + b".done", b'%b"name":%b,"arguments":"%b"' % (self._place, told, text), found)
+        elif cut:
+            return b""
+        else:
+            free = _ENCODER.encode(free_input(given))
+            self._event(b"response.custom_tool_call_input.delta", b'%b"delta":%b' % (self._place, free), found)
+            self._event(b"response.custom_tool_call_input.done", b'%b"input":%b' % (self._place, free), found)
+        return _ENCODER.encode(call_item(self._item, self._call_id, self._tool, given, "incomplete" if cut else "completed"))
 
     def _finished(self, found: list[bytes]) -> None:
         """The events that end the response."""
@@ -313,14 +299,12 @@ class ChatReader(ResponsesReader):
         self._end(found)
         document = {**self._document, "output": self._output, "usage": counts(self._view)}
         status = ended(document, self._reason)
-        told: dict[str, Any] = {"type": f"response.{status}", "response": document}
         memory = self._request.memory
         if memory is not None and memory.keeps and not self.inspects:
-            told["sequence_number"] = self._sent
-            self._final = told
+            self._final = {"type": f"response.{status}", "response": document, "sequence_number": self._sent}
             return
         self.ended = True
-        self._event(told, found)
+        self._event(b"response." + status.encode(), b'"response":' + _ENCODER.encode(document), found)
 
     def ending(self) -> bytes:
         found: list[bytes] = []

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.errors import EngineError
 from gateway.wire.responses.views import EVENT, KIND, EventView
 
 PIECES: Final[dict[str, tuple[str, str, str]]] = {
@@ -28,6 +27,8 @@ _INDICES: Final = {
     "summary_text": "summary_index",
 }
 _OF_ITEM: Final = ("arguments", "input", "code")
+WHOLE: Final = "a response"
+"""What the events make up."""
 BEGINS: Final = b"event: response."
 _DATA: Final = b"\ndata: {"
 
@@ -91,21 +92,6 @@ def parts_of(number: int, parts: list[Any], first: int) -> list[tuple[Key, dict[
         field = "refusal" if kind == "refusal" else "text"
         if kind in _INDICES and part.get(field).__class__ is str:
             found.append(((number, str(kind), first + at), part, field))
-    return found
-
-
-def no_event() -> EngineError:
-    return EngineError("The engine sent an event that is not one of a response.")
-
-
-def opened(payload: bytes) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine sent an event that is not valid JSON.") from None
-    if document.__class__ is not dict:
-        raise no_event()
-    found: dict[str, Any] = document
     return found
 
 

@@ -17,9 +17,9 @@ from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.wire.openai.answers import is_name
 from gateway.wire.responses.answers import branded, finish_of, item_texts, items_of, trim, usage_from, without_scores
 from gateway.wire.responses.chat import echo, frame
-from gateway.wire.responses.events import PIECES, Key, Said, line, no_event, opened, parts_of, piece, texts_of, unread, viewed
+from gateway.wire.responses.events import PIECES, WHOLE, Key, Said, line, parts_of, piece, texts_of, unread, viewed
 from gateway.wire.responses.views import EventView
-from gateway.wire.sse import data_of, says_nothing
+from gateway.wire.sse import data_of, no_event, opened, says_nothing
 
 LARGEST: Final = 4 * 1024 * 1024
 """Bytes of one event, which may repeat a whole answer and its request."""
@@ -120,7 +120,7 @@ class ResponsesReader(EventReader):
         memory = self._request.memory
         if memory is None or self.inspects:
             return event
-        document = opened(payload)
+        document = opened(payload, WHOLE)
         branded(document["response"], memory)
         if whole and memory.keeps:
             self.ended, self._final = False, document
@@ -132,7 +132,7 @@ class ResponsesReader(EventReader):
             return data.count(b"\n\n")
         return sum([1 for event in data.split(b"\n\n") if event and not says_nothing(event)])
 
-    def whole(self) -> bool:
+    def whole(self, marked: bool) -> bool:
         return self.ended or self._final is not None
 
     def is_end(self, rest: bytes) -> bool:
@@ -169,7 +169,7 @@ class ResponsesReader(EventReader):
         payload = data_of(event + b"\n\n")
         if not payload:
             return [event]
-        document = opened(payload)
+        document = opened(payload, WHOLE)
         name = str(document.get("type"))
         base, _, what = name.rpartition(".")
         known = PIECES.get(base)
@@ -191,11 +191,11 @@ class ResponsesReader(EventReader):
             return b""
         if texts is not self._texts:
             self._anew(texts)
-        document = opened(payload)
+        document = opened(payload, WHOLE)
         out: list[bytes] = []
         kind = document.get("type")
         if kind.__class__ is not str:
-            raise no_event()
+            raise no_event(WHOLE)
         self._inspect(str(kind), document, texts, out)
         return b"".join(out)
 
@@ -234,13 +234,13 @@ class ResponsesReader(EventReader):
         """Which item an event is about. Raises EngineError for one that was not announced."""
         number, identity = document.get("output_index"), document.get("item_id", "")
         if number.__class__ is not int or number not in self._announced or identity.__class__ is not str or not is_name(identity):
-            raise no_event()
+            raise no_event(WHOLE)
         return {"item_id": identity, "output_index": number}
 
     def _key(self, document: dict[str, Any], kind: str, index: str) -> Key:
         number, inner = document.get("output_index"), document.get(index, 0) if index else 0
         if number.__class__ is not int or inner.__class__ is not int:
-            raise no_event()
+            raise no_event(WHOLE)
         return (number, kind, inner)
 
     def _of(self, key: Key, item: str) -> Said:
@@ -264,7 +264,7 @@ class ResponsesReader(EventReader):
     def _delta(self, document: dict[str, Any], known: tuple[str, str, str], texts: TextFilter, out: list[bytes]) -> None:
         where, text = self._where(document), document.get("delta")
         if text.__class__ is not str:
-            raise no_event()
+            raise no_event(WHOLE)
         key = self._key(document, known[0], known[1])
         released = self._feed(key, where["item_id"], text, texts)
         if released or not text:
@@ -286,7 +286,7 @@ class ResponsesReader(EventReader):
     def _repeated(self, key: Key, item: str, text: Any, texts: TextFilter, out: list[bytes]) -> str:
         """What was released of a text that an event says again. Raises EngineError for a repeat that differs."""
         if text.__class__ is not str:
-            raise no_event()
+            raise no_event(WHOLE)
         fresh = key not in self._said
         if fresh:
             self._feed(key, item, text, texts)
@@ -307,7 +307,7 @@ class ResponsesReader(EventReader):
     def _response(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         response = document.get("response")
         if response.__class__ is not dict:
-            raise no_event()
+            raise no_event(WHOLE)
         assert isinstance(response, dict)
         items = items_of(response) if kind in _WHOLE else []
         for number, item in enumerate(items):
@@ -332,7 +332,7 @@ class ResponsesReader(EventReader):
     def _inspect_output_item(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         number, item = document.get("output_index"), document.get("item")
         if number.__class__ is not int or item.__class__ is not dict or item.get("type").__class__ is not str:
-            raise no_event()
+            raise no_event(WHOLE)
         assert isinstance(number, int) and isinstance(item, dict)
         ends = kind.endswith("done")
         if ends != (self._announced.get(number, "") == item["type"]) or (not ends and number in self._announced):
@@ -361,7 +361,7 @@ class ResponsesReader(EventReader):
     def _inspect_part(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         where, part = self._where(document), document.get("part")
         if part.__class__ is not dict:
-            raise no_event()
+            raise no_event(WHOLE)
         assert isinstance(part, dict)
         name = "summary_index" if "summary_index" in document else "content_index"
         index = self._key(document, "", name)[2]
@@ -384,7 +384,7 @@ class ResponsesReader(EventReader):
     def _annotation(self, kind: str, document: dict[str, Any], texts: TextFilter, out: list[bytes]) -> None:
         where, note = self._where(document), document.get("annotation")
         if note.__class__ is not dict:
-            raise no_event()
+            raise no_event(WHOLE)
         for _, place, field in item_texts({"type": "", "content": [note]}):
             if field != "type" or place is note:
                 place[field] = texts.whole(place[field])

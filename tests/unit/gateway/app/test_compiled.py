@@ -134,8 +134,9 @@ SLICES = {
         "texts[number:number + count]": "a list",
     },
     "gateway/wire/responses/chat_stream.py": {
-        "_ENCODER.encode(given)[1:-1]": "a JSON text or object has two characters at least",
+        "_ENCODER.encode(given)[1:-1]": "a JSON text has two characters at least",
         "_ENCODER.encode(text)[1:-1]": "a JSON text has two characters at least",
+        "_ENCODER.encode(self._item)[1:-1]": "a JSON text has two characters at least",
     },
     "gateway/wire/responses/events.py": {
         "event[end:end + len(_DATA)]": "end is not negative",

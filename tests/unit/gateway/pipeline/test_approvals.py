@@ -108,7 +108,7 @@ def test_a_stream_without_an_end_is_kept_with_one() -> None:
     desk = Desk()
     made = world(desk)
     client = asked(made, stream=True)
-    made.call.head(SSE_HEAD).body(piece(call("delete_file", "{}"))).end()
+    made.call.head(SSE_HEAD).body(piece(call("delete_file", "{}")) + chunk(finish="tool_calls")).end()
     assert desk.holds[0].body.endswith(DONE) and client.complete
 
 

@@ -203,10 +203,11 @@ def test_held_arguments_go_into_a_call_without_a_function() -> None:
 
 @pytest.mark.parametrize("ending", [DONE, b""])
 def test_held_text_goes_out_at_the_end_of_a_stream_without_a_finish_reason(ending: bytes) -> None:
-    client, _ = stream([deny(mask=True)], [chunk("a red") + ending])
+    client, world = stream([deny(mask=True)], [chunk("a red") + ending])
     assert text_of(client) == "a red"
     assert client.complete and client.body.endswith(DONE) and client.body.count(b"[DONE]") == 1
-    assert documents(client)[-1]["id"] == "c"
+    *_, held, last = documents(client) if not ending else [*documents(client), {}]
+    assert held["id"] == "c" and ("error" in last) == (world.outcome.outcome == "failed") == (not ending)
 
 
 def test_log_probabilities_do_not_carry_what_is_held() -> None:

@@ -268,7 +268,7 @@ def test_the_same_in_a_translated_stream(kind: str, shape: str) -> None:
         world = made(False, response=[guarded(kind)])
         client = ask(world, True)
         engine = world.call.head(SSE_HEAD)
-        for data in (opening, event(text[:cut]), event(text[cut : cut + 1]), event(text[cut + 1 :]), USAGE, DONE):
+        for data in (opening, event(text[:cut]), event(text[cut : cut + 1]), event(text[cut + 1 :]), chunk(finish="stop"), USAGE, DONE):
             if data:
                 engine.body(data)
             assert not leaks(put_together(client.body), value), (cut, client.body)

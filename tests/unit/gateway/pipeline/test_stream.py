@@ -178,8 +178,17 @@ def test_an_error_that_is_null_is_none() -> None:
 
 
 def test_the_end_is_added_when_the_engine_forgot_it() -> None:
-    assert relayed(chunk("a"), [])[0].body == chunk("a") + DONE
-    assert relayed(b"", [])[0].body == DONE
+    assert relayed(chunk("a") + FINISHED, [])[0].body == chunk("a") + FINISHED + DONE
+    assert relayed(chunk("a") + DONE, [])[0].body == chunk("a") + DONE, "it has said that this is the end"
+
+
+@pytest.mark.parametrize("sent", [b"", chunk("a"), chunk("a") + USAGE])
+def test_a_stream_that_says_neither_why_nor_that_it_ends_has_broken_off(sent: bytes) -> None:
+    client, world = relayed(sent, [])
+    kept = sent.removesuffix(USAGE)
+    assert client.body.startswith(kept) and client.body.endswith(DONE)
+    assert json.loads(client.body[len(kept) + 6 : -len(DONE)])["error"]["code"] == "engine_failed"
+    assert world.outcome.outcome == "failed"
 
 
 @pytest.mark.parametrize("name", [b"", b"event: error\n"])
@@ -411,8 +420,8 @@ def test_what_says_nothing_behind_the_end_is_no_broken_event(behind: bytes) -> N
 def test_what_says_nothing_is_no_broken_event_where_the_engine_forgot_the_end(behind: bytes) -> None:
     world = World()
     _, client = world.start(STREAM_BODY)
-    world.call.head(SSE_HEAD).body(chunk("a")).body(behind).end()
-    assert client.body == chunk("a") + DONE
+    world.call.head(SSE_HEAD).body(chunk("a") + FINISHED).body(behind).end()
+    assert client.body == chunk("a") + FINISHED + DONE
     assert world.outcome.outcome == "ok"
 
 

@@ -198,16 +198,26 @@ def test_a_failure_in_a_stream_is_an_error_event(native: bool, how: str) -> None
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_stream_that_breaks_off_ends_its_block_and_claims_no_reason(native: bool) -> None:
+def test_a_stream_that_breaks_off_does_not_end_as_a_message_does(native: bool) -> None:
     made = world(native)
     client = ask(made, {**HI, "stream": True})
     engine = made.call.head(SSE_HEAD)
     engine.body(native_events(*text_block("hel")).partition(b"event: content_block_stop")[0] if native else chunk("hel"))
     engine.end()
     found = events(client)
-    assert found[-1] == {"type": "message_stop"} and {"type": "content_block_stop", "index": 0} in found
-    assert all(event["delta"]["stop_reason"] is None for event in found if event["type"] == "message_delta")
-    assert made.outcome.estimated
+    assert found[-1]["type"] == "error" and found[-1]["error"]["code"] == "engine_failed" and client.complete
+    assert not [event for event in found if event["type"] in ("message_delta", "message_stop")]
+    assert made.outcome.outcome == "failed" and made.outcome.estimated
+
+
+def test_an_end_marker_says_nothing_of_why_a_chat_ended() -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    made.call.head(SSE_HEAD).body(chunk("hel") + DONE).end()
+    found = events(client)
+    assert found[-1]["type"] == "error" and "finish_reason" in found[-1]["error"]["message"]
+    assert [event["delta"]["text"] for event in found if event["type"] == "content_block_delta"] == ["hel"]
+    assert not [event for event in found if event["type"] in ("message_delta", "message_stop")]
 
 
 def said(**block: Any) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def test_the_block_that_is_open_is_closed_however_its_start_came(size: int) -> N
     engine = made.call.head(SSE_HEAD)
     whole = native_events(*text_block("hel"), *text_block("lo", index=1)).split(b"\n\n")
     kept = [event + b"\n\n" for event in whole[:6]]  # up to the second block's text
+    kept += [event + b"\n\n" for event in whole if event.startswith(b"event: message_delta")]
     for at in range(0, len(kept), size):
         engine.body(b"".join(kept[at : at + size]))
     engine.end()
@@ -48,5 +49,11 @@ def test_a_shape_counts_only_while_its_text_is_open() -> None:
     for _ in range(3):
         reader.read(chunk("a"))
     assert reader.translated(chunk("a")) and not reader.translated(chunk("a") + chunk("b"))
-    reader.read(DONE)
+    reader.read(chunk(finish="stop") + DONE)
     assert not reader.translated(chunk("a"))
+
+
+def test_a_shape_is_not_learned_from_a_chunk_that_begins_no_text() -> None:
+    reader = ChatReader()
+    assert reader.read(chunk("", role="assistant")) and not reader.translated(chunk("a", role="assistant"))
+    assert b"content_block_start" in reader.read(chunk("a", role="assistant"))

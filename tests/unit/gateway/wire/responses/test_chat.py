@@ -94,7 +94,7 @@ def test_a_chat_said_as_a_response_says_the_same_whole_and_in_any_pieces(
     for delta in pieces:
         chunk = {"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": delta}]}
         events += reader.read(b"data: %b\n\n" % json.dumps(chunk, ensure_ascii=data.draw(st.booleans())).encode())
-    events += reader.read(b"data: [DONE]\n\n")
+    events += reader.read(b'data: {"choices":[{"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
     assert reader.error is None
     found = [json.loads(one.partition(b"data: ")[2]) for one in events.split(b"\n\n")[:-1]]
     assert [one["sequence_number"] for one in found] == list(range(len(found)))

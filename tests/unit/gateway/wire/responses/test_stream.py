@@ -110,5 +110,35 @@ def test_a_shape_counts_only_while_its_text_is_open() -> None:
     for _ in range(3):
         reader.read(chunk("a"))
     assert reader.translated(chunk("a")) and not reader.translated(chunk("a") + chunk("b"))
-    reader.read(DONE)
+    reader.read(chunk(finish="stop") + DONE)
     assert not reader.translated(chunk("a"))
+
+
+def test_a_shape_is_not_learned_from_a_chunk_that_begins_no_text() -> None:
+    reader = ChatReader(World().snapshot.parse(PATH, json.dumps({**HI, "stream": True}).encode(), {}))
+    assert reader.read(chunk("", role="assistant")) and not reader.translated(chunk("a", role="assistant"))
+    assert b"response.output_item.added" in reader.read(chunk("a", role="assistant"))
+
+
+@pytest.mark.parametrize("end", [DONE, b""])
+def test_a_chat_that_does_not_say_why_it_ended_is_a_response_that_failed(end: bytes) -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    made.call.head(SSE_HEAD).body(chunk("hel") + end).end()
+    found = events(client)
+    assert [event["type"] for event in found[-2:]] == ["error", "response.failed"] and made.outcome.outcome == "failed"
+    assert [event["delta"] for event in found if event["type"] == "response.output_text.delta"] == ["hel"]
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+
+
+@pytest.mark.parametrize("identity", ['chatcmpl-"x', "chatcmpl-a\n\ndata: b", "é\\"])
+def test_an_engines_identifiers_are_written_as_json_writes_them(identity: str) -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    for data in (chunk("a"), chunk("b"), chunk("c"), chunk(finish="stop"), DONE):
+        engine.body(data.replace(b'"id": "c"', b'"id": ' + json.dumps(identity).encode()))
+    engine.end()
+    found = events(client)
+    assert found[-1]["response"]["output"][0]["id"] == f"msg_{identity.removeprefix('chatcmpl-')}_0"
+    assert {event["item_id"] for event in found if "item_id" in event} == {found[-1]["response"]["output"][0]["id"]}

@@ -111,7 +111,7 @@ def answered(request: InferenceRequest, *calls: tuple[str, str]) -> list[dict[st
     for call in called:
         chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
         events += reader.read(b"data: %b\n\n" % json.dumps(chunk).encode())
-    events += reader.read(b"data: [DONE]\n\n")
+    events += reader.read(b'data: {"choices":[{"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n')
     documents = [json.loads(event.partition(b"data: ")[2]) for event in events.split(b"\n\n")[:-1]]
     streamed = documents[-1]["response"]["output"]
     begun = [one["item"] for one in documents if one["type"] == "response.output_item.added"]
