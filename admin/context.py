@@ -342,7 +342,7 @@ class HoldControl(Protocol):
     async def add(self, tenant: str, why: str, actor: str) -> dict[str, Any]: ...
 
     async def release(self, tenant: str) -> dict[str, Any] | None:
-        """Raises StoreUnavailable: then it stays."""
+        """With the time of its release (`released`, in seconds since the epoch). Raises StoreUnavailable: then it stays."""
         ...
 
 

@@ -11,6 +11,7 @@ from admin.cli.client import LONG, name
 from admin.cli.session import DryRun, Session, connected
 
 COLUMNS = ("tenant", "since", "actor", "everywhere", "why")
+RELEASED = ("tenant", "since", "released", "actor", "why")
 Held = Annotated[str, typer.Argument(metavar="TENANT", help="Whose records.", autocompletion=completion.tenants)]
 
 
@@ -37,7 +38,7 @@ def release(
     """Takes a legal hold back."""
     with session.client() as client:
         params = {"why": why, **({"dry_run": "true"} if dry_run else {})}
-        _show(session, client.json("DELETE", f"/audit/holds/{name(tenant)}", params=params, timeout=LONG))
+        _show(session, client.json("DELETE", f"/audit/holds/{name(tenant)}", params=params, timeout=LONG), RELEASED)
 
 
 @connected
@@ -47,9 +48,9 @@ def holds(session: Session) -> None:
         session.out.rows(client.get("/audit/holds")["items"], COLUMNS)
 
 
-def _show(session: Session, answer: dict[str, object]) -> None:
+def _show(session: Session, answer: dict[str, object], columns: tuple[str, ...] = COLUMNS) -> None:
     items = answer.get("items")
     if session.out.for_people and isinstance(items, list):
-        session.out.rows(items, COLUMNS)
+        session.out.rows(items, columns)
     else:
         session.out.one(answer)

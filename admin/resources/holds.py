@@ -24,13 +24,15 @@ class HoldSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class HoldView(msgspec.Struct, kw_only=True):
-    """everywhere: the store has it, so that every replica honours it; until then the replica that was asked does."""
+    """everywhere: the store has it, so that every replica honours it; until then the replica that was asked does. released: when it was
+    taken back, in the answer to that; null while it is in force."""
 
     tenant: str
     since: Timestamp
     why: str
     actor: str
     everywhere: bool
+    released: Timestamp | None = None
 
 
 class HoldPage(msgspec.Struct):
@@ -72,15 +74,15 @@ async def delete(call: Call) -> Answer:
     tenant = call.path["tenant"]
     call.target = f"audit/holds/{tenant}"
     call.diff = [{"path": "tenant", "from": tenant, "to": None}, {"path": "why", "from": None, "to": call.query.why}]
-    held = [one for one in await _holds(call) if one["tenant"] == tenant]
-    if not held:
-        raise NotFound(f"There is no hold of the tenant {tenant!r}.")
-    if not call.dry_run:
+    held = next((one for one in await _holds(call) if one["tenant"] == tenant), None)
+    if held is not None and not call.dry_run:
         try:
-            await _control(call).release(tenant)
+            held = await _control(call).release(tenant)
         except OSError as error:
             raise StoreUnavailable(f"the file of holds cannot be written: {error}") from None
-    return _answer(call, held)
+    if held is None:
+        raise NotFound(f"There is no hold of the tenant {tenant!r}.")
+    return _answer(call, [held])
 
 
 def _control(call: Call) -> HoldControl:
@@ -97,7 +99,8 @@ async def _holds(call: Call) -> list[dict[str, Any]]:
 
 
 def _answer(call: Call, holds: list[dict[str, Any]], status: int = 200, where: str | None = None) -> Answer:
-    page = {"items": [{**hold, "since": timestamp(hold["since"])} for hold in holds], "cursor": None}
+    items = [{**hold, "since": timestamp(hold["since"]), "released": timestamp(hold.get("released"))} for hold in holds]
+    page = {"items": items, "cursor": None}
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": page})
     return Answer(page, status, location=where)

@@ -118,14 +118,16 @@ class LegalHolds:
         return _shown(next((hold for hold in now if hold.tenant == tenant), made))
 
     async def release(self, tenant: str) -> dict[str, Any] | None:
-        """The hold that was released everywhere, if there was one. Raises StoreUnavailable, OSError: then it stays."""
+        """The hold that was released everywhere, with the time (`released`), if there was one. Raises StoreUnavailable, OSError: then it
+        stays."""
         async with self._lock:
             await self._together()
+            moment = self._clock.wall()
             for _ in range(TRIES):
                 found = (await self._rows()).get(tenant)
                 if found is None or found[0].released:
                     break
-                body = msgspec.structs.replace(found[0], released=self._clock.wall())
+                body = msgspec.structs.replace(found[0], released=moment)
                 try:
                     await self._store.update(KIND, found[1].name, self._signed(body), actor="gatehouse", version=found[1].version)
                     break
@@ -135,7 +137,7 @@ class LegalHolds:
                 raise StoreUnavailable("the hold was changed by others all the time: try again")
             gone = await asyncio.to_thread(self._files.release, tenant)
             await self._together()
-        return None if gone is None else _shown(gone)
+        return None if gone is None else {**_shown(gone), "released": moment}
 
     # --- file and store
 

@@ -17,8 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from gateway.app.vault import Vault
-from gateway.audit.keyring import Envelope, envelope_of
+from gateway.audit.keyring import envelope_of
 from gateway.audit.reader import LogReader
+from gateway.audit.record import Envelope
 from gateway.audit.sealing import opened
 from gateway.core.approvals import Requester, identities, requester_of, shared
 from gateway.core.clock import Clock, SystemClock

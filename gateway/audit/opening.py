@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.audit.envelopes import CONTEXT, SALT
-from gateway.audit.keyring import FETCH_SECONDS, DataKey, Envelope
+from gateway.audit.keyring import FETCH_SECONDS, DataKey
+from gateway.audit.record import Envelope
 from gateway.core.errors import MasterUnavailable, Shredded
 
 SEALED: Final = b'","sealed":{"v":'

@@ -80,6 +80,25 @@ class TreeHead(msgspec.Struct, frozen=True, omit_defaults=True):
     signature: str = ""
 
 
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands in a record in place of what is encrypted. salt: in hex. n: the nonce, counted. data: ciphertext and tag."""
+
+    v: int
+    key: str
+    salt: str
+    n: int
+    data: bytes
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is encrypted of a text, as MessagePack. body: as it was sent. texts: of a stream, by their places in its events. cut: it was
+    longer."""
+
+    body: str = ""
+    texts: dict[str, str] = {}
+    cut: bool = False
+
+
 class Line(msgspec.Struct):
     """What every line has."""
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.audit.envelopes import ClearEvent, ClearIntent, ClearOutcome
-from gateway.audit.keyring import Envelope
-from gateway.audit.record import CheckpointRecord, SegmentRecord
+from gateway.audit.record import CheckpointRecord, Envelope, SegmentRecord
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 
 FORMAT: Final = 1

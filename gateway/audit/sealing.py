@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from gateway.audit.keyring import DataKey, Envelope
+from gateway.audit.keyring import DataKey
+from gateway.audit.record import Envelope, Text
 from gateway.core.audit_specs import RAW_FACTOR
 from gateway.core.errors import Shredded
 from gateway.core.types import IntentRecord, OutcomeRecord
@@ -26,14 +27,6 @@ _encode: Final = msgspec.json.Encoder().encode
 log = logging.getLogger("gatehouse.audit")
 UNREADABLE: Final = msgspec.Raw(b'{"lost":"the text could not be read"}')
 LOST: Final = msgspec.Raw(b'{"lost":"the key was destroyed"}')
-
-
-class Text(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is encrypted, as MessagePack. body: as it was sent. texts: of a stream, by their places in its events. cut: it was longer."""
-
-    body: str = ""
-    texts: dict[str, str] = {}
-    cut: bool = False
 
 
 class Pending:

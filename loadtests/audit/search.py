@@ -4,7 +4,8 @@
     python -m loadtests.audit.search --records 1000000 --sealed
 
 `--sealed`: the records are encrypted as a whole, and opened by searches as the gateway does. A search that it would refuse (too many
-records to open) is counted.
+records to open) is counted. Prints how long it took to write the log (with encrypting it), to index and to search it, and the most memory
+that the process had after each step.
 
 The records are two a request, of 50 tenants (one of them has half of the requests), 2,000 keys, 3,000 users, 20 models, 100,000 sessions.
 """
@@ -16,6 +17,7 @@ import asyncio
 import hashlib
 import json
 import random
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -141,6 +143,11 @@ class Keys:
         return sealer
 
 
+def memory() -> str:
+    """The most that this process has had so far."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB of memory"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
@@ -153,8 +160,10 @@ def main() -> None:
         directory.mkdir()
         keys = Keys()
         log = Log(directory, cover=asyncio.run(keys.sealer()) if given.sealed else None)
+        cpu = time.process_time()
         write(log, given.records, chance)
         log.close()
+        print(f"written: {(time.process_time() - cpu) / given.records * 1e6:.1f} us of CPU a record, {memory()}", flush=True)
         size = sum(file.stat().st_size for file in directory.iterdir())
         index = Index(path)
         wall, cpu = time.perf_counter(), time.process_time()
@@ -162,12 +171,14 @@ def main() -> None:
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         index.close()
         each = cpu / given.records * 1e6
-        print(f"{size / 1e6:.0f} MB of log, {path.stat().st_size / 1e6:.0f} MB of index: {wall:.1f} s, {each:.1f} us of CPU a record")
+        sizes = f"{size / 1e6:.0f} MB of log, {path.stat().st_size / 1e6:.0f} MB of index"
+        print(f"{sizes}: {wall:.1f} s, {each:.1f} us of CPU a record, {memory()}", flush=True)
         if given.sealed:
             cpu = time.process_time()
             Blinder(path, directory, keys.opener).update(3600.0)
             each = (time.process_time() - cpu) / given.records * 1e6
-            print(f"tokens of encrypted records: {each:.1f} us of CPU a record, {path.stat().st_size / 1e6:.0f} MB of index")
+            size = path.stat().st_size
+            print(f"tokens of encrypted records: {each:.1f} us of CPU a record, {size / 1e6:.0f} MB of index, {memory()}", flush=True)
         times, refused, cpu = [], 0, time.process_time()
         for _ in range(given.searches):
             asked = question(chance, given.records / 200)
@@ -180,7 +191,7 @@ def main() -> None:
         times.sort()
         middle, late = times[len(times) // 2], times[int(len(times) * 0.95)]
         print(f"{len(times)} searches: p50 {middle:.1f} ms, p95 {late:.1f} ms, longest {times[-1]:.1f} ms; {refused} refused")
-        print(f"{(time.process_time() - cpu) / len(times) * 1e3:.1f} ms of CPU a search")
+        print(f"{(time.process_time() - cpu) / len(times) * 1e3:.1f} ms of CPU a search, {memory()}")
 
 
 if __name__ == "__main__":

@@ -91,12 +91,13 @@ def test_segments_are_archived_and_taken_away_and_all_is_still_proven(tmp_path: 
             problem(auditor.delete("/audit/holds/ci", params={"why": "x"}), 403, "policy_denied")
             problem(auditor.post("/audit/keys"), 403, "policy_denied")
         cli(running, "audit", "hold", "beta", "--why", "case 8")
-        cli(running, "audit", "release", "beta", "--why", "a mistake")
+        assert "RELEASED" in cli(running, "audit", "release", "beta", "--why", "a mistake").upper()
         listed = cli(running, "audit", "holds")
         assert "case 7" in listed and "beta" not in listed
         assert "id" in cli(running, "audit", "rotate-key", "--dry-run")
         assert "inclusion" in cli(running, "audit", "consistency", "1", "--writer", running_writer(api), "--output", "json")
-        assert api.delete("/audit/holds/ci", params={"why": "closed"}).status_code == 200
+        (released,) = api.delete("/audit/holds/ci", params={"why": "closed"}).json()["items"]
+        assert (released["tenant"], released["why"]) == ("ci", "case 7") and released["released"] > released["since"]
         problem(api.delete("/audit/holds/ci", params={"why": "again"}), 404, "not_found")
         until(lambda: 1 not in numbers(running), what="the first segment to be taken away", seconds=60)
         report = api.post("/audit/verify").json()

@@ -154,13 +154,16 @@ class HoldSettings(TypedDict):
 
 
 class HoldView(TypedDict):
-    """everywhere: the store has it, so that every replica honours it; until then the replica that was asked does."""
+    """everywhere: the store has it, so that every replica honours it; until then the replica that was asked does. released: when it was
+    taken back, in the answer to that; null while it is in force.
+    """
 
     tenant: str
     since: str
     why: str
     actor: str
     everywhere: bool
+    released: NotRequired[str | None]
 
 
 class Missing(TypedDict):

@@ -119,6 +119,10 @@ SLICES = {
         "self._map[8:_START]": "a mapped file",
         "data[8:_START]": "two constants, and the file is longer",
     },
+    "gateway/audit/sealing.py": {
+        "data[position:end]": "end was looked for from position on",
+        "data[end + 2:end + 2 + size]": "size is positive",
+    },
     "gateway/limits/redis/advance.py": {
         "found[place + count:place + 2 * count]": "a list",
         "found[place:place + count]": "a list",

@@ -76,7 +76,7 @@ async def test_a_hold_counts_on_every_replica_until_it_is_released(bench: Bench,
     await reached(lambda: second.held() == [tenant])
     assert second.holds.why(tenant) == "case 7" and await second.holds.list() == [made]
     assert (await second.holds.add(tenant, "case 8", "somebody"))["why"] == "case 7"
-    assert await second.holds.release(tenant) == made and await second.holds.release(tenant) is None
+    assert await second.holds.release(tenant) == {**made, "released": bench.clock.wall()} and await second.holds.release(tenant) is None
     first.holds.heard((2, RESYNC, None))
     await reached(lambda: first.held() == [])
     bench.clock.advance(1)

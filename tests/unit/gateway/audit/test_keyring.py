@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from gateway.audit.keyring import DataKey, Envelope, KeyRing, envelope_of
+from gateway.audit.keyring import DataKey, KeyRing, envelope_of
+from gateway.audit.record import Envelope
 from gateway.core.clock import FakeClock
 from gateway.core.errors import GatehouseError, MasterUnavailable, Shredded, StoreUnavailable
 from gateway.core.secret import Secret

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.audit.encode import encode
 from gateway.audit.keyring import DataKey, envelope_of
-from gateway.audit.record import MAX_RECORD
-from gateway.audit.sealing import Pending, Text, opened, seal_all, text_of_answer, unchunked
+from gateway.audit.record import MAX_RECORD, Text
+from gateway.audit.sealing import Pending, opened, seal_all, text_of_answer, unchunked
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 KEY = bytes(range(32))
@@ -116,6 +116,8 @@ def test_a_body_that_is_plain_is_kept_as_any_other_is(body: bytes, most: int, an
 
 
 @given(st.binary(max_size=400), st.booleans())
+@example(b"f" * 40 + b"\r\nmore\r\n", True)
+@example(b"4\r\nmo", True)
 def test_no_answer_stops_the_log(data: bytes, events: bool) -> None:
     sent = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" if events else b"") + data
     (found,) = sealed([outcome(Pending(key(), "acme", [sent], 64, answer=True))])
