@@ -205,6 +205,13 @@ install_for_gpu() {
     install_pinned "$ROOT/requirements/onnx-gpu.txt"
 }
 
+# install_for_openvino FILE: the same with onnxruntime-openvino.
+install_for_openvino() {
+    install_pinned "$1" || return
+    pip uninstall -qq -y onnxruntime onnxruntime-openvino || return
+    install_pinned "$ROOT/requirements/onnx-openvino.txt"
+}
+
 # Patches applied to the source before it is built; each says why. The source is pinned by its hash, so they fit exactly or not at all.
 LLAMA_PATCHES=("$ROOT"/scripts/patches/llama-*.patch)
 
@@ -394,6 +401,8 @@ ensure_python() {
     ensure_venv
     if [ -r "$VENV/.gatehouse-cuda" ] && grep -q '^onnxruntime==' "$requirements"; then
         once "$1" "$(digest "$requirements" "$ROOT/requirements/onnx-gpu.txt") cuda" install_for_gpu "$requirements"
+    elif [ -r "$VENV/.gatehouse-openvino" ] && grep -q '^onnxruntime==' "$requirements"; then
+        once "$1" "$(digest "$requirements" "$ROOT/requirements/onnx-openvino.txt") openvino" install_for_openvino "$requirements"
     else
         once "$1" "$(digest "$requirements")" install_pinned "$requirements"
     fi

@@ -142,6 +142,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/onnx/classification.py": ("tests/unit/engines/onnx/test_app.py", "classif"),
     "engines/onnx/embeddings.py": ("tests/unit/engines/onnx/test_text.py", "embeddings"),
     "engines/onnx/options.py": ("tests/unit/engines/onnx/test_session.py", "OnnxOptions"),
+    "engines/onnx/prompts.py": ("tests/unit/engines/onnx/test_app.py", "prompt_name"),
     "engines/onnx/protobuf.py": ("tests/unit/engines/onnx/test_signature.py", "protobuf"),
     "engines/onnx/stats.py": ("tests/unit/engines/onnx/test_app.py", "stat"),
     "engines/onnx/texttask.py": ("tests/unit/engines/onnx/test_text.py", "texttask"),

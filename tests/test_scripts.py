@@ -294,8 +294,8 @@ def test_what_does_not_fit_is_told_before_anything_is_built(tmp_path: Path, chan
     assert done.returncode == 1 and sentence in done.stderr
 
 
-def test_onnx_for_gpus_takes_the_place_of_the_other_package(tmp_path: Path) -> None:
-    """In this order: the pins, both packages removed, the one for GPUs."""
+def test_onnx_for_gpus_and_for_openvino_takes_the_place_of_the_other_package(tmp_path: Path) -> None:
+    """In this order: the pins, both packages removed, the one for GPUs or for OpenVINO."""
     code = 'pip() { printf "%s\\n" "$*"; }\nensure_venv() { :; }\nensure_python quickstart'
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / ".gatehouse-cuda").write_text("-DGGML_CUDA=ON toolkit=12.8\n")
@@ -305,6 +305,10 @@ def test_onnx_for_gpus_takes_the_place_of_the_other_package(tmp_path: Path) -> N
     ]  # fmt: skip
     (tmp_path / "venv" / ".gatehouse-cuda").unlink()
     assert [line.rpartition("/")[2] for line in shell(code, tmp_path).stdout.splitlines()] == ["quickstart.txt"]
+    (tmp_path / "venv" / ".gatehouse-openvino").touch()
+    assert [line.rpartition("/")[2] if "-r " in line else line for line in shell(code, tmp_path).stdout.splitlines()] == [
+        "quickstart.txt", "uninstall -qq -y onnxruntime onnxruntime-openvino", "onnx-openvino.txt",
+    ]  # fmt: skip
 
 
 def test_a_build_tells_how_far_it_is_and_ends_with_its_directory(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from engines.onnx.batcher import Batcher, BatchQueue, RunFailed
 from engines.onnx.folder import ModelFolder, read_folder
 from engines.onnx.offload import Offload
 from engines.onnx.options import OnnxOptions, Task, read_options
+from engines.onnx.prompts import prompts_of
 from engines.onnx.session import DEVICE_ERRORS, NATIVE_ERRORS, RUNTIME_ERRORS, Loaded, load_session, out_of_memory, runtime_message
 from engines.onnx.stats import Stats
 from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
@@ -75,10 +76,10 @@ class OnnxRuntime:
             raise LoadError(code, f"{folder.graph}: the first run failed: {runtime_message(exc)}") from None
 
     async def start(self) -> None:
-        """Start the batcher's thread and bind the endpoints to it."""
+        """Start the batcher's threads and bind the endpoints to them."""
         model = self._loaded()
         queue = BatchQueue(self.spec.batching.max_delay_ms / 1000, max(1, self.spec.queue + self.spec.slots), self.spec.batching.max_batch)
-        self._batcher = Batcher(queue, model.run, self._clock, self._stats.batch)
+        self._batcher = Batcher(queue, model.run, self._clock, self._stats.batch, model.instances)
         self._batcher.start()
         model.serve(self._batcher, self._offload, self._stats)
 
@@ -218,6 +219,8 @@ class OnnxRuntime:
             "task": model.task,
             "version": model.version,
             "batching": model.batching,
+            "instances": model.instances,
+            "execution_provider": model.loaded.session.provider,
             "max_length": model.reader.max_length if model.reader else None,
             "cached_graph": model.loaded.cached,
             "in_use": running,
@@ -236,6 +239,7 @@ class _Model:
 
     def __init__(self, spec: SidecarSpec, options: OnnxOptions, folder: ModelFolder, loaded: Loaded) -> None:
         self.loaded, self.version, self.names = loaded, options.version, frozenset(options.names)
+        self.instances = options.instances
         self.schema = Schema(loaded.session)
         self.task: Task = find_task(options, folder, loaded)
         self.embeddings: embeddings.Embeddings | None = None
@@ -270,6 +274,7 @@ class _Model:
             if len(output.shape) == 2 and options.pooling == "auto":
                 pooling = "none"  # the graph does its own pooling
             normalize = folder.normalize if options.normalize is None else options.normalize
+            prompts_of(options, folder)  # refuses, while the model loads, a default that does not exist
             self._head = embeddings.Embedder(session, self.reader, output, pooling, normalize)
         elif self.task == "entities":
             self._head = spans.Tagger(session, self.reader, spans.find_output(session, options.output))
@@ -320,7 +325,8 @@ class _Model:
         task = TextTask(self.reader, self._grouping, batcher, offload, options.truncate)
         if isinstance(self._head, embeddings.Embedder):
             allowed = options.dimensions or folder.dimensions
-            self.embeddings = embeddings.Embeddings(task, offload, self._width, allowed, self._head.normalize, name)
+            prompts = prompts_of(options, folder)
+            self.embeddings = embeddings.Embeddings(task, offload, self._width, allowed, self._head.normalize, name, prompts)
         elif isinstance(self._head, spans.Tagger):
             self.entities = spans.Entities(task, batcher, self._grouping, offload, self._labels, name)
         elif isinstance(self._head, rerank.Scorer):
@@ -330,7 +336,7 @@ class _Model:
             self.classification = classification.Classification(task, self._labels, name)
 
     def run(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """Compute one batch, on the batcher's thread: all texts or all tensor requests, as their key says."""
+        """Compute one batch, on one of the batcher's threads: all texts or all tensor requests, as their key says."""
         if isinstance(batch[0], Feeds):
             return self._tensors.run(batch)
         assert self._head is not None

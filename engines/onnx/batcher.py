@@ -1,4 +1,4 @@
-"""Dynamic batching: requests that may share a batch run together, decided by a pure queue and carried out by one thread.
+"""Dynamic batching: requests that may share a batch run together, decided by a pure queue and carried out by a thread for each instance.
 
 Who runs when
     A *job* is a request; it has one or more *units* (a text, a tensor request), each with a *key*. Units of one key may
@@ -214,40 +214,44 @@ Outcome = tuple[Any, Exception | None]
 
 
 class Batcher:
-    """Runs what the queue decides on one thread, and gives each job its results on the event loop.
+    """Runs what the queue decides on `instances` threads, one batch each, and gives each job its results on the event loop.
 
-    `run(payloads)` computes one result for each payload of a batch, on the thread; an exception fails the batch. `observe`
+    `run(payloads)` computes one result for each payload of a batch, on one of the threads; an exception fails the batch. `observe`
     is told of every batch on the loop: its units, the seconds it took, the time.
     """
 
     def __init__(
         self, queue: BatchQueue, run: Callable[[Sequence[Any]], Sequence[Any]], clock: Clock,
-        observe: Callable[[Sequence[Unit], float, float], None] = lambda units, seconds, now: None,
+        observe: Callable[[Sequence[Unit], float, float], None] = lambda units, seconds, now: None, instances: int = 1,
     ) -> None:  # fmt: skip
         self.queue = queue
         self.running = 0
-        """Units in the batch that is being computed."""
+        """Units in the batches that are being computed."""
+        self._idle = instances
         self._run, self._clock, self._observe = run, clock, observe
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._closed = False
         self._work: SimpleQueue[list[Unit] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="batches", daemon=True)
+        self._threads = [threading.Thread(target=self._serve, name=f"batches-{number}", daemon=True) for number in range(instances)]
 
     def start(self) -> None:
-        """Start the thread; called on the event loop that `submit` runs on."""
+        """Start the threads; called on the event loop that `submit` runs on."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     async def aclose(self) -> None:
-        """Let the batch under way finish, end the thread; what waits fails."""
+        """Let the batches under way finish, end the threads; what waits fails."""
         self._closed = True
         for job in self.queue.clear():
             job.done(job.units[0], None, overloaded("the engine is draining"))
         if self._loop is not None:
-            self._work.put(None)
-            await self._loop.run_in_executor(None, self._thread.join)
+            for _ in self._threads:
+                self._work.put(None)
+            for thread in self._threads:
+                await self._loop.run_in_executor(None, thread.join)
 
     async def submit(
         self, units: Sequence[Unit], *, priority: int = 1, deadline: float | None = None, request: Request | None = None
@@ -288,7 +292,7 @@ class Batcher:
 
     def _schedule(self) -> None:
         """Look at the queue at the end of this turn of the loop, when everything that came in this turn is in it."""
-        if not self._scheduled and not self.running and self._loop is not None:
+        if not self._scheduled and self._idle and self._loop is not None:
             self._scheduled = True
             self._loop.call_soon(self._dispatch)
 
@@ -297,9 +301,9 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.running or self._loop is None:
+        if self._loop is None:
             return
-        while True:
+        while self._idle:
             now = self._clock.monotonic()
             taken, wait = self.queue.take(now)
             if not taken:
@@ -308,11 +312,12 @@ class Batcher:
                 return
             units = self._in_time(taken, now)
             if units:
-                self.running, began = len(units), time.perf_counter_ns()
+                self._idle -= 1
+                self.running += len(units)
+                began = time.perf_counter_ns()
                 for unit in units:
                     unit.job.began = unit.job.began or began
                 self._work.put(units)
-                return
 
     @staticmethod
     def _in_time(units: list[Unit], now: float) -> list[Unit]:
@@ -326,7 +331,7 @@ class Batcher:
                 kept.append(unit)
         return kept
 
-    # -- on the thread ----------------------------------------------------------------------------------------------------
+    # -- on the threads ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while True:
@@ -353,7 +358,9 @@ class Batcher:
         return [self._outcomes([unit])[0] for unit in units]
 
     def _finish(self, units: list[Unit], outcomes: list[Outcome], seconds: float) -> None:
-        self.running, ended = 0, time.perf_counter_ns()
+        self._idle += 1
+        self.running -= len(units)
+        ended = time.perf_counter_ns()
         for unit, (result, error) in zip(units, outcomes, strict=True):
             unit.job.ended = ended
             unit.job.done(unit, result, error)

@@ -11,9 +11,10 @@ import numpy as np
 
 from engines.onnx.offload import NUMBERS_PER_COST, Offload
 from engines.onnx.options import Pooling
+from engines.onnx.prompts import NONE, Prompts
 from engines.onnx.session import Array, Port, Session
 from engines.onnx.text import TextReader, Tokens
-from engines.onnx.texttask import EmbeddingsRequest, Read, TextTask
+from engines.onnx.texttask import EmbeddingsRequest, Read, TextTask, has_texts
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError, Request, Response
 
@@ -78,8 +79,10 @@ class Embeddings:
     """The endpoint."""
 
     def __init__(
-        self, task: TextTask, offload: Offload, size: int, allowed: tuple[int, ...] | Literal["any"], normalize: bool, model: str
-    ) -> None:
+        self, task: TextTask, offload: Offload, size: int, allowed: tuple[int, ...] | Literal["any"], normalize: bool, model: str,
+        prompts: Prompts = NONE,
+    ) -> None:  # fmt: skip
+        self._prompts = prompts
         self._task, self._offload, self.size = task, offload, size
         self._allowed, self._normalize, self._model = allowed, normalize, model
 
@@ -87,7 +90,8 @@ class Embeddings:
         """POST /v1/embeddings."""
         body = await self._task.decode(request, _DECODER)
         size = self._size(body.dimensions)
-        read = await self._task.read(body)
+        prompt = self._prompts.choose(body.prompt_name, body.input_type, texts=has_texts(body.input))
+        read = await self._task.read(body, prompt)
         vectors = await self._task.compute(request, read)
         encoded = body.encoding_format == "base64"
         cost = len(vectors) * size / NUMBERS_PER_COST / (8 if encoded else 1)

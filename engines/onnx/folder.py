@@ -33,6 +33,8 @@ class ModelFolder(NamedTuple):
     labels: tuple[str, ...]
     multi_label: bool
     dimensions: tuple[int, ...]
+    prompts: dict[str, str]
+    default_prompt: str | None
     raw_scores: bool
     """A reranker whose scores its configuration leaves as the graph gives them."""
 
@@ -49,6 +51,7 @@ def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
     for name, expected in options.checksums.items():
         _check_file(root, name, expected)
     config = _json(root / "config.json")
+    prompts, default_prompt = _prompts(root)
     return ModelFolder(
         root=root,
         graph=graph,
@@ -60,6 +63,8 @@ def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
         labels=_labels(root / "config.json", config),
         multi_label=config.get("problem_type") == "multi_label_classification",
         dimensions=_dimensions(root / "config.json", config),
+        prompts=prompts,
+        default_prompt=default_prompt,
         raw_scores=_raw_scores(config),
     )
 
@@ -108,6 +113,20 @@ def _task(config: dict[str, Any]) -> Task | None:
         if str(name).endswith("ForTokenClassification"):
             return "entities"
     return None
+
+
+def _prompts(root: Path) -> tuple[dict[str, str], str | None]:
+    """What Sentence Transformers puts before texts, by name, and the name that counts where none is given."""
+    path = root / "config_sentence_transformers.json"
+    config = _json(path)
+    found, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise LoadError("model_invalid", f"{path}: prompts is not an object of texts")
+    if default is not None and default not in found:
+        raise LoadError("model_invalid", f"{path}: default_prompt_name {str(default)[:64]!r} is not among its prompts")
+    if any(found.values()) and _json(root / "1_Pooling" / "config.json").get("include_prompt") is False:
+        raise LoadError("model_invalid", f"{root / '1_Pooling/config.json'}: pooling without the prompt's tokens is not supported")
+    return {str(name): text for name, text in found.items()}, default
 
 
 def _classes(config: dict[str, Any]) -> int:

@@ -26,8 +26,11 @@ class OnnxOptions(ShellOptions, frozen=True):
     batching: `auto` batches when a probe at load shows that rows do not influence one another; max_batch_tokens bounds the
     padded size of a text batch. inter_op_threads, spinning, arena, arena_limit_bytes, arena_shrink, memory_pattern,
     deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
-    gpu_memory_limit_bytes, provider: of the CUDA provider. checksums: file name -> SHA-256 of files in the
-    model's folder. max_output_bytes: of the tensors that answer one infer request.
+    gpu_memory_limit_bytes: of the CUDA provider. execution_provider: what computes instead of the device's own; provider: its
+    options. instances: batches that run at once. checksums: file name -> SHA-256 of files in the model's folder.
+    max_output_bytes: of the tensors that answer one infer request.
+
+    prompts, default_prompt: what goes before a text that is embedded, by name, and the name that counts where a request names none.
     """
 
     task: Literal["auto"] | Task = "auto"
@@ -53,7 +56,13 @@ class OnnxOptions(ShellOptions, frozen=True):
     cache: bool = True
     io_binding: Literal["auto", "on", "off"] = "auto"
     gpu_memory_limit_bytes: Natural = 0
+    execution_provider: Literal["auto", "openvino"] = "auto"
     provider: dict[str, str | int | bool] = field(default_factory=dict)
+    instances: Annotated[int, Meta(ge=1, le=64)] = 1
+    prompts: dict[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")], Annotated[str, Meta(max_length=4096)]] = field(
+        default_factory=dict
+    )
+    default_prompt: str | None = None
     checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
     max_output_bytes: Positive = 256 * 1024 * 1024
 

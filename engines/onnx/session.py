@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ NUMPY: dict[str, Any] = {
 }  # fmt: skip
 """Datatype -> the numpy type that holds it here; BF16 as its bits in uint16, BYTES as str objects."""
 
+OPENVINO = "OpenVINOExecutionProvider"
 ONNX_BFLOAT16 = 16
 CACHE_LIMIT_BYTES = 1 << 30
 """Larger models are not cached in optimised form: the runtime would have to write a second file beside it."""
@@ -76,6 +78,8 @@ class Session:
     def __init__(self, native_session: Any, device: str, io_binding: bool, shrink: bool) -> None:
         self._session = native_session
         self.device = device
+        self.provider = str(native_session.get_providers()[0])
+        """The execution provider that computes what it can, in ONNX Runtime's words."""
         self.inputs = tuple(_port(node) for node in native_session.get_inputs())
         outputs = native_session.get_outputs()
         self.outputs = tuple(_port(node) for node in outputs if node.type in DATATYPES)
@@ -167,10 +171,14 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
     if options.arena_limit_bytes:
         limit_arena(options.arena_limit_bytes)
     check_provider(options)
-    if spec.device.startswith("cuda"):
+    if spec.device.startswith("cuda") or options.execution_provider != "auto":
         check_packages()
+    if spec.device.startswith("cuda"):
         preload()
     device, fallback = choose_device(spec.device, ort.get_available_providers(), spec.fallback)
+    if options.execution_provider == "openvino":
+        options, lacking = choose_openvino(spec, options, device, ort.get_available_providers())
+        fallback = fallback or lacking
     try:
         session, cached = _open(spec, model, sha256, device, options)
     except LoadError as error:
@@ -206,6 +214,19 @@ def choose_device(device: str, providers: Sequence[str], fallback: str | None) -
     raise LoadError("device_unavailable", reason)
 
 
+def choose_openvino(spec: SidecarSpec, options: OnnxOptions, device: str, providers: Sequence[str]) -> tuple[OnnxOptions, str | None]:
+    """(options to load with, why OpenVINO is not used). Raises LoadError if it is not there and no fallback is allowed."""
+    if device != "cpu":
+        message = f"options.execution_provider: openvino computes on the processor, and the engine has device {spec.device}"
+        raise LoadError("invalid_options", message)
+    if OPENVINO in providers:
+        return options, None
+    reason = f"this onnxruntime has {', '.join(providers)} (OpenVINO needs the package onnxruntime-openvino: scripts/install --openvino)"
+    if spec.fallback != "cpu":
+        raise LoadError("device_unavailable", reason)
+    return msgspec.structs.replace(options, execution_provider="auto", provider={}), reason
+
+
 def check_provider(options: OnnxOptions) -> None:
     """Refuse provider options that this engine cannot keep. Raises LoadError."""
     graph = options.provider.get("enable_cuda_graph", False)
@@ -215,10 +236,10 @@ def check_provider(options: OnnxOptions) -> None:
 
 
 def check_packages(installed: Callable[[str], str] = version) -> None:
-    """Refuse both packages of ONNX Runtime side by side: the one for the CPU hides the CUDA provider. Raises LoadError."""
-    found = [name for name in ("onnxruntime", "onnxruntime-gpu") if _has(name, installed)]
+    """Refuse several packages of ONNX Runtime side by side: the one for the CPU hides the others' providers. Raises LoadError."""
+    found = [name for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino") if _has(name, installed)]
     if len(found) > 1:
-        message = "onnxruntime and onnxruntime-gpu are both installed, which disables CUDA; install one of them (scripts/install --cuda)"
+        message = f"{' and '.join(found)} are all installed, and one hides the others' providers; install one of them (scripts/install)"
         raise LoadError("device_unavailable", message)
 
 
@@ -236,9 +257,16 @@ def preload() -> None:
         load()
 
 
-def provider_list(device: str, options: OnnxOptions) -> list[tuple[str, dict[str, str]]]:
-    """ONNX Runtime's execution providers for a device, in order, with their options."""
+def provider_list(device: str, options: OnnxOptions, threads: int) -> list[tuple[str, dict[str, str]]]:
+    """ONNX Runtime's execution providers for a device, in order, with their options. threads: 0 for as many as the provider chooses."""
     cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
+    if options.execution_provider == "openvino":
+        # Without a precision OpenVINO computes with 16 bits where the processor can, and answers would depend on the machine.
+        settings = {"device_type": "CPU", "precision": "FP32", "num_streams": str(options.instances)}
+        if threads:
+            settings["num_of_threads"] = str(threads * options.instances)
+        settings.update({name: str(value) for name, value in options.provider.items()})
+        return [(OPENVINO, settings), cpu]
     if device == "cpu":
         return [cpu]
     settings = {"device_id": device.partition(":")[2] or "0", "arena_extend_strategy": "kSameAsRequested"}
@@ -280,31 +308,32 @@ def _open(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, 
     if cache is not None and _intact(cache):
         made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            return _native(cache, made, device, options), True
+            return _native(cache, made, device, options, spec.threads), True
         except LoadError:
             made.graph_optimization_level = LEVELS[options.optimization]  # a cache that does not load is written again
     if cache is None:
-        return _native(model.path, made, device, options), False
+        return _native(model.path, made, device, options, spec.threads), False
     fresh = cache.with_suffix(f".{os.getpid()}.tmp")
     made.optimized_model_filepath = str(fresh)
     try:
-        session = _native(model.path, made, device, options)
+        session = _native(model.path, made, device, options, spec.threads)
         _commit(fresh, cache)
     finally:
         fresh.unlink(missing_ok=True)
     return session, False
 
 
-def _native(path: Path, made: Any, device: str, options: OnnxOptions) -> Any:
+def _native(path: Path, made: Any, device: str, options: OnnxOptions, threads: int) -> Any:
     try:
-        session = ort.InferenceSession(str(path), made, providers=provider_list(device, options))
+        session = ort.InferenceSession(str(path), made, providers=provider_list(device, options, threads))
     except RUNTIME_ERRORS as exc:
         code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
         raise LoadError(code, f"{path}: {runtime_message(exc)}") from None
     session.disable_fallback()
     # if CUDA's libraries do not load, the runtime falls back to the CPU; that is for the configuration to decide
-    if device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
-        raise LoadError("device_unavailable", f"device {device}: the CUDA provider did not start (are its libraries installed?)")
+    if session.get_providers()[0] == "CPUExecutionProvider" and (device != "cpu" or options.execution_provider != "auto"):
+        name = "CUDA" if device != "cpu" else "OpenVINO"
+        raise LoadError("device_unavailable", f"device {device}: the {name} provider did not start (are its libraries installed?)")
     return session
 
 
@@ -314,6 +343,8 @@ def _cache_path(spec: SidecarSpec, model: ModelFile, sha256: str | None, device:
     size = model.path.stat().st_size + sum(file.stat().st_size for file in files)
     if not options.cache or device != "cpu" or options.optimization == "off" or files or size > CACHE_LIMIT_BYTES:
         return None
+    if options.execution_provider != "auto":
+        return None  # what OpenVINO has compiled cannot be written as a graph
     parts = (sha256 or sha256_of(model.path), ort.get_version_string(), options.optimization, platform.machine(), _processor())
     folder = cache_folder(spec.state_dir, spec.name)
     try:

@@ -37,6 +37,8 @@ class EmbeddingsRequest(TextRequest):
 
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    prompt_name: str | None = None
+    input_type: str | None = None
 
 
 class Read(NamedTuple):
@@ -91,13 +93,13 @@ class TextTask:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise ApiError(400, f"the body is not valid JSON: {exc}", code="invalid_json") from None
 
-    async def read(self, body: TextRequest) -> Read:
-        """The tokens of all inputs. Raises ApiError naming the input."""
+    async def read(self, body: TextRequest, prompt: str = "") -> Read:
+        """The tokens of all inputs, each text behind the prompt. Raises ApiError naming the input."""
         items = inputs_of(body.input)
         cost = sum(len(item) for item in items) / CHARACTERS_PER_COST
         truncate = self._truncate if body.truncate is None else body.truncate
         single = items[0] is body.input  # not wrapped in an array
-        return await self._offload.call(cost, self._read, items, single, truncate)
+        return await self._offload.call(cost, self._read, items, single, truncate, prompt)
 
     async def read_pairs(self, pairs: Sequence[tuple[str, str]], truncate: bool | None, what: Callable[[int], str]) -> Read:
         """The tokens of pairs of texts that are read together. what: the name of the pair's second text. Raises ApiError naming it."""
@@ -108,11 +110,14 @@ class TextTask:
 
         return await self._offload.call(sum(len(one) + len(two) for one, two in pairs) / CHARACTERS_PER_COST, tokens)
 
-    def _read(self, items: Sequence[str | list[int]], single: bool, truncate: bool) -> Read:
+    def _read(self, items: Sequence[str | list[int]], single: bool, truncate: bool, prompt: str) -> Read:
         tokens = []
         for index, item in enumerate(items):
             what = "input" if single else f"input[{index}]"
-            tokens.append(self.reader.read(item, truncate, what) if isinstance(item, str) else self.reader.take(item, truncate, what))
+            if isinstance(item, str):
+                tokens.append(self.reader.read(prompt + item, truncate, what))
+            else:
+                tokens.append(self.reader.take(item, truncate, what))
         return Read(tokens)
 
     async def compute(self, request: Request, read: Read) -> list[Any]:
@@ -124,6 +129,11 @@ class TextTask:
         for index, result in zip(order, found, strict=True):
             results[index] = result
         return results
+
+
+def has_texts(given: str | list[Item]) -> bool:
+    """Whether inputs are texts, and not tokens that the client made."""
+    return isinstance(given, str) or (bool(given) and isinstance(given[0], str))
 
 
 def inputs_of(given: str | list[Item]) -> list[str | list[int]]:

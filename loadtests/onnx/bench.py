@@ -6,7 +6,9 @@ over asyncio streams. Measured in one run, with and without batching by turns:
 - bert: one short text a request, a BERT encoder of the size of all-MiniLM-L6-v2 with random weights;
 - tiny: the same with the demo embedding model, a table of 2,000 vectors, where the cost of a call rules and not arithmetic;
 - trivial: y = x @ w + 1 on 4 numbers, binary both ways;
-- large: a binary tensor of 1 MiB there and back, one connection.
+- large: a binary tensor of 1 MiB there and back, one connection;
+- ways (with --only): the BERT encoder as one instance on two threads, as two instances on one thread each, and by OpenVINO where its
+  package is installed.
 
 Prints requests per second, the median and the 99th percentile in milliseconds, and the sidecar's processor time for a request.
 """
@@ -21,10 +23,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 
 from engines.demo.embed import OUT as DEMO
 from engines.onnx.build_bert import convert
@@ -150,6 +153,26 @@ def infer(name: str, datatype: str, array: np.ndarray) -> bytes:
     return http("/v2/models/m/infer", head + array.tobytes(), f"inference-header-content-length: {len(head)}")
 
 
+def ways(folder: Path, seconds: float) -> None:
+    """The same model on two processors in several ways, by turns."""
+    batching = BatchingSpec(max_batch=8, max_delay_ms=2)
+    chosen: dict[str, tuple[int, dict[str, object]]] = {"1 instance, 2 threads": (2, {}), "2 instances, 1 thread": (1, {"instances": 2})}
+    if "OpenVINOExecutionProvider" in ort.get_available_providers():
+        chosen["OpenVINO, 2 threads"] = (2, {"execution_provider": "openvino"})
+        chosen["OpenVINO, 2 instances"] = (1, {"execution_provider": "openvino", "instances": 2})
+    found = {name: Figures() for name in chosen}
+    with ExitStack() as stack:
+        running = {
+            name: stack.enter_context(OnnxProcess(folder, batching=batching, queue=256, threads=threads, options=options))
+            for name, (threads, options) in chosen.items()
+        }
+        for _ in range(ROUNDS):
+            for name, figures in found.items():
+                figures.measure(running[name], texts(), CLIENTS, seconds)
+    for name, figures in found.items():
+        figures.show(name)
+
+
 def large(folder: Path, seconds: float) -> None:
     models.save(models.identity("FP32", ("n", "m")), folder / "model.onnx")
     with OnnxProcess(folder) as sidecar:
@@ -161,7 +184,7 @@ def large(folder: Path, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Dynamic batching and the sidecar's own cost.")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each phase; there are three with and three without batching")
-    parser.add_argument("--only", choices=("bert", "tiny", "trivial", "large"))
+    parser.add_argument("--only", choices=("bert", "tiny", "trivial", "large", "ways"))
     arguments = parser.parse_args()
 
     def wanted(name: str) -> bool:
@@ -172,6 +195,8 @@ def main() -> None:
         if wanted("bert"):
             graph = convert(bert.source(folder / "source", bert.MINILM), folder / "bert")
             compare("bert", graph.parent, texts(), arguments.seconds)
+        if arguments.only == "ways":
+            ways(convert(bert.source(folder / "source", bert.MINILM), folder / "bert").parent, arguments.seconds)
         if wanted("tiny"):
             compare("tiny", DEMO, texts(), arguments.seconds)
         if wanted("trivial"):

@@ -57,7 +57,7 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
     "completions": _COMMON | frozenset({"prompt", "suffix", "best_of"}),
     "embeddings": names(
         "model input dimensions encoding_format user truncate_prompt_tokens truncation_side add_special_tokens normalize embd_normalize",
-        "use_activation embed_dtype endianness",
+        "use_activation embed_dtype endianness prompt_name input_type",
     ),
     "classify": names("model input user truncate_prompt_tokens truncation_side add_special_tokens activation softmax use_activation"),
     "moderations": names("model input user"),

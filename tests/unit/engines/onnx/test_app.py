@@ -95,6 +95,46 @@ async def test_batched_and_alone_give_the_same(embed: Engine) -> None:
         np.testing.assert_allclose(item["embedding"], alone["embedding"], atol=1e-5)
 
 
+PROMPTS = {"query": "cat ", "passage": "dog "}
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, ""), ({"prompt_name": "query"}, "cat "), ({"input_type": "query"}, "cat "), ({"input_type": "search_query"}, "cat "),
+        ({"input_type": "document"}, "dog "), ({"input_type": "passage"}, "dog "),
+    ],
+)  # fmt: skip
+async def test_a_prompt_goes_before_each_text(tmp_path: Path, fields: dict[str, str], prompt: str) -> None:
+    async with serving(
+        models.embedding_folder(tmp_path), tmp_path, options={"prompts": PROMPTS}, batching=BatchingSpec(max_batch=1)
+    ) as engine:
+        asked = (await engine.post("/v1/embeddings", {"input": ["a", "in it"], **fields})).json()
+        plain = (await engine.post("/v1/embeddings", {"input": [f"{prompt}a", f"{prompt}in it"]})).json()
+    assert asked == plain
+
+
+async def test_prompts_that_do_not_exist_or_do_not_fit_are_refused(embed: Engine, tmp_path: Path) -> None:
+    async with serving(
+        models.embedding_folder(tmp_path / "own"), tmp_path, options={"prompts": PROMPTS, "default_prompt": "query"}
+    ) as engine:
+        default = (await engine.post("/v1/embeddings", {"input": "a"})).json()
+        assert default == (await engine.post("/v1/embeddings", {"input": "a", "prompt_name": "query"})).json()
+        assert default["usage"]["prompt_tokens"] == 4, "a and cat, and two special tokens"
+        assert (await engine.post("/v1/embeddings", {"input": [4, 5]})).json()["usage"]["prompt_tokens"] == 2, "tokens stay as they are"
+        for fields, words in (
+            ({"prompt_name": "nope"}, "no prompt 'nope'; it has passage, query"), ({"input_type": "nope"}, "input_type: expected one of"),
+            ({"input_type": "clustering"}, "no prompt for clustering"), ({"input_type": "query", "prompt_name": "query"}, "not both"),
+            ({"input": [4, 5], "prompt_name": "query"}, "a prompt goes before texts"),
+        ):  # fmt: skip
+            refused = await engine.post("/v1/embeddings", {"input": "a", **fields})
+            assert refused.status_code == 400 and words in refused.json()["error"]["message"], refused.text
+    assert (await embed.post("/v1/embeddings", {"input": "a", "input_type": "query"})).status_code == 200, (
+        "without prompts all texts are alike"
+    )
+    assert "it has none" in (await embed.post("/v1/embeddings", {"input": "a", "prompt_name": "query"})).text
+
+
 async def test_tokens_of_a_text_and_back(embed: Engine, named: Engine) -> None:
     found = (await embed.post("/tokenize", {"prompt": "a cat", "return_token_strs": True})).json()
     assert found["count"] == len(found["token_strs"]) == 4 and found["token_strs"][1:3] == ["a", "cat"]
@@ -439,7 +479,7 @@ async def test_the_task_is_detected_or_stated(tmp_path: Path, options: dict[str,
     ("options", "code"),
     [
         ({"task": "classification"}, "invalid_options"), ({"output": "nope"}, "invalid_options"), ({"pooling": "none"}, "invalid_options"),
-        ({"nope": 1}, "invalid_options"), ({"max_length": 99_999_999}, "invalid_options"),
+        ({"nope": 1}, "invalid_options"), ({"default_prompt": "query"}, "invalid_options"), ({"max_length": 99_999_999}, "invalid_options"),
     ],
 )  # fmt: skip
 async def test_options_that_do_not_fit_the_model(tmp_path: Path, options: dict[str, Any], code: str) -> None:
@@ -447,6 +487,17 @@ async def test_options_that_do_not_fit_the_model(tmp_path: Path, options: dict[s
         async with serving(models.embedding_folder(tmp_path), tmp_path, options=options):
             pass
     assert caught.value.code == code
+
+
+async def test_several_instances_give_the_same(tmp_path: Path) -> None:
+    folder, texts = models.embedding_folder(tmp_path), ["a", "a cat in it", "dog", "several more words in a rather longer text"] * 4
+    found = []
+    for instances in (1, 3):
+        async with serving(folder, tmp_path, options={"instances": instances}) as engine:
+            answers = await asyncio.gather(*[engine.post("/v1/embeddings", {"input": text, "encoding_format": "base64"}) for text in texts])
+            found.append([answer.json()["data"][0]["embedding"] for answer in answers])
+            assert (await engine.client.get("/health")).json()["instances"] == instances
+    assert found[0] == found[1]
 
 
 async def test_batching_can_be_forced_and_forbidden(tmp_path: Path) -> None:

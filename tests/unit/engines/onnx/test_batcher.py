@@ -233,7 +233,23 @@ async def test_requests_of_one_turn_share_a_batch(batcher: Batcher, model: Model
     results = await asyncio.gather(*[batcher.submit(units(number)) for number in range(4)])
     assert results == [[0], [2], [4], [6]]
     assert model.batches == [[0, 1, 2, 3]]
-    assert model.threads == {"batches"}
+    assert model.threads == {"batches-0"}
+
+
+async def test_several_instances_run_a_batch_each_and_no_more(model: Model) -> None:
+    made = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock(), instances=2)
+    made.start()
+    model.gate.clear()
+    asked = []
+    for number in (1, 2, 3, 4):
+        asked.append(asyncio.create_task(made.submit(units(number))))
+        await reached(lambda: made.running + made.queue.waiting == len(asked))
+    assert (made.running, made.queue.waiting) == (2, 2)
+    model.gate.set()
+    assert await asyncio.gather(*asked) == [[2], [4], [6], [8]]
+    assert sorted(map(len, model.batches)) == [1, 1, 2] and made.running == 0
+    assert model.threads <= {"batches-0", "batches-1"}
+    await made.aclose()
 
 
 async def test_a_bad_item_fails_alone(batcher: Batcher, model: Model) -> None:

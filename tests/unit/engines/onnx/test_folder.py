@@ -60,6 +60,21 @@ def test_sentence_transformers(tmp_path: Path) -> None:
     assert "pooling_mode_max_tokens" in str(refused(tmp_path))
 
 
+def test_prompts(tmp_path: Path) -> None:
+    models.embedding_folder(tmp_path)
+    assert read_folder(str(tmp_path), OnnxOptions()).prompts == {}
+    path = tmp_path / "config_sentence_transformers.json"
+    write(path, {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"})
+    found = read_folder(str(tmp_path), OnnxOptions())
+    assert (found.prompts, found.default_prompt) == ({"query": "query: ", "document": ""}, "query")
+    for broken in ({"prompts": ["a"]}, {"prompts": {"query": 1}}, {"prompts": {}, "default_prompt_name": "query"}):
+        write(path, broken)
+        assert "config_sentence_transformers.json" in str(refused(tmp_path))
+    write(path, {"prompts": {"query": "query: "}})
+    write(tmp_path / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "include_prompt": False})
+    assert "without the prompt's tokens" in str(refused(tmp_path))
+
+
 def test_labels(tmp_path: Path) -> None:
     models.classifier_folder(tmp_path, problem_type="multi_label_classification")
     found = read_folder(str(tmp_path), OnnxOptions())

@@ -13,7 +13,17 @@ import pytest
 
 from engines.onnx import session as module
 from engines.onnx.options import OnnxOptions
-from engines.onnx.session import NUMPY, Loaded, check_packages, choose_device, load_session, out_of_memory, provider_list, runtime_message
+from engines.onnx.session import (
+    NUMPY,
+    Loaded,
+    check_packages,
+    choose_device,
+    choose_openvino,
+    load_session,
+    out_of_memory,
+    provider_list,
+    runtime_message,
+)
 from engines.sidecar.loading import LoadError, sha256_of
 from gateway.core.specs import SidecarSpec
 from tests.unit.engines.onnx import models
@@ -168,7 +178,7 @@ def test_both_packages_side_by_side_are_refused() -> None:
             raise PackageNotFoundError(name)
         return there[name]
 
-    with pytest.raises(LoadError, match="are both installed, which disables CUDA"):
+    with pytest.raises(LoadError, match="onnxruntime and onnxruntime-gpu are all installed, and one hides"):
         check_packages(installed)
     del there["onnxruntime"]
     check_packages(installed)
@@ -176,15 +186,33 @@ def test_both_packages_side_by_side_are_refused() -> None:
 
 
 def test_provider_options() -> None:
-    assert provider_list("cpu", OnnxOptions()) == [("CPUExecutionProvider", {})]
-    (name, settings), cpu = provider_list(
-        "cuda:1", OnnxOptions(gpu_memory_limit_bytes=1 << 30, provider={"cudnn_conv_algo_search": "HEURISTIC", "enable_cuda_graph": False})
-    )
+    assert provider_list("cpu", OnnxOptions(), 2) == [("CPUExecutionProvider", {})]
+    found = OnnxOptions(gpu_memory_limit_bytes=1 << 30, provider={"cudnn_conv_algo_search": "HEURISTIC", "enable_cuda_graph": False})
+    (name, settings), cpu = provider_list("cuda:1", found, 0)
     assert (name, cpu[0]) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert settings == {
         "device_id": "1", "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(1 << 30), "cudnn_conv_algo_search": "HEURISTIC",
         "enable_cuda_graph": "0",
     }  # fmt: skip
+
+
+def test_openvino_is_named_and_computes_with_32_bits() -> None:
+    options = OnnxOptions(execution_provider="openvino", instances=2, provider={"num_streams": 1})
+    (name, settings), cpu = provider_list("cpu", options, 3)
+    assert (name, cpu[0]) == ("OpenVINOExecutionProvider", "CPUExecutionProvider")
+    assert settings == {"device_type": "CPU", "precision": "FP32", "num_of_threads": "6", "num_streams": "1"}
+
+
+def test_openvino_that_is_not_installed_is_refused_or_told(tmp_path: Path) -> None:
+    options = OnnxOptions(execution_provider="openvino", provider={"num_streams": 1})
+    with pytest.raises(LoadError, match="OpenVINO needs the package onnxruntime-openvino") as caught:
+        load(tmp_path, models.affine(), options)
+    assert caught.value.code == "device_unavailable"
+    loaded = load(tmp_path, models.affine(), options, fallback="cpu")
+    assert loaded.session.provider == "CPUExecutionProvider" and "onnxruntime-openvino" in (loaded.fallback or "")
+    spec = SidecarSpec(name="e", runtime="onnx", model="m", socket="s", state_dir="d", device="cuda:0")
+    with pytest.raises(LoadError, match="openvino computes on the processor, and the engine has device cuda:0"):
+        choose_openvino(spec, options, "cuda:0", ["OpenVINOExecutionProvider"])
 
 
 def test_fallback_is_explicit_and_shown(tmp_path: Path) -> None:
