@@ -99,6 +99,10 @@ class Prefilter(Protocol):
         """Whether every guardrail that is `triggered` allows the texts for certain. False says nothing."""
         ...
 
+    def shared(self, texts: Sequence[str]) -> Sequence[str]:
+        """Texts that are not clear, for the checks of guardrails that are `triggered`: what each would make of the texts is made once."""
+        ...
+
     def clear_json(self, values: Sequence[bytes]) -> bool:
         """The same for every string that stands in some JSON values."""
         ...

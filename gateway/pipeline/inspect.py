@@ -60,6 +60,7 @@ async def checked(
     changed = False
     prefilter = x.snapshot.prefilter
     cleared = -1  # nanoseconds of the scan that cleared the texts; -1 before it, and where it did not
+    shared = texts
     for guardrail in guardrails:
         if prefilter is not None and guardrail.triggered:
             if cleared < 0:
@@ -67,7 +68,7 @@ async def checked(
                 if prefilter.clear(texts):
                     cleared = perf_counter_ns() - began
                 else:
-                    prefilter = None
+                    shared, prefilter = prefilter.shared(texts), None
             if cleared >= 0:
                 guardrail.allowed(cleared)
                 cleared = 0
@@ -79,7 +80,8 @@ async def checked(
         if layers is not None and guardrail.layered and not guardrail.monitor:
             layer = guardrail.layer(x.principal, x.snapshot.salts.secret, x.plane.now)  # type: ignore[arg-type]
         labels = x.request.labels  # type: ignore[union-attr]
-        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen], layer, labels)
+        read = shared if guardrail.triggered else texts
+        found = guardrail.check(read if chosen is None else [texts[number] for number in chosen], layer, labels)
         if found is ALLOW and layer is None:
             continue
         verdict = found if isinstance(found, Verdict) else await found
@@ -90,7 +92,8 @@ async def checked(
         if chosen is not None:
             verdict = _of_all(verdict, texts, chosen)
         if judged(x, guardrail, verdict, where) and raise_verdict(verdict, guardrail.name):
-            texts, changed = verdict.texts, True
+            texts = shared = verdict.texts
+            changed = True
             prefilter, cleared = x.snapshot.prefilter, -1
     return texts if changed else None
 

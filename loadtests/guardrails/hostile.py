@@ -183,6 +183,8 @@ PIECES: dict[str, str] = {
     "sk dash": "sk-",
     "gh": "gh_",
     "jwt": "eyJhbGciOiJIUzI1NiJ9.aaaaaaaa ",
+    "jwt beyond ASCII": "\ufdfaeyJhbGciOiJIUzI1NiJ9.aaaaaaaa ",
+    "pem beyond ASCII": "\ufdfa-----BEGIN PRIVATE KEY-----\nAAAAAAAAAAAA\n",
     "jwt beginnings": "eyJhbGciOi",
     "pem": "-----BEGIN PRIVATE KEY-----\nAAAAAAAAAAAA\n",
     "pem beginnings": "-----BEGIN ",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,15 @@ def speed() -> None:
         """As gateway.pipeline.inspect does."""
         if scan.clear([text]):
             return
+        texts: Sequence[str] = scan.shared([text])
         for one in all_of_them:
-            verdict = one.check([text])
+            verdict = one.check(texts)
             if not isinstance(verdict, Verdict):
                 verdict = at_once(verdict)
             if verdict.action == "rewrite":
-                text = verdict.texts[0]
+                if scan.clear(verdict.texts):
+                    return
+                texts = scan.shared(verdict.texts)
 
     print("\ncompiled" if REASON is None else f"\nsources: {REASON}")
     head = " | ".join(

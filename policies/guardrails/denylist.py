@@ -18,6 +18,7 @@ from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.folding import has_nul, hidden_run
 from policies.guardrails.phrase_stream import REASON, DenyListStream
 from policies.guardrails.phrases import WINDOW, PhraseSet
+from policies.guardrails.reading import data_of_all
 
 _AT_ONCE: Final = 4096
 _AT_ONCE_ASCII: Final = 64 * 1024
@@ -67,12 +68,17 @@ class DenyList:
         texts together is enough."""
         if len(texts) > _AT_ONCE:
             return self._steps(texts)
+        data = data_of_all(texts)
+        if data is not None and len(data) <= _AT_ONCE_ASCII:
+            return self._verdict(texts, len(data)) if self._phrases.occurs_in(data) else ALLOW
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
         if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
             return self._steps(texts)
-        if not self._suspect(text):
-            return ALLOW
-        if len(text) > _AT_ONCE:
+        return self._verdict(texts, len(text)) if self._suspect(text) else ALLOW
+
+    def _verdict(self, texts: Sequence[str], size: int) -> Verdict | Steps[Verdict]:
+        """Of texts that may have a phrase."""
+        if size > _AT_ONCE:
             return self._steps(texts)
         verdict = at_once(self._steps(texts))
         return self._blocked if verdict is ALLOW and not self._mask else verdict
@@ -93,6 +99,9 @@ class DenyList:
         findings: list[Finding] = []
         batch: list[str] = []
         size, changed = 0, False
+        data = data_of_all(texts)
+        if data is not None and len(data) > _AT_ONCE_ASCII and not (yield from self._occurs_in(data)):
+            return ALLOW
         try:
             for number, text in enumerate(texts):
                 batch.append(text)
@@ -132,6 +141,15 @@ class DenyList:
             if start:
                 yield
             if self._phrases.occurs(text[max(0, start - overlap) : start + _SEARCHED]):
+                return True
+        return False
+
+    def _occurs_in(self, data: bytes) -> Steps[bool]:
+        """The same for the bytes of all texts, without control characters."""
+        overlap = self._phrases.longest + 2
+        for start in range(0, len(data), _SEARCHED):
+            yield
+            if self._phrases.occurs_in(data[max(0, start - overlap) : start + _SEARCHED]):
                 return True
         return False
 

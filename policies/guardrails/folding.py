@@ -33,6 +33,9 @@ ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if c
 CONTROLS = bytes(code for code in (*range(1, 32), 127) if not chr(code).isspace())
 """Control characters of ASCII, which nobody sees and models read over. Without NUL, which parts the texts that are read together."""
 CONTROL_CLASS = r"[\x01-\x08\x0e-\x1b\x7f]"
+_EACH_CONTROL = tuple(map(chr, CONTROLS))
+_LONG = 256
+"""From this many characters of ASCII on, a search of memory for each control character is quicker than a look at each character."""
 _CONTROL = re2._re2.RE2(rb"[\x00-\x08\x0e-\x1b\x7f]", re2.Options())
 _HIDDEN_AT = 0xE0F00
 _TO_HIDDEN = {code: chr(_HIDDEN_AT + code) for code in (0, *CONTROLS)}
@@ -72,10 +75,26 @@ def has_hidden(text: str) -> bool:
 
 def has_control(text: str) -> bool:
     """Whether there is any control character of ASCII, NUL too, that is no white space."""
+    if len(text) >= _LONG and text.isascii():
+        return "\x00" in text or any_control(text)
     if text.isprintable():
         return False
     data = text.encode("utf-8", "replace")
     return bool(_CONTROL.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def any_control(text: str) -> bool:
+    """Whether there is any of CONTROLS."""
+    return any(control in text for control in _EACH_CONTROL)
+
+
+def plain(text: str) -> bytes | None:
+    """The bytes of a text of ASCII in which none of CONTROLS is; else None."""
+    if not text.isascii():
+        return None
+    data = text.encode("ascii")
+    hides = any_control(text) if len(data) >= _LONG else len(data.translate(None, CONTROLS)) < len(data)
+    return None if hides else data
 
 
 def has_nul(texts: Sequence[str]) -> bool:

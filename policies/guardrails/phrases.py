@@ -13,7 +13,7 @@ from unicodedata import combining
 
 import re2
 
-from policies.guardrails.folding import BOUNDARY, encoded, fold, fold_character, is_word
+from policies.guardrails.folding import ASCII_BYTES, BOUNDARY, encoded, fold, fold_character, is_word
 
 MAX_PHRASES = 20_000
 MAX_LENGTH = 200
@@ -106,7 +106,13 @@ class PhraseSet:
 
     def occurs(self, text: str) -> bool:
         """Whether any phrase occurs in the whole of `text`. The letter of an escape of JSON (`\\n`) is read as one, and as none."""
-        data = encoded(text)
+        return self._occurs(encoded(text))
+
+    def occurs_in(self, data: bytes) -> bool:
+        """The same for the bytes of a text of ASCII without control characters."""
+        return self._occurs(data.translate(ASCII_BYTES))
+
+    def _occurs(self, data: bytes) -> bool:
         if self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0:
             return True
         if b"\\" not in data:

@@ -12,11 +12,10 @@ from typing import Final
 import re2
 
 from policies.guardrails.folding import CONTROL_CLASS, has_nul
+from policies.guardrails.reading import MOST, Reading
 
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _MEMORY: Final = 32 * 1024 * 1024
-MOST: Final = 128 * 1024
-"""Characters that are scanned at once: about a quarter of a millisecond. Longer texts are the guardrails' own business."""
 LARGEST: Final = 256 * 1024
 """Bytes of all triggers together. Larger ones (a list of ten thousand phrases) would cost more memory and time than they save."""
 _QUOTES: Final = bytes.maketrans(b'"\x01', b'\x00"')
@@ -46,6 +45,10 @@ class Prefilter:
             return False
         data = text.encode("ascii")
         return bool(self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0)
+
+    def shared(self, texts: Sequence[str]) -> Sequence[str]:
+        """The texts, for all guardrails behind the triggers: what each of them would make of the texts is made once."""
+        return Reading(texts)
 
     def clear_json(self, values: Sequence[bytes]) -> bool:
         """The same for every string in some JSON values, keys too, without decoding them. What stands between two strings is read as a text

@@ -11,6 +11,7 @@ from gateway.core.secret import Secret
 from gateway.core.slices import Steps, at_once
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.folding import MAX_HIDDEN, has_nul, hidden_run
+from policies.guardrails.reading import data_of_all
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
 from policies.guardrails.recognition.normal import data_of, escapes
 from policies.guardrails.recognition.stream import EntityStream
@@ -39,33 +40,44 @@ class EntityGuardrail:
     def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
         """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all texts together
         is enough."""
-        text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
-            return self._steps(texts)
-        if not hidden_run(text) and not self._actions.finder.occurs(escapes(data_of(text))):
-            return ALLOW
-        return at_once(self._steps(texts)) if len(text) <= _FOLLOWED else self._steps(texts)
+        data = data_of_all(texts)
+        if data is not None:
+            size = len(data)
+            if size > _AT_ONCE_ASCII:
+                return self._steps(texts)
+            if not self._actions.finder.occurs(escapes(data)):
+                return ALLOW
+        else:
+            text = texts[0] if len(texts) == 1 else "\x00".join(texts)
+            size = len(text)
+            if size > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
+                return self._steps(texts)
+            if not hidden_run(text) and not self._actions.finder.occurs(escapes(data_of(text))):
+                return ALLOW
+        steps = self._steps(texts, len(texts) == 1)
+        return at_once(steps) if size <= _FOLLOWED else steps
 
     def stream(self) -> EntityStream:
         return EntityStream(self._actions)
 
-    def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
-        """The same verdict in steps of a few milliseconds at the worst."""
+    def _steps(self, texts: Sequence[str], suspect: bool = False) -> Steps[Verdict]:
+        """The same verdict in steps of a few milliseconds at the worst. suspect: something in each text looks like an entity."""
         passed: list[str] = []
         found: set[str] = set()
         findings: list[Finding] = []
-        done = count = 0
+        done = count = place = 0
+        data = data_of_all(texts)
         try:
             for number, text in enumerate(texts):
                 done += len(text) + _EACH
                 if done >= _FOLLOWED:
                     yield
                     done = 0
-                suspect = yield from self._suspect(text)
                 after = text
-                if suspect:
+                if suspect or (yield from self._suspect(text, data, place)):
                     after, count = yield from self._followed(text, number, found, findings, count)
                 passed.append(after)
+                place += len(text) + 1
         except GuardrailViolation as error:
             return Verdict("block", self.name, error.message, (), tuple(findings))
         reason = self._actions.reason(found)
@@ -73,14 +85,20 @@ class EntityGuardrail:
             return Verdict(ANNOTATE, self.name, reason, (), tuple(findings), None, self._actions.labels(found)) if findings else ALLOW
         return Verdict("rewrite", self.name, reason, tuple(passed), tuple(findings), None, self._actions.labels(found))
 
-    def _suspect(self, text: str) -> Steps[bool]:
-        """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs."""
+    def _suspect(self, text: str, known: bytes | None, place: int) -> Steps[bool]:
+        """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs. known: the
+        bytes of all texts, where they are known; this one begins at `place`."""
         window = _AT_ONCE_ASCII if text.isascii() else _AT_ONCE
         overlap = self._actions.finder.longest + CONTEXT
         before = b""  # folded, so invisible characters do not count
         for start in range(0, len(text), window):
             if start:
                 yield
+            if known is not None:
+                data = known[max(place, place + start - overlap) : place + min(start + window, len(text))]
+                if self._actions.finder.occurs(escapes(data)):
+                    return True
+                continue
             piece = text[start : start + window]
             if "\x00" in piece or hidden_run(text[start : start + window + MAX_HIDDEN]):
                 return True

@@ -22,7 +22,14 @@ from policies.guardrails.recognition.normal import as_bytes, escapes, fold, plac
 from policies.guardrails.recognition.tail import Tail
 from policies.guardrails.recognition.words import CONTEXT
 
+_AHEAD: Final = 48
+"""Characters beyond ASCII that are read at a time while regions begin and end."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
+
+
+def _ahead(text: str) -> tuple[str, str]:
+    """What to read of a text now, and what later. Folding ASCII costs nothing."""
+    return (text, "") if text.isascii() else (text[:_AHEAD], text[_AHEAD:])
 
 
 class _Region:
@@ -158,14 +165,26 @@ class EntityStream:
         """What may pass of a text where a region goes on, and of what follows it."""
         out: list[str] = []
         while (region := self._region) is not None:
-            passed, text = self._dropped(region, text, final)
+            head, more = _ahead(text)
+            passed, text = self._dropped(region, head, final and not more)
             out.append(passed)
+            text += more
             if region.over:
-                passed, text = self._searched(text, final)
+                passed, text = self._searched_in_pieces(text, final)
                 out.append(passed)
-            elif not final:
+            elif not more:
                 break
         return "".join(out)
+
+    def _searched_in_pieces(self, text: str, final: bool) -> tuple[str, str]:
+        """As `_searched`, but where one region follows another, what lies ahead of them is not folded again for each."""
+        out: list[str] = []
+        while True:
+            head, text = _ahead(text)
+            passed, rest = self._searched(self._held + head, final and not text)
+            out.append(passed)
+            if self._region is not None or not text:
+                return "".join(out), rest + text
 
     def _searched(self, text: str, final: bool) -> tuple[str, str]:
         """What may pass of a text outside of a region, and if one begins, what follows its beginning."""
