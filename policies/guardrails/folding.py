@@ -42,8 +42,9 @@ _TO_HIDDEN = {code: chr(_HIDDEN_AT + code) for code in (0, *CONTROLS)}
 _FROM_HIDDEN = {_HIDDEN_AT + code: chr(code) for code in (0, *CONTROLS)}
 ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
 
-# Scripts that are written without spaces: next to one of their characters a word may begin and end anywhere.
-SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+# Scripts that are written without spaces, and that of Korean, whose words carry particles: next to one of their characters a word may begin
+# and end anywhere.
+SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 BOUNDARY = rf"(?:[^\pL\pN\pM_]|[{SPACELESS}])"
 """A character that ends a word, in RE2's syntax. All others are word characters."""
 _HIDDEN = re2._re2.RE2(IGNORABLE.pattern.encode(), re2.Options())

@@ -192,6 +192,10 @@ def test_guardrails_read_what_was_said(heard: Gatehouse, ears: Hearing) -> None:
     masked = ask("verbose_json")
     assert masked.status_code == 200 and "falcon" not in masked.text, masked.text
     assert masked.json()["text"].startswith("it is ") and masked.json()["language"] == "en"
+    ears.say({"text": "all fine", "words": [{"word": " it"}, {"word": " is project fal"}, {"word": "con"}]})
+    assert "words" not in ask("verbose_json").json(), "what only the words say, with nothing between them"
+    ears.say({"text": "All, fine.", "words": [{"word": "All"}, {"word": "fine"}]})
+    assert ask("verbose_json").json()["words"] == [{"word": "All"}, {"word": "fine"}]
     ears.say({"text": "all fine", "segments": [{"id": 0, "text": "all fine", "tokens": [1]}]})
     assert ask("verbose_json").json() == {"text": "all fine", "segments": [{"id": 0, "text": "all fine"}]}
     ears.say("it is project falcon", "text/plain; charset=utf-8")

@@ -17,14 +17,14 @@ from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import WholeAnswer, WireApi
 from gateway.wire.openai.api import OpenAiApi
-from gateway.wire.openai.transcribing_views import FACTS, TRANSCRIPTS, Facts, Transcript, TranscriptionForm
+from gateway.wire.openai.transcribing_views import FACTS, TRANSCRIPTS, Facts, Piece, Transcript, TranscriptionForm
 from gateway.wire.openai.usage import MAX_USAGE
 
 PLAIN: Final = {"text": b"text/plain; charset=utf-8", "srt": b"application/x-subrip; charset=utf-8", "vtt": b"text/vtt; charset=utf-8"}
 """Formats of answers that are no JSON, and their types."""
 MAX_DEPTH: Final = 8
 MAX_NODES: Final = 1024
-REWRITTEN: Final = 4
+REWRITTEN: Final = 5
 """Of the texts of a transcript, those that may be rewritten."""
 _CUES: Final = re.compile(r"(?m)^(?:WEBVTT.*|\d+|(?:\d+:)?\d+:\d+[.,]\d+ *--> *.*|)$\n?")
 """The lines of subtitles that nobody says."""
@@ -134,6 +134,7 @@ class TranscriptAnswer(WholeAnswer):
             "".join([piece.text for piece in pieces]),
             " ".join([piece.text.strip() for piece in pieces]),
             " ".join([piece.word.strip() for piece in words]),
+            _glued(words, found.text),
             *[one for one in (facts.task, facts.language, facts.duration) if isinstance(one, str)],
             *names,
         ]
@@ -145,6 +146,16 @@ class TranscriptAnswer(WholeAnswer):
         facts = self._facts
         beside = {"task": facts.task, "language": facts.language, "duration": facts.duration, "usage": facts.usage}
         return msgspec.json.encode({"text": texts[0], **{name: value for name, value in beside.items() if value is not None}})
+
+
+def _glued(words: Sequence[Piece], text: str) -> str:
+    """The words with nothing between them, as a program may join them, unless they only say the text once more."""
+    glued = "".join([piece.word for piece in words])
+    return "" if _letters(glued) == _letters(text) else glued
+
+
+def _letters(text: str) -> str:
+    return "".join([character for character in text if character.isalnum()]).casefold()
 
 
 def _known(given: Any, names: frozenset[str], texts: list[str]) -> list[dict[str, Any]] | None:

@@ -14,7 +14,7 @@ WORDS: Final = (
     *("geboren", "geb", "geburtsdatum", "geburtstag", "né le", "née le", "né en", "née en", "naissance", "nacido", "nacida", "nacimiento"),
     *("né à", "née à", "nato il", "nata il", "nato a", "nata a", "nascita", "nascido", "nascida", "de nascimento", "nascimento:"),
     *("geboortedatum", "ur.", "urodzony", "urodzona", "urodzenia"),
-    *("född", "födelsedatum", "生日", "出生"),
+    *("född", "födelsedatum", "生日", "出生", "생년월일", "생일"),
 )
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _NAMED: Final = (

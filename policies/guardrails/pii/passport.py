@@ -9,7 +9,7 @@ from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
     *("passport", "passports", "passport number", "passeport", "reisepass", "reisepassnummer", "passnummer", "pasaporte", "passaporto"),
-    *("passaporte", "paspoort", "paspoortnummer", "paszport", "paszportu", "护照", "护照号码", "パスポート"),
+    *("passaporte", "paspoort", "paspoortnummer", "paszport", "paszportu", "护照", "护照号码", "パスポート", "여권"),
 )
 
 

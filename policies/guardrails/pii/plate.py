@@ -9,6 +9,7 @@ from policies.guardrails.recognition.recogniser import Recogniser
 WORDS: Final = (
     *("plate", "plates", "license plate", "licence plate", "number plate", "plate number", "registration plate", "vehicle registration"),
     *("reg", "kennzeichen", "kfz", "immatriculation", "plaque", "matrícula", "targa", "placa", "kenteken", "rejestracyjny", "车牌"),
+    *("번호판", "차량번호"),
 )
 
 
@@ -35,7 +36,7 @@ def _valid(text: str) -> int:
 
 
 RECOGNISERS: Final = (
-    Recogniser("plate", r"[a-z][a-z\l]{0,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", _valid, WORDS),  # Germany, Romania
+    Recogniser("plate", r"[a-z\l][a-z\l]{0,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", _valid, WORDS),  # Germany, Romania
     # Austria, Denmark, Finland, France, Hungary, Italy, Norway, Sweden, Switzerland, United Kingdom
     Recogniser("plate", r"[a-z]{1,3}[ -]?\d{1,6}(?:[ -]\d{2,3})?[ -]?[a-z]{0,3}", _valid, WORDS),
     Recogniser("plate", r"[a-z]{2,3}[ -]?\d{1,2}[ -]?[a-z]{1,3}[ -]?\d{1,4}", _valid, WORDS),  # Brazil, India, Poland

@@ -23,8 +23,12 @@ _MOST_OF_ONE: Final = 4
 _DASHES: Final = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u00ad\u058a\u30fc")
 _DOTS: Final = frozenset("\u3002\uff61\u00b7\u2024")
 _SPACES: Final = frozenset("\u0085\u2028\u2029")
-# Han, kana, Thai, Lao, Burmese and Khmer are written without spaces: a number may begin right behind one of their letters.
-_SPACELESS: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+# Han, kana, Thai, Lao, Burmese and Khmer are written without spaces; Korean writes particles right behind a number, Arabic and Hebrew right
+# before it: a number may begin and end at one of their letters.
+_SPACELESS: Final = (
+    *((0x0590, 0x077F), (0x0870, 0x08FF), (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1100, 0x11FF), (0x1780, 0x17FF), (0x2E80, 0x9FFF)),
+    *((0xA960, 0xA97F), (0xAC00, 0xD7FF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
+)
 
 
 class _Table(dict[int, str]):

@@ -53,7 +53,8 @@ class Zones:
 
 
 class ContextWords:
-    """The words of some sets. A word stands by itself: no letter is next to it. Those of scripts without spaces stand anywhere."""
+    """The words of some sets. A word stands by itself: no letter is next to it. Those of Korean and of scripts without spaces stand
+    anywhere."""
 
     def __init__(self, sets: Sequence[Sequence[str]]) -> None:
         self._size = len(sets)
@@ -64,7 +65,9 @@ class ContextWords:
                 if number not in owners:
                     owners.append(number)
         plain = [word for word in found if word.isascii() and len(word) <= CONTEXT]
-        self._wide = [(word, "\u2e80" <= word[0] <= "\u9fff", found[word]) for word in found if not word.isascii()]
+        self._wide = [
+            (word, "\u2e80" <= word[0] <= "\u9fff" or "\u1100" <= word[0] <= "\u11ff", found[word]) for word in found if not word.isascii()
+        ]
         self._owners = [found[word] for word in plain]
         self._automaton = Automaton([bounded("".join(one if one.isalnum() else f"\\{one}" for one in word)) for word in plain])
 

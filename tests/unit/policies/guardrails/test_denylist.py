@@ -342,6 +342,15 @@ def test_a_piece_of_a_stream_with_thousands_of_phrases_is_refused() -> None:
         assert verdict.action == "rewrite" and verdict.texts == (text.replace("darn", "-").replace("!", "-"),)
 
 
+def test_a_phrase_is_found_beside_particles_of_korean() -> None:
+    made = DenyList("words", PhraseSet(["project aurora", "오로라"]), mask=True, replacement="#")
+    text = "project aurora는 오로라를 봅니다"
+    verdict = made.check([text])
+    assert isinstance(verdict, Verdict) and verdict.texts == ("#는 #를 봅니다",)
+    stream = made.stream()
+    assert "".join([stream.feed(character) for character in text]) + stream.finish() == "#는 #를 봅니다"
+
+
 def test_a_word_behind_an_escape_of_json_is_found() -> None:
     arguments = r'{"q": "a\nbad thing\tbad C:\bad \\nbad"}'
     made = DenyList("words", PhraseSet(["bad", "new"]), mask=True, replacement="#")

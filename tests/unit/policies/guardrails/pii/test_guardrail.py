@@ -82,6 +82,23 @@ def test_control_characters_hide_nothing_and_stay_where_nothing_is_found(control
     assert verdict.texts == ("x", control, "[EMAIL]")
 
 
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        (f"카드번호는 {CARD}입니다.", "카드번호는 [CARD]입니다."),
+        (f"{EMAIL}으로, 전화+82 2 312 3456로", "[EMAIL]으로, 전화[PHONE]로"),
+        ("여권번호는C01X00T47이고 생년월일은 12.03.1984입니다", "여권번호는[PASSPORT]이고 생년월일은 [BIRTH_DATE]입니다"),
+        (f"البطاقة و{CARD}، הכרטיס ב{CARD}", "البطاقة و[CARD]، הכרטיס ב[CARD]"),
+        ("kennzeichen ÖHR-AB 12, DE89370400440532013000로", "kennzeichen [PLATE], [IBAN]로"),
+    ],
+)
+def test_particles_right_beside_an_entity_are_no_part_of_it(text: str, passed: str) -> None:
+    assert rewritten(made(), text) == passed
+    stream = made().stream()
+    assert stream is not None
+    assert "".join([stream.feed(character) for character in text]) + stream.finish() == passed
+
+
 def test_allowed_texts_pass() -> None:
     guardrail = made(allow=["support@example.com", "*@example.org", CARD])
     assert check(guardrail, f"Support@Example.com or joe@example.org, {CARD}") is ALLOW

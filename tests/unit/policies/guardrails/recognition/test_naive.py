@@ -87,7 +87,7 @@ def covered(folded: str, place: int, words: tuple[str, ...]) -> bool:
     """Whether one of the words stands in the characters before, with no letter next to it."""
 
     def letter(character: str) -> bool:
-        return character.isalpha() and not "\u2e80" <= character <= "\u9fff"
+        return character.isalpha() and not "\u2e80" <= character <= "\u9fff" and not "\u1100" <= character <= "\u11ff"
 
     plain, where = "", []
     for number, character in enumerate(folded):
@@ -99,7 +99,7 @@ def covered(folded: str, place: int, words: tuple[str, ...]) -> bool:
         while begin >= 0:
             end = begin + len(word)
             first, last = where[begin], where[end - 1] + 1
-            spaceless = "\u2e80" <= word[0] <= "\u9fff"
+            spaceless = "\u2e80" <= word[0] <= "\u9fff" or "\u1100" <= word[0] <= "\u11ff"
             beside = (begin > 0 and letter(plain[begin - 1])) or (end < len(plain) and last < place and letter(plain[end]))
             if last <= place <= first + CONTEXT and (spaceless or not beside):
                 return True

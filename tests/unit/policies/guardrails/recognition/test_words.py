@@ -38,14 +38,14 @@ def _naive(folded: str, place: int) -> bool:
     """By the definition: a word in the characters before, with no letter next to it."""
 
     def letter(character: str) -> bool:
-        return character.isalpha() and not "\u2e80" <= character <= "\u9fff"
+        return character.isalpha() and not "\u2e80" <= character <= "\u9fff" and not "\u1100" <= character <= "\u11ff"
 
     for word in (fold(one).replace(MARK, "") for one in WORDS):
         for begin in range(max(0, place - CONTEXT), place):
             end = begin + len(word)
             if end > place or folded[begin:end].lower() != word:
                 continue
-            spaceless = "\u2e80" <= word[0] <= "\u9fff"
+            spaceless = "\u2e80" <= word[0] <= "\u9fff" or "\u1100" <= word[0] <= "\u11ff"
             if spaceless or not ((begin and letter(folded[begin - 1])) or (end < place and letter(folded[end]))):
                 return True
     return False
