@@ -70,7 +70,7 @@ def _seen(session: Session, client: Client, id: str) -> str:
     found = client.get(f"/approvals/{name(id)}")
     if session.out.for_people:
         for call in found.get("calls") or ():
-            typer.echo(f"{call['tool']} ({call['reversibility']}): {json.dumps(call['arguments'], ensure_ascii=True)}", err=True)
+            typer.echo(f"{call['tool']} ({call['reversibility']}): {_canonical(call)}", err=True)
     return str(found["arguments_sha256"])
 
 
@@ -79,5 +79,14 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "requester": f"{who['tenant']}/{who['id']}"}
 
 
+def _canonical(call: dict[str, Any]) -> str:
+    """The arguments as JSON of ASCII: nothing in them can pass for another field, hide, or turn the line around."""
+    return json.dumps(call["arguments"], ensure_ascii=True)
+
+
 def _show(session: Session, answer: dict[str, Any]) -> None:
-    session.out.one(_row(answer) if session.out.for_people and "requester" in answer else answer)
+    if session.out.for_people and "requester" in answer:
+        answer = _row(answer)
+        if calls := answer.get("calls"):
+            answer["calls"] = [{**call, "arguments": _canonical(call)} for call in calls]
+    session.out.one(answer)

@@ -278,6 +278,8 @@ def test_operators_work_on_the_command_line_and_a_restart_loses_nothing(
     assert listed.exit_code == 0 and id[:20] in listed.stdout, listed.stderr
     shown = command(tmp_path, "approvals", "show", id, *access, "--output", "json")
     assert json.loads(shown.stdout)["calls"][0]["arguments"]["path"] == "/data/x"
+    read = "".join(command(tmp_path, "approvals", "show", id, *access).stdout.split())
+    assert "".join(f"arguments={json.dumps(json.loads(ARGUMENTS))} ".split()) in read, "as JSON: no argument passes for another field"
     approved = command(tmp_path, "approvals", "approve", id, "--why", "it is right", *access)
     assert approved.exit_code == 0 and "/data/x" in approved.stderr, approved.stderr
     assert gatehouse.stop() == 0
