@@ -19,6 +19,7 @@ from gateway.core.log_levels import LogLevels
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.prices import LineUp
+from gateway.core.rollouts import RolloutControl
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
@@ -442,7 +443,7 @@ class Ports:
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     batches, client_files: None where they are not enabled.
     limits: None where nothing is counted. webhooks: None in a process without a store.
-    log_levels: None where there is no log. caches: None where nothing is served.
+    log_levels: None where there is no log. caches, rollouts: None where nothing is served.
     audit_index: None where the audit log cannot be searched. replays: None where nothing is decided.
     guardrails: None where none is in force.
     holders: None in a process without a store.
@@ -490,6 +491,7 @@ class Ports:
     note_login: Callable[[str, str], Awaitable[None]] = noted
     log_levels: LogLevelControl | None = None
     caches: CacheControl | None = None
+    rollouts: RolloutControl | None = None
     texts: TextControl | None = None
     holds: HoldControl | None = None
     scaling: Callable[[], dict[str, Any]] = unscaled

@@ -24,6 +24,7 @@ VERBS: Final = MappingProxyType(
         "workers": ("read", "replace"),
         "logs": ("read", "update"),
         "caches": ("read", "purge"),
+        "rollouts": ("read",),
         "tenants": (*CRUD, "models", "suspend"),
         "users": (*CRUD, "roles", "suspend"),
         "groups": (*CRUD, "members"),

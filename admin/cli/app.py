@@ -23,6 +23,7 @@ from admin.cli import (
     prices,
     replicas,
     roles,
+    rollouts,
     stored,
     tenants,
     tokens,
@@ -82,5 +83,6 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline, j
     app.add_typer(workers.group, name="workers")
     app.add_typer(log_levels.group, name="log-levels")
     app.add_typer(caches.group, name="caches")
+    app.add_typer(rollouts.group, name="rollouts")
     app.add_typer(config.group, name="config")
     app.add_typer(audit.make(verify, search), name="audit")

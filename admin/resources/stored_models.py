@@ -30,7 +30,9 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def fallbacks(model: dict[str, Any]) -> list[str]:
-    return [str(name) for name in model.get("fallbacks", ())]
+    """Models that it needs: its fallbacks and the candidate of its shadow traffic."""
+    shadow = model.get("shadow") or {}
+    return [*(str(name) for name in model.get("fallbacks", ())), *([str(shadow["model"])] if "model" in shadow else [])]
 
 
 MODELS: FleetCollection[ModelSpec] = FleetCollection(

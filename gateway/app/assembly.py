@@ -27,6 +27,7 @@ from gateway.core.ports import AuditLog, Limiter, Route
 from gateway.core.price_rules import device_price
 from gateway.core.prices import LineUp, Price
 from gateway.core.proofs import Claim
+from gateway.core.rollouts import Watch
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
@@ -36,7 +37,9 @@ from gateway.identity.networked import Networked
 from gateway.identity.proving import Proving
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.hooks import HookedAudit
+from gateway.pipeline.shadows import Shadows
 from gateway.routing.build import router_steps
+from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
@@ -61,7 +64,7 @@ class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
     audit: where outcomes go. limiter: makes the Limiter of settings and their version, or that of places in queues. salts: the secret of
-    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches: of the process."""
+    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches, shadows: of the process."""
 
     def __init__(
         self,
@@ -74,8 +77,9 @@ class Assembler:
         countries: Countries,
         claim: Claim,
         caches: AnswerCaches,
+        shadows: Shadows,
     ) -> None:
-        self._caches = caches
+        self._caches, self._shadows = caches, shadows
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts, self._claim = limiter, salts, claim
         self._countries, self._networks = countries, countries.networks
@@ -192,7 +196,14 @@ class Assembler:
             response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
             response_shapes=shapes,
             cache=cache,
+            watch=self._watch(model),
         )
+
+    def _watch(self, model: ModelSpec) -> Watch | None:
+        shadow = model.shadow
+        if shadow is None:
+            return None
+        return self._shadows.of(model, None if shadow.key == "request" else key_function(shadow.key, model.prefix_sharing))
 
 
 def _device_prices(spec: ConfigSpec) -> dict[str, Price]:

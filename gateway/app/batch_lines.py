@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from gateway.app.batch_creators import Creators
+from gateway.app.room import room
 from gateway.core.batches import BatchRecord, Creator, LineLost, LineOutcome
 from gateway.core.errors import ClientGone
 from gateway.core.ports import Reservation
@@ -15,7 +16,6 @@ from gateway.pipeline.attempt import AT_CAPACITY
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
-from gateway.routing.router import PoolRoute
 from gateway.server.answers import AnswerReader
 from gateway.transport.pool import NOT_ACCEPTED, NOT_IN_TIME
 
@@ -88,17 +88,8 @@ class LocalLines:
             raise LineLost("The gateway failed while the line ran.") from error
 
     def room(self, model: str, spare: float) -> tuple[int, int]:
-        """How many lines may take a slot of the model now, and how many slots there are. None may while anybody waits for one, and a share
-        of them stays free. No slots: the model is not there, or its engine sleeps or is down; the pipeline says what is to be said."""
-        entry = self.plane.current().models.get(model)
-        route = None if entry is None else entry.route
-        if not isinstance(route, PoolRoute):
-            return 0, 0
-        slots = sum(place.limit for place in route.places)
-        if not slots:
-            return 0, 0
-        kept = min(int(-(-slots * spare // 1)), slots - 1)
-        return (0 if route.backlog else max(0, slots - sum(place.in_flight for place in route.places) - kept)), slots
+        """See gateway.app.room."""
+        return room(self.plane.current().models.get(model), spare)
 
 
 async def run_line(

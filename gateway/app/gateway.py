@@ -52,6 +52,8 @@ from gateway.app.process_gauges import MachineGauges, ProcessGauges
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
+from gateway.app.rollout_book import RolloutBook, RolloutGauges
+from gateway.app.room import idle
 from gateway.app.scaling import Scaling
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shared_proofs import OnFailure, SharedProofs
@@ -86,6 +88,7 @@ from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.pipeline.shadows import Shadows
 from gateway.server.tls import Material
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused import Refused
@@ -150,11 +153,12 @@ class Gateway:
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
         self.cache_book = CacheBook(self.caches)
+        self.shadows = Shadows(self.plane, idle)
+        self.rollout_book = RolloutBook(self.shadows)
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
-        self.builder = SnapshotBuilder(
-            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim, self.caches
-        )
+        known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.shadows)
+        self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, *known_there)
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         self.changes = self._changes(loaded, environ, schemas)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
@@ -265,6 +269,7 @@ class Gateway:
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
             CacheGauges(self.caches),
+            RolloutGauges(self.shadows),
             self.machines,
         )
         self.metrics.gauges += [part.collect for part in ours]

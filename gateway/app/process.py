@@ -159,6 +159,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         limits=_limit_states(gateway, workers),
         log_levels=gateway.log_levels,
         caches=gateway.cache_book,
+        rollouts=gateway.rollout_book,
         logins=lambda: logins(plane.current().spec),
         prices=lambda: {entry.name: entry.prices for entry in plane.current().models.values() if entry.prices is not None},
         note_login=link.note_login,

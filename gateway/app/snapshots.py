@@ -25,6 +25,7 @@ from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.local import LocalLimiter
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.stock import Restock
+from gateway.pipeline.shadows import Shadows
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
@@ -87,6 +88,7 @@ class SnapshotBuilder:
         restock: Restock,
         claim: Claim,
         caches: AnswerCaches,
+        shadows: Shadows,
     ) -> None:
         self._link, self._restock = link, restock
         self.shared_limits: SharedLimitsPart | None = None
@@ -94,7 +96,7 @@ class SnapshotBuilder:
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
-        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches)
+        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches, shadows)
 
     @property
     def salts(self) -> bytes:

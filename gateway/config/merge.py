@@ -191,6 +191,8 @@ def _models(
             if name in named:
                 raise _error("name", f"{quoted(name)} is an alias of the model {quoted(named[name])}")
             validate.pool(model, "", engines, _error)
+            if model.shadow is not None and (why := validate.shadow_fault(model, {*own, *candidates})):
+                raise _error("shadow.model", why)
             for place, alias in enumerate(model.aliases):
                 other = alias if alias in own or alias in candidates else named.get(alias)
                 if other is not None or alias in model.aliases[:place]:

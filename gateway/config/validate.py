@@ -252,7 +252,17 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
         for place, name in enumerate(model.fallbacks):
             if name not in names:
                 raise error(f"models[{index}].fallbacks[{place}]", f"there is no model {quoted(name)}; {nearest(name, names)}")
+        if model.shadow is not None and (why := shadow_fault(model, names)):
+            raise error(f"models[{index}].shadow.model", why)
     _no_cycle(spec.models, error)
+
+
+def shadow_fault(model: ModelSpec, names: Collection[str]) -> str:
+    """What is wrong with the candidate of a model's shadow traffic, where these models exist; "" where nothing is."""
+    candidate = model.shadow.model if model.shadow is not None else ""
+    if candidate == model.name:
+        return "is the model itself; name another one"
+    return "" if candidate in names else f"there is no model {quoted(candidate)}; {nearest(candidate, names)}"
 
 
 def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) -> None:

@@ -18,6 +18,7 @@ from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Rou
 from gateway.core.prices import LineUp
 from gateway.core.proofs import Prover
 from gateway.core.pseudonyms import Layer
+from gateway.core.rollouts import Watch
 from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
@@ -116,7 +117,7 @@ class ModelEntry:
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
     guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
     response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept.
-    counts_prompts: engines are asked for the tokens of prompts that limits count.
+    counts_prompts: engines are asked for the tokens of prompts that limits count. watch: sees the attempts at its engines, if anybody does.
     """
 
     __slots__ = (
@@ -138,6 +139,7 @@ class ModelEntry:
         "routing_header",
         "scoped",
         "spec",
+        "watch",
     )
 
     def __init__(
@@ -155,7 +157,9 @@ class ModelEntry:
         response_tools: tuple[ToolGuard, ...] = (),
         response_shapes: tuple[ShapeGuard, ...] = (),
         cache: AnswerCache | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = watch
         self.cache, self.counts_prompts = cache, spec.count_prompts
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
@@ -199,6 +203,7 @@ class ModelEntry:
                 response_tools=self.response_tools,
                 response_shapes=self.response_shapes,
                 cache=self.cache,
+                watch=self.watch,
             )
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
@@ -220,6 +225,7 @@ class ModelEntry:
             response_tools=(*asked.response_tools, *(g for g in self.response_tools if g not in asked.response_tools)),
             response_shapes=(*asked.response_shapes, *(g for g in self.response_shapes if g not in asked.response_shapes)),
             cache=self.cache,
+            watch=self.watch,
         )
 
 

@@ -107,7 +107,7 @@ class ModelAsker:
     async def _answer(self, entry: ModelEntry, request: InferenceRequest, principal: Principal, deadline: float) -> tuple[bytes, Usage]:
         tried: tuple[str, ...] = ()
         while True:
-            attempt = await _granted(entry, request, principal, tried, deadline)
+            attempt = await granted(entry, request, principal, tried, deadline)
             try:
                 reply = await self._sent(attempt, request, principal, deadline)
             except EngineError as error:
@@ -149,16 +149,17 @@ class ModelAsker:
         return reply
 
 
-async def _granted(entry: ModelEntry, request: InferenceRequest, principal: Principal, tried: tuple[str, ...], deadline: float) -> Attempt:
-    granted: Any = entry.route.acquire(request, principal, None, tried, deadline, True)
-    if not isinstance(granted, Signal):
-        attempt: Attempt = granted
+async def granted(entry: ModelEntry, request: InferenceRequest, principal: Principal, tried: tuple[str, ...], deadline: float) -> Attempt:
+    """An attempt at a model, now or after its turn in the queue. Raises Overloaded, EngineError, PermissionDenied."""
+    given: Any = entry.route.acquire(request, principal, None, tried, deadline, True)
+    if not isinstance(given, Signal):
+        attempt: Attempt = given
         return attempt
     try:
-        waited: Attempt = await as_future(granted)
+        waited: Attempt = await as_future(given)
         return waited
     except BaseException:
-        entry.route.abandon(granted)
+        entry.route.abandon(given)
         raise
 
 

@@ -50,6 +50,8 @@ async def run(
             granted = None
         else:
             attempt = await acquired(exchange, entry, places, session, tried)
+        if entry.watch is not None:
+            attempt = entry.watch.watched(exchange, attempt)
         if flight is not None:
             attempt = flight.led(exchange, attempt)
         exchange.attempt = attempt

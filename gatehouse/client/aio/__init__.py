@@ -32,6 +32,7 @@ from gatehouse.client.aio.prices import AsyncPricesApi
 from gatehouse.client.aio.replicas import AsyncReplicasApi
 from gatehouse.client.aio.revocations import AsyncRevocationsApi
 from gatehouse.client.aio.roles import AsyncRolesApi
+from gatehouse.client.aio.rollouts import AsyncRolloutsApi
 from gatehouse.client.aio.scaling import AsyncScalingApi
 from gatehouse.client.aio.status import AsyncStatusApi
 from gatehouse.client.aio.sync import AsyncSyncApi
@@ -70,6 +71,7 @@ class AsyncResources:
         self.model_uploads = AsyncModelUploadsApi(connection)
         self.engines = AsyncEnginesApi(connection)
         self.endpoints = AsyncEndpointsApi(connection)
+        self.rollouts = AsyncRolloutsApi(connection)
         self.scaling = AsyncScalingApi(connection)
         self.limits = AsyncLimitsApi(connection)
         self.guardrails = AsyncGuardrailsApi(connection)

@@ -32,6 +32,7 @@ from gatehouse.client.api.prices import PricesApi
 from gatehouse.client.api.replicas import ReplicasApi
 from gatehouse.client.api.revocations import RevocationsApi
 from gatehouse.client.api.roles import RolesApi
+from gatehouse.client.api.rollouts import RolloutsApi
 from gatehouse.client.api.scaling import ScalingApi
 from gatehouse.client.api.status import StatusApi
 from gatehouse.client.api.sync import SyncApi
@@ -70,6 +71,7 @@ class Resources:
         self.model_uploads = ModelUploadsApi(connection)
         self.engines = EnginesApi(connection)
         self.endpoints = EndpointsApi(connection)
+        self.rollouts = RolloutsApi(connection)
         self.scaling = ScalingApi(connection)
         self.limits = LimitsApi(connection)
         self.guardrails = GuardrailsApi(connection)

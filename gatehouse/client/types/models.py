@@ -71,6 +71,7 @@ class ModelPatch(TypedDict):
     owned_by: NotRequired[str | None]
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"] | None]
     cache: NotRequired[CacheSpec | None]
+    shadow: NotRequired[ShadowSpec | None]
     count_prompts: NotRequired[bool | None]
 
 
@@ -89,6 +90,7 @@ class ModelSpec(TypedDict):
     owned_by: NotRequired[str]
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"]]
     cache: NotRequired[CacheSpec | None]
+    shadow: NotRequired[ShadowSpec | None]
     count_prompts: NotRequired[bool]
 
 
@@ -138,6 +140,24 @@ class RoutingSpec(TypedDict):
     breaker: NotRequired[BreakerSpec]
     queue: NotRequired[QueueSpec]
     retry: NotRequired[RetrySpec]
+
+
+class ShadowSpec(TypedDict):
+    """A sample of a model's requests is also put to another model, whose answers nobody gets. model: the candidate. share, key: of the
+    requests; those with the same key are mirrored together, as in `routing.key`; `request`: each by itself. timeout: seconds from the
+    end of the request to the end of the candidate's answer. concurrency, queue: mirrored requests that run and wait at once, of the
+    process; workers have equal shares. spare: the share of the candidate's slots that they leave free. compare: whether texts are
+    compared.
+    """
+
+    model: str
+    share: NotRequired[float]
+    key: NotRequired[str]
+    timeout: NotRequired[float]
+    concurrency: NotRequired[int]
+    queue: NotRequired[int]
+    spare: NotRequired[float]
+    compare: NotRequired[bool]
 
 
 class StoredModelView(TypedDict):

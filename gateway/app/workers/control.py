@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -50,11 +50,11 @@ from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
-from gateway.core.caching import CachesAsked, CachesTold
 from gateway.core.conversations import FindAnswer, KeepAnswer
 from gateway.core.errors import GatehouseError, MasterUnavailable
 from gateway.core.log_levels import LogLevels
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
+from gateway.core.messages import Ask, Message
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
@@ -87,6 +87,7 @@ HOLD_SECONDS: Final = 3.0
 """How long questions of workers that are being answered hold up an upgrade."""
 RENEW_SECONDS: Final = 10.0
 """Between two tries to start a worker's successor."""
+Told = TypeVar("Told", bound=Message)
 
 
 class Workers:
@@ -119,7 +120,7 @@ class Workers:
             for kind in TO_CONTROL:
                 self.handlers.on(kind, mirror.heard)
         gateway.metrics.gauges.append(self._gauges)
-        gateway.cache_book.asked = self._asked_all
+        gateway.cache_book.asked = gateway.rollout_book.asked = self._asked_all
         gateway.scrape = self.figures.scrape
 
     # --- life
@@ -259,7 +260,7 @@ class Workers:
     def _log_levels(self, levels: LogLevels) -> None:
         self.hub.change(levels)
 
-    def _asked_all(self, question: CachesAsked, seconds: float) -> dict[str, asyncio.Future[CachesTold]]:
+    def _asked_all(self, question: Ask[Told], seconds: float) -> dict[str, asyncio.Future[Told]]:
         serving = [id for id, worker in self.hub.workers.items() if worker.state != "starting"]
         return {id: self.hub.ask(id, question, seconds) for id in serving}
 

@@ -30,6 +30,7 @@ from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.people import PersonRecord, Seen
 from gateway.core.proofs import ClaimProof, ProofClaimed
+from gateway.core.rollouts import RolloutsAsked, RolloutsTold
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
@@ -293,6 +294,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     LogLevels,
     CachesAsked,
     CachesTold,
+    RolloutsAsked,
+    RolloutsTold,
     *CLIENT_WORK,
 )
 """Every kind."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.cache_specs import CacheSpec
 from gateway.core.specs import ConfigSpec, ModelSpec
 
 
@@ -23,10 +22,16 @@ def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
         memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
     )
     files = msgspec.structs.replace(spec.files, max_open=-(-spec.files.max_open // count))
-    models = tuple(model if model.cache is None else _with_share(model, model.cache, count) for model in spec.models)
+    models = tuple(_with_share(model, count) for model in spec.models)
     return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry, models=models, files=files)
 
 
-def _with_share(model: ModelSpec, cache: CacheSpec, count: int) -> ModelSpec:
-    entries, held = -(-cache.max_entries // count), -(-cache.max_bytes // count)
-    return msgspec.structs.replace(model, cache=msgspec.structs.replace(cache, max_entries=entries, max_bytes=held))
+def _with_share(model: ModelSpec, count: int) -> ModelSpec:
+    cache, shadow = model.cache, model.shadow
+    if cache is not None:
+        entries, held = -(-cache.max_entries // count), -(-cache.max_bytes // count)
+        model = msgspec.structs.replace(model, cache=msgspec.structs.replace(cache, max_entries=entries, max_bytes=held))
+    if shadow is not None:
+        at_once, waiting = -(-shadow.concurrency // count), -(-shadow.queue // count)
+        model = msgspec.structs.replace(model, shadow=msgspec.structs.replace(shadow, concurrency=at_once, queue=waiting))
+    return model

@@ -22,6 +22,8 @@ from gateway.app.observing import Observing
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
 from gateway.app.process_gauges import ProcessGauges
+from gateway.app.rollout_book import RolloutGauges
+from gateway.app.room import idle
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
 from gateway.app.texts import records_of, texts_of
@@ -69,6 +71,7 @@ from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
 from gateway.core.proofs import ClaimProof
 from gateway.core.redis_specs import RedisSpec
+from gateway.core.rollouts import RolloutsAsked, RolloutsTold
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
@@ -88,6 +91,7 @@ from gateway.limits.leased import LeasedLimiter
 from gateway.limits.shares import Shares
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.pipeline.shadows import Shadows
 from gateway.routing.follower import Follower
 from gateway.routing.mirror_messages import TO_WORKER
 from gateway.routing.registry import EndpointRegistry
@@ -150,14 +154,15 @@ class Worker:
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
         self.caches = AnswerCaches(SystemClock().monotonic)
-        self._assembler = Assembler(
-            self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim, self.caches
-        )
+        self.shadows = Shadows(self.plane, idle)
+        known_there = (self.countries, self._claim, self.caches, self.shadows)
+        self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, *known_there)
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         if self.work.files is not None:
             self.metrics.gauges.append(self.work.files.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect]
+        self.metrics.gauges.append(RolloutGauges(self.shadows).collect)
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
@@ -401,4 +406,5 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())
     handlers.answer(CachesAsked, lambda _, ask: worker.caches.asked(ask))
+    handlers.answer(RolloutsAsked, lambda _, ask: RolloutsTold(worker.shadows.figures()))
     work_handlers(handlers, worker.work)

@@ -12,6 +12,7 @@ from gateway.config.load import parse
 from gateway.config.merge import Addition, Merged, merge
 from gateway.config.validate import check
 from gateway.core.errors import ConfigError
+from gateway.core.rollout_specs import ShadowSpec
 from gateway.core.slices import at_once
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec
 
@@ -70,6 +71,7 @@ def test_the_file_wins_over_the_same_name() -> None:
         (model("x", aliases=("m",)), "models/x", "aliases[0]: 'm' is already the name of something else (m)"),
         (model("x", aliases=("n",)), "models/x", "aliases[0]: 'n' is already the name of something else (m)"),
         (model("x", aliases=("y", "y")), "models/x", "aliases[1]: 'y' is already"),
+        (model("x", shadow=ShadowSpec(model="z")), "models/x", "shadow.model: there is no model 'z'"),
         (model("x", fallbacks=("z",)), "models/x", "fallbacks[0]: there is no model 'z'"),
         (model("x", fallbacks=("x",)), "models/x", "fallbacks: the fallbacks go round in a circle: x -> x"),
     ],

@@ -102,6 +102,8 @@ def read(text: str) -> ConfigSpec:
         ),
         (A + "models: [{name: m, pool: [chat-a], aliases: [x, x]}]", "models[0].aliases[1]: 'x' is already the name of something else"),
         (A + "models: [{name: m, pool: [chat-a], fallbacks: [nn]}]", "models[0].fallbacks[0]: there is no model 'nn'; known: m"),
+        (A + "models: [{name: m, pool: [chat-a], shadow: {model: nn}}]", "models[0].shadow.model: there is no model 'nn'; known: m"),
+        (A + "models: [{name: m, pool: [chat-a], shadow: {model: m}}]", "models[0].shadow.model: is the model itself; name another one"),
         (A + "models: [{name: m, pool: [chat-a], fallbacks: [m]}]", "models[0].fallbacks: the fallbacks go round in a circle: m -> m"),
         (
             A + "models: [{name: a, pool: [chat-a], fallbacks: [b]}, {name: b, pool: [chat-a], fallbacks: [c]}, "

@@ -1,0 +1,44 @@
+"""`gatehouse rollouts`: candidates that are tried on real traffic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from admin.cli.client import name
+from admin.cli.session import Session, connected
+
+group = typer.Typer(no_args_is_help=True, help="Candidates that are tried on real traffic.")
+COLUMNS = ("model", "candidate", "sampled", "mirrored", "dropped", "skipped", "errors", "likeness", "latency_p95", "candidate_p95")
+Model = Annotated[str, typer.Argument(metavar="MODEL")]
+
+
+@group.command("list")
+@connected
+def index(session: Session) -> None:
+    """Lists the models of which requests are mirrored, with the figures of both sides."""
+    rows = []
+    with session.client() as client:
+        for item in client.get("/rollouts")["items"]:
+            shadow = item["shadow"]
+            rows.append(
+                {
+                    **shadow,
+                    "model": item["model"],
+                    "dropped": sum(shadow["dropped"].values()),
+                    "skipped": sum(shadow["skipped"].values()),
+                    "errors": shadow["candidate_side"]["errors"],
+                    "latency_p95": shadow["model_side"]["latency_p95"],
+                    "candidate_p95": shadow["candidate_side"]["latency_p95"],
+                }
+            )
+    session.out.rows(rows, COLUMNS)
+
+
+@group.command()
+@connected
+def show(session: Session, model: Model) -> None:
+    """Shows what is tried on a model's traffic, and how it fares."""
+    with session.client() as client:
+        session.out.one(client.get(f"/rollouts/{name(model)}"))

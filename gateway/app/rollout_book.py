@@ -1,0 +1,106 @@
+"""Candidates that are tried on real traffic, in all processes of this gateway: their figures. Other replicas have figures of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.core.errors import GatehouseError
+from gateway.core.rollouts import RolloutsAsked, RolloutsTold, ShadowFigures, Side, quantile, summed
+from gateway.pipeline.shadows import Shadows
+
+SECONDS: Final = 5.0
+"""For which a worker is waited for."""
+
+
+class RolloutBook:
+    """Of the process with the admin listener. shadows: its own; in use where it serves itself. asked: puts a question to every worker that
+    serves, by its id; None where there are none."""
+
+    def __init__(self, shadows: Shadows) -> None:
+        self._shadows = shadows
+        self.asked: Callable[[RolloutsAsked, float], Mapping[str, asyncio.Future[RolloutsTold]]] | None = None
+
+    async def shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """What is known by model, and the workers that have not answered within some seconds."""
+        told, silent = [], []
+        if self.asked is None:
+            told.append(RolloutsTold(self._shadows.figures()))
+        else:
+            for id, answer in self.asked(RolloutsAsked(), SECONDS).items():
+                try:
+                    told.append(await answer)
+                except GatehouseError:
+                    silent.append(id)
+        return {name: shown(figures) for name, figures in summed(told).items()}, silent
+
+
+def shown(figures: ShadowFigures) -> dict[str, Any]:
+    return {
+        "candidate": figures.candidate,
+        "sampled": figures.sampled,
+        "mirrored": figures.mirrored,
+        "dropped": figures.dropped,
+        "skipped": figures.skipped,
+        "waiting": figures.waiting,
+        "running": figures.running,
+        "compared": figures.compared,
+        "likeness": round(figures.likeness_sum / figures.compared, 4) if figures.compared else None,
+        "likeness_tenths": figures.likeness,
+        "model_side": _side(figures.model),
+        "candidate_side": _side(figures.shadow),
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "answers": side.answers,
+        "errors": side.errors,
+        "refusals": side.refusals,
+        "prompt_tokens": side.prompt_tokens,
+        "completion_tokens": side.completion_tokens,
+        "tokens_per_second": round(side.completion_tokens / side.seconds, 3) if side.seconds else None,
+        "latency_p50": _rounded(quantile(side.latency, 0.5)),
+        "latency_p95": _rounded(quantile(side.latency, 0.95)),
+        "first_token_p50": _rounded(quantile(side.first, 0.5)),
+        "first_token_p95": _rounded(quantile(side.first, 0.95)),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{seconds:.4g}")
+
+
+class RolloutGauges:
+    """`Metrics.gauges` calls `collect`, in each process that serves."""
+
+    def __init__(self, shadows: Shadows) -> None:
+        self._shadows = shadows
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ["model", "candidate"]
+        mirrored = CounterMetricFamily("gatehouse_shadow_requests", "Requests that were to be mirrored", labels=[*labels, "result"])
+        answers = CounterMetricFamily("gatehouse_shadow_answers", "Answers to mirrored requests", labels=[*labels, "side", "result"])
+        tokens = CounterMetricFamily("gatehouse_shadow_completion_tokens", "Tokens of these answers", labels=[*labels, "side"])
+        compared = CounterMetricFamily("gatehouse_shadow_compared", "Pairs of answers that were compared", labels=labels)
+        alike = CounterMetricFamily("gatehouse_shadow_likeness", "Sum of how alike they were, 0 to 1", labels=labels)
+        waiting = GaugeMetricFamily("gatehouse_shadow_waiting", "Mirrored requests that wait", labels=labels)
+        for model, figures in self._shadows.figures().items():
+            pair = [model, figures.candidate]
+            for result, count in {"mirrored": figures.mirrored, **figures.dropped, **figures.skipped}.items():
+                mirrored.add_metric([*pair, result], count)
+            for name, side in (("model", figures.model), ("candidate", figures.shadow)):
+                for result, count in (
+                    ("ok", side.answers - side.errors - side.refusals),
+                    ("error", side.errors),
+                    ("refusal", side.refusals),
+                ):
+                    answers.add_metric([*pair, name, result], max(0, count))
+                tokens.add_metric([*pair, name], side.completion_tokens)
+            compared.add_metric(pair, figures.compared)
+            alike.add_metric(pair, figures.likeness_sum)
+            waiting.add_metric(pair, figures.waiting)
+        yield from (mirrored, answers, tokens, compared, alike, waiting)

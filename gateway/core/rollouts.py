@@ -1,0 +1,146 @@
+"""What is known of candidates that are tried on real traffic: figures that can be summed over processes, and the pipeline's port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import log2
+from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
+
+from gateway.core.messages import Ask, Message
+from gateway.core.ports import Attempt
+
+STEPS: Final = 4
+"""Classes of durations in each doubling: a quantile is at most 19% too high."""
+CLASSES: Final = 88
+SHORTEST: Final = 0.001
+"""Seconds; shorter durations are in the first class."""
+TENTHS: Final = 10
+
+
+def no_durations() -> list[int]:
+    return [0] * CLASSES
+
+
+def class_of(seconds: float) -> int:
+    """The class of a duration; each is wider than the one before by the same factor."""
+    if seconds <= SHORTEST:
+        return 0
+    return min(CLASSES - 1, 1 + int(log2(seconds / SHORTEST) * STEPS))
+
+
+def quantile(counts: list[int], share: float) -> float | None:
+    """Seconds within which this share of the durations lies: the upper end of their class; None without durations."""
+    total = sum(counts)
+    if not total:
+        return None
+    rest = share * total
+    for number, count in enumerate(counts):
+        rest -= count
+        if count and rest <= 1e-9:
+            return float(SHORTEST * 2.0 ** (number / STEPS))
+    return float(SHORTEST * 2.0 ** ((CLASSES - 1) / STEPS))
+
+
+class Side(Struct):
+    """How one side answered the mirrored requests. errors: no answer, or one with status 429 or 5xx. refusals: another 4xx, or the model
+    refused or a filter stopped it. seconds: of generating, from the first byte of a stream on. latency, first: durations by class, to the
+    end of the answer and to the first byte of a stream."""
+
+    answers: int = 0
+    errors: int = 0
+    refusals: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    latency: list[int] = field(default_factory=no_durations)
+    first: list[int] = field(default_factory=no_durations)
+
+    def add(self, other: Side) -> None:
+        self.answers += other.answers
+        self.errors += other.errors
+        self.refusals += other.refusals
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.seconds += other.seconds
+        self.latency = [mine + theirs for mine, theirs in zip(self.latency, other.latency, strict=True)]
+        self.first = [mine + theirs for mine, theirs in zip(self.first, other.first, strict=True)]
+
+
+class ShadowFigures(Struct):
+    """Of one model and its candidate, since the process began or the candidate changed. sampled: requests that were to be mirrored.
+    dropped, skipped: of these, by reason: there was no room or time, or they must not be. waiting, running: now. likeness: compared pairs
+    by tenths; likeness_sum: of all of them."""
+
+    candidate: str
+    sampled: int = 0
+    mirrored: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    running: int = 0
+    compared: int = 0
+    likeness_sum: float = 0.0
+    likeness: list[int] = field(default_factory=lambda: [0] * TENTHS)
+    model: Side = field(default_factory=Side)
+    shadow: Side = field(default_factory=Side)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def alike(self, value: float) -> None:
+        self.compared += 1
+        self.likeness_sum += value
+        self.likeness[min(TENTHS - 1, int(value * TENTHS))] += 1
+
+    def add(self, other: ShadowFigures) -> None:
+        for name in ("sampled", "mirrored", "waiting", "running", "compared", "likeness_sum"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in ((self.dropped, other.dropped), (self.skipped, other.skipped)):
+            for reason, count in theirs.items():
+                mine[reason] = mine.get(reason, 0) + count
+        self.likeness = [one + more for one, more in zip(self.likeness, other.likeness, strict=True)]
+        self.model.add(other.model)
+        self.shadow.add(other.shadow)
+
+
+class RolloutsTold(Message, frozen=True):
+    """shadows: by model."""
+
+    shadows: dict[str, ShadowFigures] = field(default_factory=dict)
+
+
+class RolloutsAsked(Ask[RolloutsTold], frozen=True):
+    """Asks a process that serves for its figures."""
+
+
+def summed(told: Iterable[RolloutsTold]) -> dict[str, ShadowFigures]:
+    """The figures of several processes as those of one. Where they differ in the candidate, as during a change, the last one's count."""
+    found: dict[str, ShadowFigures] = {}
+    for one in told:
+        for model, figures in one.shadows.items():
+            known = found.get(model)
+            if known is None or known.candidate != figures.candidate:
+                known = found[model] = ShadowFigures(figures.candidate)
+            known.add(figures)
+    return dict(sorted(found.items()))
+
+
+class RolloutControl(Protocol):
+    """What the admin API sees of candidates in all processes of this gateway (gateway.app.rollout_book)."""
+
+    async def shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """What is known by model, and the workers that have not answered within some seconds."""
+        ...
+
+
+class Watch(Protocol):
+    """Sees the attempts at one model's engines."""
+
+    def watched(self, exchange: Any, attempt: Attempt) -> Attempt:
+        """The attempt as the exchange is to use it. Never raises."""
+        ...

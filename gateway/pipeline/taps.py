@@ -1,0 +1,187 @@
+"""An attempt whose engine call is observed: what the engine sends goes on to whoever asked, unchanged, and is noted beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
+from gateway.core.types import InferenceRequest, ResponseHead, Usage
+
+
+class Room:
+    """Bytes of answers that may be kept at once for all the calls that share it."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class Seen:
+    """One engine call, as it went. foreign: the request was put in OpenAI's format. most: bytes of the answer that are kept; beyond, or
+    where there is no room, it is not `whole`. Give the room back with `drop`."""
+
+    __slots__ = ("_held", "_room", "began", "ended", "error", "first", "foreign", "head", "most", "parts", "whole")
+
+    def __init__(self, room: Room, most: int) -> None:
+        self._room, self.most = room, most
+        self._held = 0
+        self.began = self.first = self.ended = 0.0
+        self.foreign, self.whole = False, True
+        self.head: ResponseHead | None = None
+        self.error: Exception | None = None
+        self.parts: list[bytes] = []
+
+    @property
+    def status(self) -> int:
+        return 0 if self.head is None else self.head.status
+
+    def begin(self, foreign: bool) -> None:
+        self.began, self.foreign = perf_counter(), foreign
+
+    def came(self, data: bytes) -> None:
+        if not self.first:
+            self.first = perf_counter()
+        if not self.whole:
+            return
+        size = len(data)
+        if self._held + size > self.most or size > self._room.left:
+            self.whole = False
+            self.drop()
+            return
+        self._held += size
+        self._room.left -= size
+        self.parts.append(data)
+
+    def end(self, error: Exception | None = None) -> None:
+        self.ended, self.error = perf_counter(), error
+
+    def drop(self) -> None:
+        """What is kept of the answer is not needed any more."""
+        self.parts.clear()
+        self._room.left += self._held
+        self._held = 0
+
+    def read(self, request: InferenceRequest, texts: bool) -> tuple[Usage | None, str, list[str], bool]:
+        """(usage, why the model stopped, the texts of the answer, whether it refused) of a whole answer with status 200. Changes the
+        request's `foreign`. Raises EngineError for what cannot be read."""
+        request.foreign = self.foreign
+        api, body = request.api, b"".join(self.parts)
+        streams = request.stream and (self.head is not None and (self.head.get(b"content-type") or b"").startswith(b"text/event-stream"))
+        if streams:
+            reader = api.reader(request)
+            events = body.replace(b"\r\n", b"\n")
+            body = reader.read(events[: events.rfind(b"\n\n") + 2])
+            if reader.error is not None:
+                raise reader.error
+            usage, finish = reader.usage, reader.finish
+            body = api.replayed(body, False, False) if texts and api.generates else b""
+        else:
+            body = api.received(request, body)
+            usage, finish = api.answer_usage(request, body), api.answer_finish(body)
+        found = list(api.contents(body)) if texts and api.generates and body else []
+        return usage, finish, found, finish in ("content_filter", "refusal") or b'"refusal":"' in body
+
+
+class Tap:
+    """Receiver of a call that is observed. done: called once with what was seen, unless the call is cancelled."""
+
+    __slots__ = ("_done", "_receiver", "seen")
+
+    def __init__(self, receiver: Receiver, seen: Seen, done: Callable[[Seen], None]) -> None:
+        self._receiver, self.seen, self._done = receiver, seen, done
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.seen.head = head
+        self._receiver.on_head(head)
+
+    def on_body(self, data: bytes) -> None:
+        self.seen.came(data)
+        self._receiver.on_body(data)
+
+    def on_end(self) -> None:
+        self.seen.end()  # before the receiver hears of it, which may close the attempt at once
+        self._receiver.on_end()  # it may raise: then `on_failed` follows
+        self._done(self.seen)
+
+    def on_failed(self, error: Exception) -> None:
+        self.seen.end(error)
+        self._receiver.on_failed(error)
+        self._done(self.seen)
+
+    def stranded(self) -> bool:
+        return self._receiver.stranded()
+
+
+class TappedAttempt:
+    """An attempt whose call is observed. See gateway.core.ports.Attempt. gone: called once it is closed."""
+
+    __slots__ = (
+        "_attempt",
+        "_gone",
+        "apis",
+        "client",
+        "device",
+        "endpoint_header",
+        "endpoint_name",
+        "first_byte_timeout",
+        "idle_timeout",
+        "request_headers",
+        "salting",
+        "total_timeout",
+        "upstream_model",
+    )
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        request: InferenceRequest,
+        seen: Seen,
+        done: Callable[[Seen], None],
+        gone: Callable[[Seen, AttemptResult], None],
+    ) -> None:
+        self._attempt = attempt
+        self._gone: Callable[[AttemptResult], None] = lambda result: gone(seen, result)
+        self.client: Any = TappedClient(attempt, request, seen, done)
+        self.endpoint_name, self.endpoint_header = attempt.endpoint_name, attempt.endpoint_header
+        self.upstream_model, self.request_headers = attempt.upstream_model, attempt.request_headers
+        self.first_byte_timeout, self.idle_timeout = attempt.first_byte_timeout, attempt.idle_timeout
+        self.total_timeout = attempt.total_timeout
+        self.salting, self.apis = attempt.salting, attempt.apis
+        self.device = attempt.device
+
+    def answering(self) -> None:
+        self._attempt.answering()
+
+    def close(self, result: AttemptResult) -> None:
+        self._attempt.close(result)
+        self._gone(result)
+
+
+class TappedClient:
+    """The way to the endpoint of an attempt that is observed."""
+
+    __slots__ = ("_client", "_done", "_request", "_seen", "base_path")
+
+    def __init__(self, attempt: Attempt, request: InferenceRequest, seen: Seen, done: Callable[[Seen], None]) -> None:
+        self._client, self._request, self._seen, self._done = attempt.client, request, seen, done
+        self.base_path = attempt.client.base_path
+
+    def send(
+        self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float, source: Any = None
+    ) -> Call:
+        self._seen.begin(self._request.foreign)
+        return self._client.send(head, body, Tap(receiver, self._seen, self._done), first_byte_timeout, idle_timeout, source)
+
+    def forsake(self) -> None:
+        """Probes tell the endpoint's own client."""
+
+    async def aclose(self) -> None:
+        """The endpoint's own client stays open."""
+
+
+def failed(seen: Seen) -> bool:
+    """Whether an engine has not answered, or has said that it cannot."""
+    return seen.error is not None or seen.status == 429 or seen.status >= 500 or not seen.status

@@ -1,0 +1,120 @@
+"""Candidates that are tried on real traffic, over a running gateway with two workers: requests that are mirrored to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.adminapi import KEYS, admin
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def candidate() -> Iterator[EngineThread]:
+    thread = EngineThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def trying(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, candidate: EngineThread) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("candidates")
+    config = configuration(
+        directory / "state",
+        engines=[external("fake", engine.port, slots=16, clearance=["*"]), external("next", candidate.port, slots=4, clearance=["plain"])],
+        models=[
+            {"name": "m1", "pool": ["fake"], "shadow": {"model": "n1", "share": 1, "key": "request", "timeout": "2s", "queue": 8}},
+            {"name": "n1", "pool": ["next"]},
+        ],
+        labels={"restricted": {}, "plain": {}},
+        guardrails=[{"name": "words", "type": "denylist", "models": ["*"], "settings": {"phrases": ["nightfall"], "action": "mask"}}],
+        limits=[{"name": "everybody", "requests": {"rate": 100000, "burst": 100000, "per": "1m"}}],
+    )
+    config["identity"]["api_keys"]["static"].append(
+        {"id": "a-admin", "key": KEYS["admin"], "tenant": "acme", "models": ["*"], "roles": ["admin"]}
+    )
+    with Gatehouse(directory, config, arguments=["--workers", "2"]) as running:
+        yield running
+
+
+def ask(gatehouse: Gatehouse, text: str, model: str = "m1", **fields: Any) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
+    with gatehouse.client(KEY) as client:
+        return client.post("/v1/chat/completions", json=body)
+
+
+def shadow(gatehouse: Gatehouse, model: str = "m1") -> dict[str, Any]:
+    with admin(gatehouse) as client:
+        found: dict[str, Any] = client.get(f"/rollouts/{model}").json()["shadow"]
+    return found
+
+
+def event(gatehouse: Gatehouse, kind: str, request_id: str) -> dict[str, Any]:
+    """The one record of this kind about what was mirrored of a request, waited for."""
+
+    def found() -> list[dict[str, Any]]:
+        return [one for one in gatehouse.audit() if one.get("event") == kind and one["detail"].get("shadow_of") == request_id]
+
+    (one,) = until(found, what=kind)
+    return dict(one)
+
+
+def test_requests_are_mirrored_as_guardrails_left_them_and_nobody_pays(
+    trying: Gatehouse, engine: EngineThread, candidate: EngineThread
+) -> None:
+    before, known = shadow(trying), len(candidate.received)
+    answers = [ask(trying, f"at nightfall {number}", stream=bool(number % 2)) for number in range(6)]
+    assert {answer.status_code for answer in answers} == {200}
+    after = until(lambda: found if (found := shadow(trying))["compared"] >= before["compared"] + 6 else None, what="six comparisons")
+    assert (after["mirrored"], after["sampled"]) == (before["mirrored"] + 6, before["sampled"] + 6)
+    assert after["likeness"] == 1.0, "two fakes say the same"
+    bodies = [one.json() for one in candidate.received[known:]]
+    assert len(bodies) == 6
+    assert {body["model"] for body in bodies} == {"n1"}
+    assert not any("nightfall" in str(body) for body in bodies)
+    for answer in answers:
+        begun = event(trying, "request_mirrored", answer.headers["x-request-id"])
+        ended = event(trying, "mirror_answered", answer.headers["x-request-id"])
+        assert (begun["target"], ended["detail"]["status"], ended["tenants"]) == ("n1", 200, ["acme"])
+        assert "night" not in str(begun) + str(ended)
+    assert trying.metric("gatehouse_shadow_requests_total", model="m1", candidate="n1", result="mirrored") == after["mirrored"]
+    with admin(trying) as client:
+        usage = client.get("/usage", params={"group_by": "model"}).json()
+    assert "n1" not in str(usage), "nobody is charged"
+
+
+def test_a_candidate_that_hangs_delays_and_fails_no_client(trying: Gatehouse, engine: EngineThread, candidate: EngineThread) -> None:
+    before = shadow(trying)
+    candidate.play("hold*60")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: ask(trying, f"held {number}"), range(60)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert max(answer.elapsed.total_seconds() for answer in answers) < 2, "no client waits for the candidate"
+    assert candidate.engine.most_busy <= 4
+
+    def settled() -> dict[str, Any] | None:
+        found = shadow(trying)
+        ended = found["candidate_side"]["answers"] + sum(found["dropped"].values()) + sum(found["skipped"].values())
+        return found if ended >= found["sampled"] and not found["running"] and not found["waiting"] else None
+
+    found = until(settled, what="the end of all that was mirrored")
+    candidate.engine.script.clear()
+    assert found["sampled"] == before["sampled"] + 60
+    assert found["dropped"].get("queue_full", 0) > 0, "what does not fit is dropped and counted"
+
+
+def test_restricted_data_never_reaches_a_candidate_that_is_not_cleared(trying: Gatehouse, candidate: EngineThread) -> None:
+    known = len(candidate.received)
+    answer = ask(trying, "secret plan", metadata={"data_label": "restricted"})
+    assert answer.status_code == 200, answer.text
+    until(lambda: shadow(trying)["skipped"].get("label_not_cleared"), what="the count")
+    plain = ask(trying, "public plan", metadata={"data_label": "plain"})
+    assert plain.status_code == 200, plain.text
+    until(lambda: any("public plan" in one.body.decode() for one in candidate.received[known:]), what="the plain one")
+    assert not any("secret plan" in one.body.decode() for one in candidate.received)

@@ -1,0 +1,33 @@
+"""How alike texts are found to be."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gateway.core.likeness import MOST_WORDS, likeness
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "least", "most"),
+    [
+        ("", "", 1.0, 1.0),
+        ("", "word", 0.0, 0.0),
+        ("The capital is Paris.", "the  capital is\nPARIS!", 1.0, 1.0),
+        ("\u00e9t\u00e9", "e\u0301te\u0301", 1.0, 1.0),
+        ("The capital is Paris.", "The capital is Lyon.", 0.5, 0.9),
+        ("one two three four", "four three two one", 0.5, 0.6),
+        ("apples and pears", "nothing of this here", 0.0, 0.0),
+    ],
+)
+def test_words_and_their_order_count_and_nothing_else(one: str, other: str, least: float, most: float) -> None:
+    assert least <= likeness(one, other) <= most
+    assert likeness(one, other) == likeness(other, one)
+
+
+def test_long_texts_cost_no_more_than_their_first_words() -> None:
+    began = time.process_time()
+    assert likeness("word " * MOST_WORDS * 100, "word " * MOST_WORDS * 100) == 1.0
+    likeness("x" * 5_000_000, "y" * 5_000_000)
+    assert time.process_time() - began < 2
