@@ -77,7 +77,7 @@ async def _rollouts(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     port: RolloutControl | None = call.ports.rollouts
     if port is None:
         raise NotFound("This process has no models.")
-    shadows, silent = await port.shadows()
+    shadows, silent = await port.of_shadows()
     return [{"model": model, "shadow": shadow} for model, shadow in shadows.items()], silent
 
 

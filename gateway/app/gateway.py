@@ -153,11 +153,10 @@ class Gateway:
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
         self.cache_book = CacheBook(self.caches)
-        self.shadows = Shadows(self.plane, idle)
-        self.rollout_book = RolloutBook(self.shadows)
+        self.rollout_book = RolloutBook(Shadows(self.plane, idle))
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
-        known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.shadows)
+        known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.rollout_book.shadows)
         self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, *known_there)
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         self.changes = self._changes(loaded, environ, schemas)
@@ -269,7 +268,7 @@ class Gateway:
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
             CacheGauges(self.caches),
-            RolloutGauges(self.shadows),
+            RolloutGauges(self.rollout_book.shadows),
             self.machines,
         )
         self.metrics.gauges += [part.collect for part in ours]

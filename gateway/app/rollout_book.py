@@ -21,14 +21,14 @@ class RolloutBook:
     serves, by its id; None where there are none."""
 
     def __init__(self, shadows: Shadows) -> None:
-        self._shadows = shadows
+        self.shadows = shadows
         self.asked: Callable[[RolloutsAsked, float], Mapping[str, asyncio.Future[RolloutsTold]]] | None = None
 
-    async def shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    async def of_shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What is known by model, and the workers that have not answered within some seconds."""
         told, silent = [], []
         if self.asked is None:
-            told.append(RolloutsTold(self._shadows.figures()))
+            told.append(RolloutsTold(self.shadows.figures()))
         else:
             for id, answer in self.asked(RolloutsAsked(), SECONDS).items():
                 try:

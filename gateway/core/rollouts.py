@@ -133,7 +133,7 @@ def summed(told: Iterable[RolloutsTold]) -> dict[str, ShadowFigures]:
 class RolloutControl(Protocol):
     """What the admin API sees of candidates in all processes of this gateway (gateway.app.rollout_book)."""
 
-    async def shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    async def of_shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What is known by model, and the workers that have not answered within some seconds."""
         ...
 
