@@ -219,6 +219,7 @@ class LlamaRuntime:
             ("POST", "/v1/completions"): self._complete,
             ("POST", "/v1/completions/input_tokens"): self._count_prompts,
             ("POST", "/v1/embeddings"): self._embed,
+            ("POST", "/v1/embeddings/input_tokens"): self._count_input,
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
             ("POST", "/tokenize"): self._tokenize,
@@ -239,9 +240,15 @@ class LlamaRuntime:
         return await CompletionHandler(self._generator()).count(request)
 
     async def _embed(self, request: Request) -> Response:
+        return await self._embeddings().embeddings(request)
+
+    async def _count_input(self, request: Request) -> Response:
+        return await self._embeddings().count(request)
+
+    def _embeddings(self) -> EmbeddingHandler:
         if self._embedder is None or self._model is None or self._reranker is not None:
             raise _unsupported(self._task, "embeddings")
-        return await EmbeddingHandler(self._model, self._embedder, self._spec.name).embeddings(request)
+        return EmbeddingHandler(self._model, self._embedder, self._spec.name)
 
     async def _rerank(self, request: Request) -> Response:
         return await self._scoring().rerank(request)

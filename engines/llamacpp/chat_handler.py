@@ -66,7 +66,7 @@ class ChatHandler:
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         envelope = Envelope("chatcmpl", "chat.completion", body.model or self._engine.name, with_usage=wants_usage)
         if body.stream:
-            return Stream(self._stream(generation, readers, envelope, wants_usage))
+            return Stream(self._stream(generation, readers, envelope, wants_usage), headers=responses.prompt_header(generation))
         return await self._whole(generation, readers, envelope)
 
     async def count(self, request: Request) -> Response:

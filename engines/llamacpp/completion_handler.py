@@ -37,7 +37,7 @@ class CompletionHandler:
         wants_usage = body.stream_options is not None and body.stream_options.include_usage
         envelope = Envelope("cmpl", "text_completion", body.model or self._engine.name, with_usage=wants_usage)
         if body.stream:
-            return Stream(self._stream_text(generation, envelope, body, wants_usage))
+            return Stream(self._stream_text(generation, envelope, body, wants_usage), headers=responses.prompt_header(generation))
         return await self._whole_text(generation, envelope, body)
 
     async def count(self, request: Request) -> Response:

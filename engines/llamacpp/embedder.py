@@ -183,6 +183,12 @@ class EmbeddingHandler:
         usage = {"prompt_tokens": total, "total_tokens": total}
         return Response(msgspec.json.encode({"object": "list", "data": data, "model": body.model or self._name, "usage": usage}))
 
+    async def count(self, request: Request) -> Response:
+        """POST /v1/embeddings/input_tokens: how many tokens the texts of this request have; embeds nothing."""
+        body = parse(request.body, EmbeddingRequest)
+        prompts = await asyncio.get_running_loop().run_in_executor(None, self._tokens, body)
+        return Response(msgspec.json.encode({"object": "embedding.input_tokens", "input_tokens": sum(map(len, prompts))}))
+
     def _tokens(self, body: EmbeddingRequest) -> list[list[int]]:
         result = []
         for at, prompt in enumerate(prompts_of(body.input, "input")):

@@ -29,6 +29,11 @@ def usage(generation: Generation) -> dict[str, Any]:
     }
 
 
+def prompt_header(generation: Generation) -> tuple[tuple[bytes, bytes], ...]:
+    """Says at the head of a stream how many tokens its prompts have: who gives it up before its usage is charged for these."""
+    return ((b"x-gatehouse-prompt-tokens", b"%d" % generation.prompt_tokens),)
+
+
 def chat_logprobs(model: Model, scores: Scores) -> dict[str, Any]:
     """`logprobs` of a chat choice."""
 

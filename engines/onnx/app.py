@@ -96,6 +96,7 @@ class OnnxRuntime:
         """Every path; what the loaded model does not do is refused when it is requested."""
         found: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/embeddings"): self._embeddings,
+            ("POST", "/v1/embeddings/input_tokens"): self._count,
             **{("POST", path): self._classify for path in ("/v1/classify", "/classify")},
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
@@ -113,10 +114,16 @@ class OnnxRuntime:
         return found
 
     async def _embeddings(self, request: Request) -> Response:
+        return await _guarded(self._embedder().handle(request))
+
+    async def _count(self, request: Request) -> Response:
+        return await _guarded(self._embedder().count(request))
+
+    def _embedder(self) -> embeddings.Embeddings:
         model = self._loaded()
         if model.embeddings is None:
             raise _unsupported("embeddings", model.task)
-        return await _guarded(model.embeddings.handle(request))
+        return model.embeddings
 
     async def _tokenize(self, request: Request) -> Response:
         return await self._tokens().tokenize(request)

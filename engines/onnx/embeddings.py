@@ -98,6 +98,12 @@ class Embeddings:
         answer = await self._offload.call(cost, self._answer, vectors, size, encoded, read, body.model or self._model)
         return Response(answer, headers=read.headers())
 
+    async def count(self, request: Request) -> Response:
+        """POST /v1/embeddings/input_tokens: how many tokens the model reads of the texts of this request; embeds nothing."""
+        body = await self._task.decode(request, _DECODER)
+        read = await self._task.read(body)
+        return Response(msgspec.json.encode({"object": "embedding.input_tokens", "input_tokens": read.total}))
+
     def _size(self, wanted: int | None) -> int:
         """The size of the vectors to return. Raises ApiError for one that the model was not trained for."""
         if wanted is None or wanted == self.size:

@@ -137,14 +137,17 @@ class Response:
 class Stream:
     """A streamed response. `chunks` yields bytes, each sent as it comes; the shell closes the iterator, whatever happens.
 
-    The status line is sent with the first chunk, so that an error raised before it is still a status.
+    The status line is sent with the first chunk, so that an error raised before it is still a status. `headers` are added.
     """
 
-    __slots__ = ("chunks", "content_type")
+    __slots__ = ("chunks", "content_type", "headers")
 
-    def __init__(self, chunks: AsyncIterator[bytes], content_type: bytes = SSE) -> None:
+    def __init__(
+        self, chunks: AsyncIterator[bytes], content_type: bytes = SSE, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:  # fmt: skip
         self.chunks = chunks
         self.content_type = content_type
+        self.headers = headers
 
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
@@ -239,7 +242,7 @@ class HandlerRun:
         try:
             async for chunk in chunks:
                 if not self.started:
-                    await self._head(response.content_type)
+                    await self._head(response)
                 self.quiet_since = time.monotonic()
                 await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
@@ -251,7 +254,7 @@ class HandlerRun:
             if close is not None:
                 await close()
         if not self.started:
-            await self._head(response.content_type)
+            await self._head(response)
         await self.send({"type": "http.response.body", "body": b""})
         return 200
 
@@ -261,11 +264,11 @@ class HandlerRun:
         self.quiet_since = time.monotonic()
 
         def begin() -> None:
-            self.pulse = loop.create_task(self._pulse(response.content_type))
+            self.pulse = loop.create_task(self._pulse(response))
 
         return loop.call_later(self.working, begin)
 
-    async def _pulse(self, content_type: bytes) -> None:
+    async def _pulse(self, response: Stream) -> None:
         """Sends a comment whenever nothing was sent for the interval. The status line goes out with the first chunk or comment."""
         while True:
             left = self.quiet_since + self.working - time.monotonic()
@@ -274,12 +277,12 @@ class HandlerRun:
                 continue
             self.quiet_since = time.monotonic()
             if not self.started:
-                await self._head(content_type)
+                await self._head(response)
             await self.send({"type": "http.response.body", "body": WORKING, "more_body": True})
 
-    async def _head(self, content_type: bytes) -> None:
+    async def _head(self, response: Stream) -> None:
         self.started = True
-        headers = [(b"content-type", content_type), (b"cache-control", b"no-store"), *self.request.phases()]
+        headers = [(b"content-type", response.content_type), (b"cache-control", b"no-store"), *response.headers, *self.request.phases()]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _fail(self, error: ApiError) -> int:

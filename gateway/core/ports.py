@@ -294,6 +294,8 @@ class Counter(Protocol):
 class Route(Protocol):
     """The way to one public model: its pool, selector, queue, retry budget. Made once per model by the router's builder."""
 
+    counts_prompts: bool  # whether its engines may be asked for the tokens of prompts
+
     def acquire(
         self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float, wait: bool
     ) -> Maybe[Attempt] | float:

@@ -160,7 +160,7 @@ class ModelEntry:
         watch: Watch | None = None,
     ) -> None:
         self.watch = watch
-        self.cache, self.counts_prompts = cache, spec.count_prompts
+        self.cache, self.counts_prompts = cache, route.counts_prompts
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails

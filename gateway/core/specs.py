@@ -385,7 +385,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
     cache: CacheSpec | None = None
     shadow: ShadowSpec | None = None
-    count_prompts: bool = False
+    count_prompts: bool | Literal["auto"] = "auto"
 
 
 class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

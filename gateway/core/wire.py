@@ -40,24 +40,30 @@ class InferenceRequest:
     asked: the name of the model that was asked for, if `model` is no longer it.
     labels: of its data; an engine that is not cleared for all of them never gets it (gateway.core.labels).
     memory: of the conversation that the request goes on with, or is to be kept for; None for most.
-    expected: tokens reserved for what is generated. counted: of the prompt, where its engine was asked for them; else 0. price: the
-    model's when the request began; set before quota is reserved, None if it has none.
+    expected: tokens reserved for what is generated. guess: at the prompt, before anything that was learned corrected it.
+    counted: of the prompt, where its engine was asked for them; else 0. most: that the
+    prompt can have, whatever it says; 0 where nobody will count it. Where there is plenty, that much is reserved, and always if `cautious`;
+    `unsure`: a guess was reserved instead, so the prompt is to be counted. price: the model's when the request began; set before quota is
+    reserved, None if it has none.
     """
 
     __slots__ = (
         "api",
         "asked",
+        "cautious",
         "choices",
         "content",
         "counted",
         "expected",
         "fields",
         "foreign",
+        "guess",
         "include_usage",
         "labels",
         "max_tokens",
         "memory",
         "model",
+        "most",
         "operation",
         "path",
         "price",
@@ -66,6 +72,7 @@ class InferenceRequest:
         "size",
         "stream",
         "unknown",
+        "unsure",
         "version",
         "view",
     )
@@ -96,7 +103,8 @@ class InferenceRequest:
         self.labels: frozenset[str] = UNLABELLED
         self.foreign = False
         self.choices = 1
-        self.size = self.expected = self.counted = 0
+        self.size = self.expected = self.counted = self.guess = self.most = 0
+        self.cautious = self.unsure = False
         self.price: Price | None = None
         self.memory: Memory | None = None
 

@@ -13,6 +13,7 @@ An amount that must outlast the process, or be counted once over replicas, is ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.core.specs import LimitSpec
@@ -30,14 +31,15 @@ FORGET: Final = 86_400 * SECOND
 
 
 class Amounts:
-    """What one request costs, before it has run. of: by kind (REQUESTS and so on), tokens as they come. certain: the same without what
-    may be generated. currency: of the money."""
+    """What one request costs, before it has run. of: by kind (REQUESTS and so on), tokens as they come. least: tokens that the prompt has
+    for certain, none as long as they are still to be counted. certain: what these cost. currency: of the money."""
 
-    __slots__ = ("certain", "completion", "currency", "model", "of", "prompt", "raw")
+    __slots__ = ("certain", "completion", "currency", "least", "model", "of", "prompt", "raw")
 
     def __init__(self, request: InferenceRequest, raw: int, prompt: int, completion: int) -> None:
         self.model, self.raw = request.model, raw
         self.prompt, self.completion = prompt, completion
+        self.least = prompt if request.most == 0 or request.counted > 0 else 0
         elements = prompt if request.operation == "infer" else 0
         price = request.price
         if price is None:
@@ -47,7 +49,21 @@ class Amounts:
         else:
             self.currency = price.currency
             self.of = [1, prompt + completion, request.size, elements, price.bound(prompt, completion)]
-            self.certain = price.bound(prompt, 0)
+            self.certain = price.bound(self.least, 0)
+
+
+def bounded(request: InferenceRequest, buckets: Sequence[Bucket], now: int, amounts: Amounts) -> Amounts:
+    """What to reserve for a prompt that could be counted: the most that it can have, where that leaves half of every amount. Otherwise what
+    was guessed, and the request is told that it is to be counted."""
+    if request.counted > 0:
+        return amounts
+    most = Amounts(request, amounts.raw, max(request.most, amounts.prompt), amounts.completion)
+    if not request.cautious:
+        for bucket in buckets:
+            if not bucket.roomy(now, amounts, most):
+                request.unsure = True
+                return amounts
+    return most
 
 
 class Weights:
@@ -155,7 +171,7 @@ class Shape:
         what = meter.what
         least = amounts.of[what]
         if what == TOKENS:
-            least = amounts.prompt if self.weights is None else self.weights.bound(amounts.prompt, 0)
+            least = amounts.least if self.weights is None else self.weights.bound(amounts.least, 0)
         elif what == MONEY:
             least = amounts.certain
         if least > meter.burst and self.enforce:
@@ -261,6 +277,22 @@ class Bucket:
                 if not stock.covers(now, costs[index]):
                     return False
             elif cell.full + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+                return False
+        return True
+
+    def roomy(self, now: int, amounts: Amounts, most: Amounts) -> bool:
+        """Whether half of each amount is left after `most`; of those of which `amounts` takes as much, whether it is not all that there can
+        be. Changes nothing."""
+        shape = self.shape
+        if not shape.counts_tokens:
+            return True
+        costs, highest = shape.costs(amounts), shape.costs(most)
+        for index, meter in enumerate(shape.meters):
+            cost = highest[index]
+            if cost != costs[index]:
+                if 2 * (max(self.debt(index, now), 0) + cost * meter.unit) > meter.burst_ps:
+                    return False
+            elif cost >= meter.burst and meter.what in (TOKENS, MONEY):
                 return False
         return True
 

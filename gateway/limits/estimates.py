@@ -50,12 +50,12 @@ class Estimates:
         prompt, completion = request.prompt_tokens, request.max_tokens
         if prompt < 0:
             prompt = 0
+        if request.counted > 0:
+            prompt = request.prompt_tokens = request.counted
         if not request.api.generates:
             return prompt, completion if completion > 0 else 0
         learned = self._models.get(request.model)
-        if request.counted > 0:
-            prompt = request.prompt_tokens = request.counted
-        elif learned is not None and prompt >= SMALL:
+        if request.counted == 0 and learned is not None and prompt >= SMALL:
             prompt = int(prompt * learned.ratio + 0.5)
             request.prompt_tokens = prompt
         if completion <= 0:

@@ -13,7 +13,7 @@ from typing import cast
 from gateway.core.ports import Reservation
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Maybe
-from gateway.limits.bucket import Amounts
+from gateway.limits.bucket import Amounts, bounded
 from gateway.limits.headers import Gauges
 from gateway.limits.local import MEMO_SIZE, NOTHING, UNLIMITED, Loop, Rules
 from gateway.limits.share import Share
@@ -67,6 +67,8 @@ class LeasedLimiter:
         raw = request.prompt_tokens
         prompt, completion = self._estimate(request)
         amounts = Amounts(request, raw, prompt, completion)
+        if request.most > 0:
+            amounts = bounded(request, shares, now, amounts)
         costs: list[list[int]] = []
         here = True
         for share in shares:

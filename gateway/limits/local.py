@@ -16,7 +16,7 @@ from gateway.core.errors import Overloaded
 from gateway.core.ports import Reservation
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Maybe, Signal
-from gateway.limits.bucket import Amounts, Bucket
+from gateway.limits.bucket import Amounts, Bucket, bounded
 from gateway.limits.exceeded import exceeded
 from gateway.limits.headers import Gauges, lines
 from gateway.limits.meter import SECOND
@@ -95,6 +95,8 @@ class LocalLimiter:
         if not buckets and not would:
             return UNLIMITED
         amounts = self._amounts(request)
+        if request.most > 0:
+            amounts = bounded(request, buckets, now, amounts)
         costs: list[list[int]] = []
         fits = True
         for bucket in buckets:

@@ -1,8 +1,10 @@
-"""Counts a prompt with the tokenizer of the engine that will read it, where a model has `count_prompts` and a limit counts tokens or money.
+"""Counts a prompt with the tokenizer of the engine that will read it, where a limit counts tokens or money and little of it is left.
 
-A guess by bytes can be a quarter of the truth: a text may be written so that nearly each of its bytes is a token. So what a guess has
-reserved is made up to what the engine counts, before the request is recorded and sent: callers at the same time cannot go beyond a budget
-by their prompts. This comes after the guardrails, so an engine is shown here what it will be shown anyway; it takes no slot.
+A guess by bytes can be a quarter of the truth: a text may be written so that nearly each of its bytes is a token. As long as each limit is
+half full even if they all are, that much is reserved (gateway.limits.bucket.bounded) and nobody is asked. Else a guess is reserved first,
+and made up to what the engine counts before the request is recorded and sent: callers at the same time cannot go beyond a budget
+by their prompts. This comes after the guardrails, so an engine is shown here what it will be shown anyway; it takes no slot. Where an
+engine does not say, the most that the prompt can have is reserved.
 """
 
 from __future__ import annotations
@@ -13,19 +15,26 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.errors import EngineError, EngineTimeout, GatehouseError
-from gateway.core.ports import Counter
+from gateway.core.errors import EngineError, EngineTimeout, GatehouseError, LimitExceeded
+from gateway.core.ports import Counter, Reservation
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal
 from gateway.pipeline.exchange import Exchange
 
 SECONDS: Final = 1.0
-"""For the engine's answer. Then the prompt counts a token for each byte of the question: hardly any text has more."""
+"""For the engine's answer. Then the prompt counts a token for each of its bytes: hardly any text has more."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of an answer: some list each token."""
 MOST: Final = 1_000_000_000
-CHAT, COMPLETIONS = b"/v1/chat/completions", b"/v1/completions"
+ADDED: Final = 256
+"""Tokens that a template of chats may add beyond the bytes of their JSON: the model's own instructions, and those for tools."""
+COUNTED: Final = frozenset({"chat", "completions", "messages", "responses", "embeddings", "classify", "rerank", "score"})
+"""Operations whose prompts are texts."""
+MEDIA: Final = (b"image", b"audio", b"video", b"file")
+SHORT: Final = ("tokens_exceeded", "insufficient_quota", "session_exceeded")
+"""Codes of limits that may count tokens or money."""
+CHAT, COMPLETIONS, EMBEDDINGS = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"
 KEPT: Final = {
     CHAT: (
         "model",
@@ -39,6 +48,7 @@ KEPT: Final = {
         "mm_processor_kwargs",
     ),
     COMPLETIONS: ("model", "prompt", "add_special_tokens"),
+    EMBEDDINGS: ("model", "prompt", "add_special_tokens"),
 }
 """What vLLM's `/tokenize` takes of a request, by its path."""
 CANNOT: Final = (404, 405, 501)
@@ -91,28 +101,108 @@ class _Asked:
         return None
 
 
-async def counted(x: Exchange, entry: ModelEntry, guess: int) -> None:
-    """Makes up what the exchange has reserved to what its prompt has. guess: at the prompt, before anything that was learned corrected it.
+def most(request: InferenceRequest, entry: ModelEntry) -> int:
+    """Tokens that the prompt cannot have more of: one for each of its bytes, and what a template adds. 0: it has none."""
+    guess = request.prompt_tokens
+    if guess <= 0 or request.operation not in COUNTED:
+        return 0
+    if entry.spec.count_prompts is True and _may_have_media(request):
+        return MOST
+    return 4 * guess + 3 + (ADDED if request.api.generates else 0)
+
+
+def _may_have_media(request: InferenceRequest) -> bool:
+    """Whether there may be images or sounds, whose tokens do not depend on their bytes."""
+    raw = bytes(request.fields.get("messages") or request.fields.get("input") or b"")
+    return any(word in raw for word in MEDIA)
+
+
+async def reserved(x: Exchange, entry: ModelEntry) -> Reservation | None:
+    """Phase 5 for a model whose engines count: reserves the most that the prompt can have where there is plenty, otherwise a guess, and
+    then it is to be counted. Raises LimitExceeded, Overloaded."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    request.most = most(request, entry)
+    await _reserve(x, request.model)
+    return x.reservation
+
+
+async def renewed(x: Exchange, asked: ModelEntry, fallback: ModelEntry) -> bool:
+    """Reserves anew for a fallback, which has another price and may have another tokenizer; whether limits have room for that. They are
+    those of the model that was asked for."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    held = x.reservation
+    if held is not None and not held.counts_tokens:
+        return True
+    request.prompt_tokens, request.counted, request.cautious = request.guess, 0, False
+    request.most = most(request, fallback) if fallback.counts_prompts else 0
+    _give_back(x)
+    try:
+        await _reserve(x, asked.name)
+        if request.unsure:
+            await counted(x, fallback, asked.name)
+    except GatehouseError as error:
+        log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
+        return False
+    return True
+
+
+def _give_back(x: Exchange) -> None:
+    held, x.reservation = x.reservation, None
+    if held is not None:
+        held.settle(None)
+
+
+async def _reserve(x: Exchange, name: str) -> None:
+    """name: the model whose limits count. Raises LimitExceeded, Overloaded."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    error = await _tried(x, name)
+    if error is not None and request.most and not (request.unsure or request.cautious or request.counted) and error.code in SHORT:
+        # There was less than was known here: the guess may fit.
+        request.prompt_tokens, request.most, bound = request.guess, MOST, request.most
+        error = await _tried(x, name)
+        request.most = bound
+    if error is not None:
+        raise error
+
+
+async def _tried(x: Exchange, name: str) -> LimitExceeded | None:
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    principal: Principal = x.principal  # type: ignore[assignment]
+    request.unsure = False
+    model, request.model = request.model, name
+    try:
+        found: Any = x.snapshot.limiter.reserve(principal, request)
+    except LimitExceeded as error:
+        return error
+    finally:
+        request.model = model
+    try:
+        x.reservation = await found if isinstance(found, WAITS) else found
+    except LimitExceeded as error:
+        return error
+    return None
+
+
+async def counted(x: Exchange, entry: ModelEntry, name: str = "") -> None:
+    """Makes up what the exchange has reserved to what its prompt has. name: the model whose limits count, if not that of the request.
 
     Raises LimitExceeded, Overloaded where the rest is not to be had; then nothing is reserved.
     """
     request: InferenceRequest = x.request  # type: ignore[assignment]
-    held = x.reservation
-    if held is None or not request.api.generates or not held.counts_tokens:
-        return
+    request.unsure = False
     counter = entry.route.counter(request.labels)
+    if counter is None and entry.spec.count_prompts is True:
+        return  # engines elsewhere cannot count, or none works
     question = None if counter is None else _question(request, counter)
-    if counter is None or question is None:
+    found = None if counter is None or question is None else await _asked(x, entry, counter, *question)
+    if found == 0:
         return
-    found = await _asked(x, entry, counter, *question)
-    if found <= request.prompt_tokens:
+    if found is not None and found <= request.prompt_tokens:
+        request.prompt_tokens = request.counted = found
         return
-    x.reservation = None
-    held.settle(None)
-    request.prompt_tokens, request.counted = guess, found
-    principal: Principal = x.principal  # type: ignore[assignment]
-    again: Any = x.snapshot.limiter.reserve(principal, request)
-    x.reservation = await again if isinstance(again, WAITS) else again
+    _give_back(x)
+    request.prompt_tokens, request.counted, request.cautious = request.guess, found or 0, found is None
+    await _reserve(x, name or request.model)
     x.clock.mark("reserve")
 
 
@@ -125,19 +215,22 @@ def _question(request: InferenceRequest, counter: Counter) -> tuple[bytes, bytes
         return None  # it has something that only engines of its own format take
     finally:
         request.foreign = False  # each attempt decides that for its endpoint
+    if counter.counting == "input_tokens":
+        return (path + b"/input_tokens", body) if path in KEPT else None
     kept = KEPT.get(path)
     if kept is None:
         return None
-    if counter.counting == "input_tokens":
-        return path + b"/input_tokens", body
     fields: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    if path == COMPLETIONS and not bytes(fields.get("prompt", b"")).startswith(b'"'):
+    if path == EMBEDDINGS and "input" in fields:
+        fields["prompt"] = fields["input"]
+    if path != CHAT and not bytes(fields.get("prompt", b"")).startswith(b'"'):
         return None  # several prompts, or tokens
     return b"/tokenize", msgspec.json.encode({name: fields[name] for name in kept if name in fields})
 
 
-async def _asked(x: Exchange, entry: ModelEntry, counter: Counter, path: bytes, body: bytes) -> int:
-    """The tokens of the prompt, as the engine counts them: a token for each byte where it does not say, 0 where it cannot count at all."""
+async def _asked(x: Exchange, entry: ModelEntry, counter: Counter, path: bytes, body: bytes) -> int | None:
+    """The tokens of the prompt, as the engine counts them; None where it does not say, 0 where a server that is not ours cannot count at
+    all."""
     client, answer = counter.counts_with, _Asked(x)
     head = b"POST %b%b HTTP/1.1\r\ncontent-type: application/json\r\nx-request-id: %b\r\n%b" % (
         client.base_path,
@@ -158,18 +251,20 @@ async def _asked(x: Exchange, entry: ModelEntry, counter: Counter, path: bytes, 
         x.until = x.wake_at = x.deadline
         x.engine_ns += perf_counter_ns() - began
     error, status = answer.done.error, 0 if answer.head is None else answer.head.status
-    if status in CANNOT or (error is not None and not isinstance(error, EngineTimeout)):
+    if counter.counting != "tokenize":
+        pass
+    elif status in CANNOT or (error is not None and not isinstance(error, EngineTimeout)):
         why = f"status {status}" if error is None else str(error)
         log.warning("an engine of %s does not count prompts (%s): they are guessed for a while", entry.name, why)
         entry.route.uncounted()
         return 0
-    return _read(answer.body, len(body)) if error is None and status == 200 else len(body)
+    return _read(answer.body) if error is None and status == 200 else None
 
 
-def _read(body: bytearray, size: int) -> int:
+def _read(body: bytearray) -> int | None:
     try:
         found = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, RecursionError):
-        return size
+        return None
     count = max(found.input_tokens, found.count)
-    return count if 0 < count <= MOST else size
+    return count if 0 < count <= MOST else None

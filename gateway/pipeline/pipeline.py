@@ -77,13 +77,12 @@ async def serve(x: Exchange) -> None:
     if HEADER in x.headers and await _retried(x, principal, request, body):
         return
 
-    guess = request.prompt_tokens
-    reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
-    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
+    reservation: Any = counting.reserved(x, entry) if entry.counts_prompts else snapshot.limiter.reserve(principal, request)  # 5
+    x.reservation = await reservation if entry.counts_prompts or isinstance(reservation, WAITS) else reservation
     x.clock.mark("reserve")
 
-    if entry.request_guardrails or entry.request_tools or entry.counts_prompts:  # 6
-        await _inspected(x, entry, guess)
+    if entry.request_guardrails or entry.request_tools or request.unsure:  # 6
+        await _inspected(x, entry)
 
     x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
     relay_type: type[AnswerRelay] = _relay_type(x, entry)
@@ -209,7 +208,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")
     if entry.prices is not None:
         request.price = x.price_of(entry)
-    request.size = x.size
+    request.size, request.guess = x.size, request.prompt_tokens
     known = snapshot.labels
     if known is not None and (labels := known.of(request, principal, entry.name, x.headers, x.peer)):
         inspect.labelled(x, labels)
@@ -227,9 +226,7 @@ async def _reserve_one(x: Exchange, principal: Principal, operation: str, path: 
     """Reserves one request without tokens. Raises LimitExceeded, Overloaded."""
     one = InferenceRequest(WireApi(operation), path, "" if x.entry is None else x.entry.name, {}, None)
     reservation: Any = x.snapshot.limiter.reserve(principal, one)
-    if isinstance(reservation, WAITS):
-        reservation = await reservation
-    x.reservation = reservation
+    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
 
 
 async def _retried(x: Exchange, principal: Principal, request: InferenceRequest, body: bytes) -> bool:
@@ -251,8 +248,8 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
     return True
 
 
-async def _inspected(x: Exchange, entry: ModelEntry, guess: int = -1) -> None:
-    """Phase 6. guess: at the tokens of the prompt; below 0: they are not counted. Raises GuardrailViolation, LimitExceeded, Overloaded."""
+async def _inspected(x: Exchange, entry: ModelEntry) -> None:
+    """Phase 6. Raises GuardrailViolation, LimitExceeded, Overloaded."""
     guardrails = entry.request_guardrails
     if x.request.api.moderates:  # type: ignore[union-attr]
         guardrails = moderation.before(x, guardrails)
@@ -261,8 +258,8 @@ async def _inspected(x: Exchange, entry: ModelEntry, guess: int = -1) -> None:
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
     x.clock.mark("inspect")
-    if entry.counts_prompts and guess >= 0:
-        await counting.counted(x, entry, guess)
+    if x.request.unsure:  # type: ignore[union-attr]
+        await counting.counted(x, entry)
 
 
 async def _moderated(x: Exchange, entry: ModelEntry, ticket: Signal[None]) -> bool:
@@ -387,7 +384,7 @@ async def _with_fallbacks(
             if own is not None:
                 if x.plane.now >= x.deadline:
                     break
-                if not await _may_stand_in(x, candidate):
+                if not await _may_stand_in(x, asked, candidate):
                     continue
                 relay_type = _relay_type(x, candidate)
                 x.tried = 0
@@ -413,8 +410,8 @@ async def _with_fallbacks(
         own = None  # its traceback holds this frame
 
 
-async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
-    """Whether a fallback may answer this request: the caller may use it, and the request passes the fallback's own checks."""
+async def _may_stand_in(x: Exchange, asked: ModelEntry, fallback: ModelEntry) -> bool:
+    """Whether a fallback may answer this request: the caller may use it, it passes the fallback's own checks, and limits have room."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
     request.api.rename(request, fallback.name)
     if x.snapshot.labels is not None and (labels := x.snapshot.labels.of_model(fallback.name)):
@@ -433,6 +430,8 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
             log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
             return False
     x.entry, request.price = fallback, x.price_of(fallback)
+    if not await counting.renewed(x, asked, fallback):
+        return False
     note_route(x, "fallback")
     return True
 
@@ -443,9 +442,7 @@ def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
     if (entry.response_guardrails or x.layers) and (why := request.api.unanswerable(request)):
         raise GuardrailViolation(why)
     x.shapes = shapes.concerning(x, entry.response_shapes) if entry.response_shapes else ()
-    if not request.stream:
-        return AnswerRelay
-    return _stream_relay(entry, entry.holds or bool(x.shapes), bool(x.layers))
+    return _stream_relay(entry, entry.holds or bool(x.shapes), bool(x.layers)) if request.stream else AnswerRelay
 
 
 def _stream_relay(entry: ModelEntry, holds: bool, restores: bool) -> type[StreamRelay]:

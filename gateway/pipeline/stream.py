@@ -23,8 +23,16 @@ KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 COST_TRAILER: Final = b"trailer: x-gatehouse-cost\r\n"
 OK: Final = b"200 OK"
+PROMPT_TOKENS: Final = b"x-gatehouse-prompt-tokens"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 """The lines before chunks, by their number of bytes; most events are short."""
+
+
+def _note_prompt(exchange: Exchange, head: ResponseHead) -> None:
+    """How long the prompt is, where the engine says so before it generates: a stream that its client gives up is charged that."""
+    said = head.get(PROMPT_TOKENS)
+    if said is not None and said.isdigit() and len(said) < 10:
+        exchange.request.prompt_tokens = int(said)  # type: ignore[union-attr]
 
 
 class AnswerRelay:
@@ -149,6 +157,8 @@ class StreamRelay(AnswerRelay):
         now = perf_counter_ns()
         exchange.engine_ns += now - exchange.sent_ns
         self._streaming = True
+        if exchange.entry.counts_prompts:  # type: ignore[union-attr]
+            _note_prompt(exchange, head)
         if not exchange.head_sent:  # a repaired answer follows another one
             exchange.head_sent = True
             exchange.status = 200

@@ -156,6 +156,9 @@ class PoolRoute:
         self._panic = False
         self._service: float | None = None
         self._uncounted = 0.0
+        asked = spec.count_prompts
+        self._counters = tuple([m for m in members if asked is True or (asked == "auto" and m.counting == "input_tokens")])
+        self.counts_prompts = bool(self._counters)
 
     # -- the port -----------------------------------------------------------------------------------------------------------------
 
@@ -243,6 +246,8 @@ class PoolRoute:
             route._look()
         found: Member | None = None
         for member in route._open:
+            if member not in route._counters:
+                continue
             endpoint = member.endpoint
             works = endpoint.state == "ready" and endpoint.client is not None
             if works and (found is None or endpoint.in_flight < found.endpoint.in_flight):

@@ -84,7 +84,10 @@ async def make(request: pytest.FixtureRequest, redis: RedisServer) -> AsyncItera
 
 
 async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:
-    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion)
+    return await reserve_for(limiter, InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion))
+
+
+async def reserve_for(limiter: Limiter, request: InferenceRequest) -> Reservation:
     found = limiter.reserve(CALLER, request)
     if isinstance(found, Signal):
         found = as_future(found)
@@ -130,6 +133,37 @@ async def test_a_reservation_says_whether_it_holds_tokens(make: Make) -> None:
     assert (await reserve(counting, 1)).counts_tokens
     assert not (await reserve(make([LimitSpec(name="n", requests=RateSpec(rate=9), concurrent=3)], FakeClock()), 1)).counts_tokens
     assert not (await reserve(make([], FakeClock()), 1)).counts_tokens
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "most", "cautious", "reserved", "unsure"),
+    [
+        (1, 1000, 400, False, 400, False),  # half is left
+        (1, 1000, 600, False, 100, True),
+        (1, 1000, 600, True, 600, False),
+        (1, 1000, 5000, True, 1000, False),  # never more than there is, and no refusal for good
+        (1, 1000, 50, False, 100, False),
+        (1, 90, 5000, False, 90, True),
+    ],
+)
+async def test_the_most_that_a_prompt_can_have_is_reserved_where_there_is_plenty(
+    make: Make, rate: int, burst: int, most: int, cautious: bool, reserved: int, unsure: bool
+) -> None:
+    limiter = make([LimitSpec(name="l", tokens=RateSpec(rate=rate, burst=burst, per=60.0)), LimitSpec(name="n", concurrent=9)], FakeClock())
+    (await reserve(limiter)).settle(None)  # workers learn here what there is
+    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=100)
+    request.most, request.cautious = most, cautious
+    headers = (await reserve_for(limiter, request)).headers
+    assert b"x-ratelimit-remaining-tokens: %d\r\n" % (burst - reserved) in headers
+    assert request.unsure == unsure and request.prompt_tokens == 100, "records say what was guessed"
+
+
+async def test_nothing_is_to_be_counted_where_no_limit_depends_on_it(make: Make) -> None:
+    limiter = make([LimitSpec(name="n", requests=RateSpec(rate=9), concurrent=3)], FakeClock())
+    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=100)
+    request.most = 10_000
+    await reserve_for(limiter, request)
+    assert not request.unsure
 
 
 async def test_what_was_not_used_comes_back_and_what_was_is_charged(make: Make) -> None:

@@ -152,6 +152,8 @@ def test_usage_is_what_the_tokenizer_counts(client: openai.OpenAI, folder: Path)
     expected = sum(len(tokenizer.encode(text).ids) for text in TEXTS)
     usage = client.embeddings.create(model="m", input=list(TEXTS)).usage
     assert usage.prompt_tokens == usage.total_tokens == expected
+    counted = client.post("/embeddings/input_tokens", body={"model": "m", "input": list(TEXTS)}, cast_to=dict[str, Any])
+    assert counted["input_tokens"] == expected
 
 
 def test_token_arrays(client: openai.OpenAI, folder: Path, reference: dict[str, Array]) -> None:

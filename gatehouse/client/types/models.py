@@ -72,7 +72,7 @@ class ModelPatch(TypedDict):
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"] | None]
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
-    count_prompts: NotRequired[bool | None]
+    count_prompts: NotRequired[bool | Literal["auto"] | None]
 
 
 class ModelSpec(TypedDict):
@@ -91,7 +91,7 @@ class ModelSpec(TypedDict):
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"]]
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
-    count_prompts: NotRequired[bool]
+    count_prompts: NotRequired[bool | Literal["auto"]]
 
 
 class ModelsModelDryRun(TypedDict):

@@ -11,7 +11,7 @@ from typing import Final, cast
 from gateway.core.ports import Reservation
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Maybe
-from gateway.limits.bucket import Amounts, Bucket, Shape
+from gateway.limits.bucket import Amounts, Bucket, Shape, bounded
 from gateway.limits.local import MEMO_SIZE, UNLIMITED, Loop, Rules
 from gateway.limits.redis.calls import Asked
 from gateway.limits.redis.meters import PS
@@ -92,6 +92,8 @@ class RedisLimiter:
         raw = request.prompt_tokens
         prompt, completion = self._estimate(request)
         amounts = Amounts(request, raw, prompt, completion)
+        if request.most > 0:
+            amounts = bounded(request, pots, 0, amounts)
         units: list[list[int]] = []
         ticks: list[list[int]] = []
         leased = bool(pots)

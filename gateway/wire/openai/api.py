@@ -42,6 +42,11 @@ SALT: Final = "cache_salt"
 TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 
 
+def utf8_length(text: str) -> int:
+    """Bytes of a text. One that is not Unicode is refused elsewhere."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 class OpenAiApi(JsonApi):
     """Base of all operations. view: the type of the request. read: the fields whose texts the view gives and replaces."""
 
@@ -257,6 +262,11 @@ class RerankApi(OpenAiApi):
     def __init__(self) -> None:
         super().__init__("rerank", b"/v1/rerank", RerankRequest, frozenset({"query", "documents"}), aliases=(b"/rerank", b"/v2/rerank"))
 
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        """The engine reads the query with each of the documents."""
+        view = request.view
+        super()._finish(request, length + (len(view.documents) - 1) * utf8_length(view.query))
+
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         # One path for all engines: not all of them know all three.
         return self.paths[0], super().target(request, name)[1]
@@ -275,6 +285,14 @@ class ScoreApi(OpenAiApi):
 
     def __init__(self) -> None:
         super().__init__("score", b"/v1/score", ScoreRequest, frozenset({"text_1", "text_2"}), aliases=(b"/score",))
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        """One text is read with each of the others."""
+        one, others = request.view.text_1, request.view.text_2
+        if isinstance(one, list) and len(one) == 1:
+            one = one[0]
+        more = (len(others) - 1) * utf8_length(one) if isinstance(one, str) and isinstance(others, list) else 0
+        super()._finish(request, length + more)
 
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         return self.paths[0], super().target(request, name)[1]

@@ -170,6 +170,8 @@ def test_prompts_are_counted_as_they_are_read(tiny: Sidecar, path: str, body: di
     counted = tiny.http.post(f"{path}/input_tokens", json={"max_tokens": 1, **body})
     used = tiny.http.post(path, json={"max_tokens": 1, **body}).json()["usage"]
     assert counted.status_code == 200 and counted.json()["input_tokens"] == used["prompt_tokens"]
+    with tiny.http.stream("POST", path, json={"max_tokens": 1, "stream": True, **body}) as stream:
+        assert stream.headers["x-gatehouse-prompt-tokens"] == str(used["prompt_tokens"])
 
 
 def test_n_choices_share_the_prompt_and_differ(tiny: Sidecar) -> None:
@@ -432,6 +434,8 @@ def test_embeddings(start: Callable[..., Sidecar]) -> None:
         texts = [f"hello {n}" for n in range(20)]
         assert len(list(pool.map(lambda text: sidecar.openai.embeddings.create(model="m", input=text), texts))) == 20
     assert sidecar.error("/v1/embeddings", input="w" * 3000)["code"] == "context_length_exceeded"
+    counted = sidecar.http.post("/v1/embeddings/input_tokens", json={"input": ["hello world", "the world", "hello world"]}).json()
+    assert counted["input_tokens"] == answer.usage.prompt_tokens
     assert sidecar.error("/v1/embeddings", input=[""])["param"] == "input"
     assert sidecar.error("/v1/completions", prompt="x")["code"] == "unsupported_operation"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.isolation import Salts
@@ -247,6 +247,7 @@ class Route:
         self.ready, self.backlog = True, 0
         self.counters: Counter | None = None
         self.uncounteds = 0
+        self.counts_prompts = False
 
     def counter(self, labels: frozenset[str]) -> Counter | None:
         return self.counters
@@ -304,6 +305,8 @@ class Reservation:
 class Limiter:
     def __init__(self) -> None:
         self.reservations: list[Reservation] = []
+        self.reserved: list[tuple[int, int, int, bool, str]] = []
+        self.short = True
         self.error: GatehouseError | None = None
         self.waiting: Signal[Reservation] | None = None
 
@@ -313,6 +316,9 @@ class Limiter:
         if self.waiting is not None:
             return self.waiting
         self.reservations.append(Reservation())
+        if request.most and not (request.counted or request.cautious):
+            request.unsure = self.short
+        self.reserved.append((request.prompt_tokens, request.counted, request.most, request.cautious, request.model))
         return self.reservations[-1]
 
 
@@ -400,7 +406,7 @@ class World:
         keep_alive: float = 15.0,
         key: str = "prefix",
         max_tokens: int | None = None,
-        count_prompts: bool = False,
+        count_prompts: bool | Literal["auto"] = "auto",
         **listen: Any,
     ) -> None:
         self.metrics = Metrics()
@@ -408,6 +414,7 @@ class World:
         self.plane.now = 1000.0
         self.engine = EngineClient()
         self.route, self.other = Route(self.engine), Route(self.engine)
+        self.route.counts_prompts = count_prompts is True
         self.limiter, self.audit, self.identity, self.authorizer = Limiter(), Audit(), Identity(), Authorizer()
         model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens, count_prompts=count_prompts)
         judges = {"request_tools": tuple(request_tools), "response_tools": tuple(response_tools)}

@@ -276,7 +276,8 @@ def test_a_waiting_retry_goes_back_to_the_endpoint_it_tried_when_the_other_dies(
 
 
 def test_prompts_are_counted_by_the_least_busy_endpoint_that_works() -> None:
-    fleet = Fleet(2)
+    assert not Fleet(2).route.counts_prompts and Fleet(2).route.counter(frozenset()) is None, "engines elsewhere are not asked by default"
+    fleet = Fleet(2, count_prompts=True)
     first = fleet.attempt()
     found = fleet.route.counter(frozenset())
     assert found is not None and found.endpoint.name != first.endpoint_name and found.counting == "tokenize"
