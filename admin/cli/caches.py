@@ -12,6 +12,7 @@ from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Answers that are kept and given again.")
 COLUMNS = ("model", "entries", "bytes", "hits", "joined", "misses", "bypassed", "evicted", "expired", "purged")
+BEHIND = ("name", "up", "entries", "bytes", "hits", "misses", "late", "skipped", "foreign", "stored", "dropped", "evicted")
 
 
 @group.command("list")
@@ -20,6 +21,14 @@ def index(session: Session) -> None:
     """Shows the cache of each model that has one."""
     with session.client() as client:
         session.out.rows(client.get("/caches")["items"], COLUMNS)
+
+
+@group.command("behind")
+@connected
+def behind(session: Session) -> None:
+    """Shows the disk and Redis, where answers are kept besides memory."""
+    with session.client() as client:
+        session.out.rows(client.get("/caches")["behind"], BEHIND)
 
 
 @group.command("purge")
@@ -32,7 +41,7 @@ def purge(
     everything: Annotated[bool, typer.Option("--all", help="All answers.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Forgets answers in this gateway with its workers."""
+    """Forgets answers in memory, on disk and in Redis, on this replica and then on the others."""
     params = {name: value for name, value in (("model", model), ("tenant", tenant), ("key", answer)) if value is not None}
     if bool(params) == everything:
         raise CommandError("say which answers: --model, --tenant, --answer, several of them, or --all alone")

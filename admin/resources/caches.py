@@ -34,8 +34,31 @@ class CacheView(msgspec.Struct, kw_only=True):
     purged: int
 
 
+class BehindView(msgspec.Struct, kw_only=True):
+    """The disk or Redis behind the memory. up: whether it is asked now. entries, bytes: of all who share it; null where it does not say.
+    The others are counted by the processes of this gateway since they began. late: look-ups not answered in time. skipped: look-ups not
+    made, as it was away or failing, or the tenant's key was not at hand. foreign: entries that did not open: changed, moved, purged,
+    expired or of a key that is gone. dropped: answers not kept because too many were on their way, or it failed. failed: errors."""
+
+    name: str
+    up: bool
+    entries: int | None
+    bytes: int | None
+    hits: int = 0
+    misses: int = 0
+    late: int = 0
+    skipped: int = 0
+    foreign: int = 0
+    stored: int = 0
+    refused: int = 0
+    dropped: int = 0
+    evicted: int = 0
+    failed: int = 0
+
+
 class CachePage(msgspec.Struct):
     items: list[CacheView]
+    behind: list[BehindView]
     cursor: str | None = None
 
 
@@ -49,7 +72,8 @@ class Which(Written, forbid_unknown_fields=True, kw_only=True):
 
 
 class Purged(msgspec.Struct):
-    """purged: how many answers were, or would be, forgotten. silent: workers that have not confirmed it within some seconds."""
+    """purged: how many answers were, or would be, forgotten, in memory, on disk and in Redis. silent: who has not confirmed it within some
+    seconds: workers, `disk`, `redis`; `replicas` where others could not be told."""
 
     purged: int
     silent: list[str]
@@ -58,17 +82,18 @@ class Purged(msgspec.Struct):
 
 async def index(call: Call) -> Answer:
     statistics = await _port(call).statistics()
-    return Answer({"items": [{"model": model, **counts} for model, counts in statistics.items()], "cursor": None})
+    items = [{"model": model, **counts} for model, counts in statistics.items()]
+    return Answer({"items": items, "behind": await _port(call).behind(), "cursor": None})
 
 
 async def purge(call: Call) -> Answer:
-    """Also answers that an engine is giving at the moment are not kept. Counts in this gateway with its workers, not on other replicas."""
+    """Also answers that an engine is giving at the moment are not kept. Other replicas follow as soon as they hear of it."""
     wanted: Which = call.query
     chosen = {name: value for name in ("model", "tenant", "key") if (value := getattr(wanted, name)) is not None}
     call.target = "caches" + "".join(f"/{name}={value}" for name, value in chosen.items())
     if wanted.tenant is not None:
         call.tenants.add(wanted.tenant)
-    forgotten, silent = await _port(call).purge(Purge(wanted.model, wanted.tenant, wanted.key, call.dry_run))
+    forgotten, silent = await _port(call).purge(Purge(wanted.model, wanted.tenant, wanted.key, call.dry_run), call.actor)
     call.diff = [{"path": "answers", "from": forgotten, "to": 0}]
     found: dict[str, Any] = {"purged": forgotten, "silent": silent, "dry_run": call.dry_run}
     return Answer(found)

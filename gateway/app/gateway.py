@@ -25,6 +25,8 @@ from gateway.app.approval_webhook import ApprovalWebhook
 from gateway.app.approvals import ApprovalBook, Requesters
 from gateway.app.budget_runs import BudgetRuns
 from gateway.app.cache_book import CacheBook, CacheGauges
+from gateway.app.cache_purges import CachePurges
+from gateway.app.cache_tiers import CacheTiers
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.client_work import ClientWork
@@ -74,6 +76,7 @@ from gateway.caches.registry import AnswerCaches
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
+from gateway.core.caching import Purge
 from gateway.core.clock import SystemClock
 from gateway.core.errors import GatehouseError
 from gateway.core.feed import LocalFeed
@@ -190,7 +193,29 @@ class Gateway:
         vault = self.texts.vault
         self.audit.encrypt(None if vault is None else vault.ring, self.opener)
         if vault is not None:
-            vault.settle, vault.forget = self.usage.count, self.answers.shred
+            vault.settle, vault.forget = self.usage.count, self._forget
+        self._back_caches(spec)
+
+    async def _forget(self, tenant: str) -> int:
+        """Erases what is kept of a tenant besides its records; how many responses that was. Raises StoreUnavailable."""
+        await self.cache_book.purge(Purge(tenant=tenant))
+        return await self.answers.shred(tenant)
+
+    def _back_caches(self, spec: ConfigSpec) -> None:
+        """What stands behind the memory of the caches of answers, and what is told of their purges."""
+        vault = self.texts.vault
+        tiers = self.cache_tiers = CacheTiers(spec, None if vault is None else vault.ring, lambda: self.builder.salts)
+        self.caches.behind = tiers.behind
+        if vault is not None:
+            vault.dropped.append(self.caches.dropped)
+        self.cache_purges = CachePurges(self.store_link.store, self.cache_book.made_up, SystemClock(), self._owner, tiers.disk)
+        self.cache_book.tell = self.cache_purges.tell
+
+    async def _start_caches(self) -> None:
+        """Before anything is served: what was purged meanwhile is not found on disk."""
+        await self.cache_tiers.start(first=True)
+        await self.cache_purges.start()
+        self.feed.subscribe(self.cache_purges.heard)
 
     def _changes(self, loaded: Loaded, environ: Mapping[str, str], schemas: PluginSchemas) -> Changes:
         """The configuration in force, and who is told when it changes."""
@@ -315,6 +340,7 @@ class Gateway:
             await self.shared_limits.start()
         if self.shared_proofs is not None:
             await self.shared_proofs.start()
+        await self._start_caches()
         first = await self.changes.start()
         await self.texts.prepare()
         await self.shipping.start()
@@ -394,6 +420,7 @@ class Gateway:
             await self.shared_limits.aclose()
         if self.shared_proofs is not None:
             await self.shared_proofs.aclose()
+        await self.cache_tiers.aclose()
         await self.replicas.aclose()
         if engines:
             self.events.record("stop", "gatehouse", {})

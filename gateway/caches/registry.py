@@ -8,12 +8,15 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gateway.caches.behind import Behind
 from gateway.caches.keys import key_of
 from gateway.caches.memory import AnswerStore, Bounds
+from gateway.caches.place import Place
 from gateway.core.cache_specs import CacheSpec
-from gateway.core.caching import Answer, CachesAsked, CachesTold
+from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.waiting import Signal
 
 ZERO: Final = frozenset({b"0", b"0.0"})
 _PACKED: Final = msgspec.msgpack.Encoder()
@@ -26,12 +29,15 @@ class ModelCache:
 
     __slots__ = (
         "_any",
+        "_behind",
+        "_compress",
         "_operations",
         "_secret",
         "_sharing",
         "_store",
         "_ttl",
         "_version",
+        "backed",
         "charge",
         "flights",
         "largest",
@@ -39,14 +45,14 @@ class ModelCache:
         "shares",
     )
 
-    def __init__(
-        self, model: ModelSpec, spec: CacheSpec, version: bytes, secret: bytes, store: AnswerStore, flights: dict[bytes, Any]
-    ) -> None:
+    def __init__(self, model: ModelSpec, spec: CacheSpec, version: bytes, secret: bytes, store: AnswerStore, behind: Behind | None) -> None:
         self.model, self._version, self._secret, self._store = model.name, version, secret, store
         self._operations, self._any = frozenset(spec.operations), spec.temperature == "any"
         self._sharing, self._ttl = spec.sharing or model.prefix_sharing, spec.ttl
         self.charge, self.largest, self.shares = spec.charge, spec.max_answer_bytes, spec.deduplicate
-        self.flights = flights
+        self.flights: dict[bytes, Any] = store.flights
+        self._behind, self._compress = behind, spec.compress_above
+        self.backed = behind is not None
 
     @property
     def epoch(self) -> int:
@@ -64,8 +70,24 @@ class ModelCache:
         found = self._store.find(key)
         return None if found is None else Answer(*_UNPACKED.decode(found))
 
-    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int) -> None:
+    def look(self, key: bytes, tenant: str) -> Signal[Looked | None] | None:
+        return None if self._behind is None else self._behind.find(Place(key, self.model, tenant))
+
+    def taken(self, key: bytes, tenant: str, looked: Looked, epoch: int) -> Answer | None:
+        if looked.value is None:
+            return None
+        try:
+            answer = Answer(*_UNPACKED.decode(looked.value))
+        except msgspec.DecodeError:  # of another version
+            return None
+        self._store.store(key, looked.value, model=self.model, tenant=tenant, ttl=min(looked.left, self._ttl), epoch=epoch)
+        self._store.counted.hits += 1
+        return answer
+
+    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> None:
         value = _PACKED.encode((list(answer.headers), answer.foreign, answer.parts, answer.prefix))
+        if epoch == self._store.epoch and marks and self._behind is not None:
+            self._behind.store(Place(key, self.model, tenant), value, marks, self._ttl, self._compress)
         self._store.store(key, value, model=self.model, tenant=tenant, ttl=self._ttl, epoch=epoch)
 
     def missed(self) -> None:
@@ -96,6 +118,8 @@ class AnswerCaches:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.behind: dict[str, Behind] = {}
+        """What stands behind the memory, by its name in the configuration."""
         self._stores: WeakValueDictionary[str, AnswerStore] = WeakValueDictionary()
 
     def of(self, model: ModelSpec, version: bytes, secret: bytes) -> ModelCache | None:
@@ -109,7 +133,7 @@ class AnswerCaches:
         store = self._stores.get(model.name)
         if store is None or store.settings != (bounds, spec.policy):
             store = self._stores[model.name] = AnswerStore(bounds, spec.policy, self._now)
-        return ModelCache(model, spec, version, secret, store, store.flights)
+        return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""))
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By model."""
@@ -129,4 +153,11 @@ class AnswerCaches:
             purge = wanted.purge
             key = None if purge.key is None else bytes.fromhex(purge.key)
             forgotten = self.purge(purge.model, purge.tenant, key, dry_run=purge.dry_run)
-        return CachesTold(self.statistics(), forgotten)
+        return CachesTold(self.statistics(), forgotten, {name: msgspec.structs.asdict(one.counted) for name, one in self.behind.items()})
+
+    def dropped(self, tenant: str | None) -> None:
+        """The data keys of a tenant, or of all, are not what they were: its answers may have to be gone."""
+        for one in self.behind.values():
+            one.forget(tenant)
+        if tenant is not None:
+            self.purge(tenant=tenant)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from gateway.config import approval_rules, audit_rules, fleet_rules, label_rules, telemetry_rules
+from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, telemetry_rules
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
@@ -73,6 +73,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     label_rules.check(spec, error)
+    cache_rules.check(spec, error)
     approval_rules.check(spec.approvals, error, _url, MIN_KEY_LENGTH)
     telemetry_rules.check(spec.telemetry, error)
     _fail_closed(spec, error)

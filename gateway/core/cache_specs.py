@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.spec import Positive, Spec, Timeout
 
 CacheOperation = Literal["chat", "completions", "embeddings", "rerank", "score", "classify"]
@@ -19,7 +20,8 @@ class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_bytes: of the process's memory; workers have equal shares. max_answer_bytes: of one answer. compress_above: bytes from which an
     answer is kept compressed; 0: never. temperature: `zero` for requests that say `temperature: 0`, `any` for all. sharing: who gets an
     answer that somebody else caused; null: as the model's `prefix_sharing`, within a tenant at most. charge: whether an answer from the
-    cache costs what the engine's did. deduplicate: whether requests that ask the same at the same time share one engine call.
+    cache costs what the engine's did. deduplicate: whether requests that ask the same at the same time share one engine call. also_in:
+    where answers are kept besides the memory of a process; null: nowhere.
     """
 
     ttl: Timeout = 3600.0
@@ -33,3 +35,33 @@ class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sharing: Literal["key", "tenant"] | None = None
     charge: bool = True
     deduplicate: bool = True
+    also_in: Literal["disk", "redis"] | None = None
+
+
+class DiskCacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Answers on this machine's disk. directory: null: `caches` in the state directory. max_entries, max_bytes: of all models together.
+    policy: which goes first where there is no room. timeout: how long a request waits for it."""
+
+    directory: Annotated[str, Meta(min_length=1)] | None = None
+    max_entries: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    max_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    policy: Literal["lru", "lfu", "fifo"] = "lru"
+    timeout: Timeout = 0.02
+
+
+class RedisCacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Answers in Redis. server: null: the Redis that limits use. max_entries, max_bytes: of all models and replicas together. policy: which
+    goes first where there is no room. timeout: how long a request waits for it."""
+
+    server: RedisSpec | None = None
+    max_entries: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    max_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    policy: Literal["lru", "lfu", "fifo"] = "lru"
+    timeout: Timeout = 0.005
+
+
+class CachesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where answers may be kept besides memory."""
+
+    disk: DiskCacheSpec | None = None
+    redis: RedisCacheSpec | None = None

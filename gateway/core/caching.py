@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import field
 
 from gateway.core.messages import Ask, Message
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.waiting import Signal
 
 
 class Answer:
@@ -39,10 +42,21 @@ class CachesAsked(Ask["CachesTold"], frozen=True):
 
 
 class CachesTold(Message, frozen=True):
-    """models: statistics by model, as gateway.caches.memory.Statistics has them. purged: how many answers were forgotten."""
+    """models: statistics by model, as gateway.caches.memory.Statistics has them. purged: how many answers were forgotten. behind: what
+    was counted of the disk and Redis, by name, as gateway.caches.behind.BehindCounts has it."""
 
     models: dict[str, dict[str, int]]
     purged: int = 0
+    behind: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+class Looked(NamedTuple):
+    """What a look behind the memory found. marks: of the purges so far, to be given with the answer that an engine will give. value: None
+    for a miss; with it the seconds for which it may still be given."""
+
+    marks: bytes
+    value: bytes | None = None
+    left: float = 0.0
 
 
 class AnswerCache(Protocol):
@@ -54,6 +68,8 @@ class AnswerCache(Protocol):
     """Bytes of an answer that may be kept."""
     shares: bool
     """Whether requests share engine calls that are under way."""
+    backed: bool
+    """Whether there is something behind the memory."""
     flights: dict[bytes, Any]
     """The engine calls under way that others may share (gateway.pipeline.flights), by key."""
 
@@ -74,8 +90,17 @@ class AnswerCache(Protocol):
         """Counts a hit if there is one; whoever goes on to an engine says so (`missed`)."""
         ...
 
-    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int) -> None:
-        """epoch: from before the engine was asked."""
+    def look(self, key: bytes, tenant: str) -> Signal[Looked | None] | None:
+        """Looks behind the memory. None, or a Signal with None, where nothing is there to be asked or it does not answer in time; it does
+        not fail."""
+        ...
+
+    def taken(self, key: bytes, tenant: str, looked: Looked, epoch: int) -> Answer | None:
+        """The answer that was found behind the memory, which keeps it from now on; it counts as a hit. epoch: from before the look."""
+        ...
+
+    def store(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> None:
+        """epoch, marks: from before the engine was asked; without marks it is kept in memory only."""
         ...
 
     def missed(self) -> None:

@@ -14,7 +14,7 @@ from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
-from gateway.core.cache_specs import CacheSpec
+from gateway.core.cache_specs import CacheSpec, CachesSpec
 from gateway.core.conversations import ResponsesSpec
 from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
@@ -441,6 +441,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     replica: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")] | None = None
     store: StoreSpec = StoreSpec()
     redis: RedisSpec | None = None
+    caches: CachesSpec = CachesSpec()
     engines: tuple[EngineSpec, ...] = ()
     machines: MachinesSpec = MachinesSpec()
     models: tuple[ModelSpec, ...] = ()

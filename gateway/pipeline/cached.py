@@ -40,20 +40,30 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         return await attempt.run(x, entry, ticket, relay_type)
     place = key + x.principal.priority.encode()  # type: ignore[union-attr]  # nobody waits for one who waits longer in the queue
     shares = cache.shares and request.api.dialect == ""  # in which form others get an answer is known once an engine has it
-    if looks:
-        for _ in range(TRIES):
-            answer = cache.find(key)
-            if answer is not None:
-                return await _stored(x, cache, key, answer, ticket, relay_type)
-            flight: Flight | None = cache.flights.get(place) if shares else None
-            if flight is None:
-                break
-            relay = await _joined(x, cache, key, flight, ticket, relay_type)
+    behind = cache.backed
+    marks, tries = b"", TRIES
+    while looks and tries:
+        answer = cache.find(key)
+        if answer is not None:
+            return await _stored(x, cache, key, answer, ticket, relay_type)
+        joinable: Flight | None = cache.flights.get(place) if shares else None
+        if joinable is not None:
+            relay = await _joined(x, cache, key, joinable, ticket, relay_type)
             if relay is not None:
                 return relay
+            tries -= 1
+        elif behind:  # and then once more here: another may have asked meanwhile
+            behind = False
+            answer, marks = await _looked_up(x, cache, key)
+            if answer is not None:
+                return await _stored(x, cache, key, answer, ticket, relay_type)
+        else:
+            break
+    if behind:  # its answer is to take the place of the one there
+        _, marks = await _looked_up(x, cache, key, take=False)
     _say(x, "miss", key)
     cache.missed()
-    flight = x.flight = Flight(cache, key, place, request)
+    flight = x.flight = Flight(cache, key, place, request, marks)
     if shares and place not in cache.flights:
         flight.open()
     try:
@@ -62,6 +72,20 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         x.flight = None
         flight.given_up(error)
         raise
+
+
+async def _looked_up(x: Exchange, cache: AnswerCache, key: bytes, *, take: bool = True) -> tuple[Answer | None, bytes]:
+    """The answer from behind the memory, and the marks with which one may be kept there; b"": none may."""
+    tenant, epoch = x.principal.tenant, cache.epoch  # type: ignore[union-attr]
+    found = cache.look(key, tenant)
+    if found is None:
+        return None, b""
+    if not found.done:
+        await Completion(found)
+    looked = found.value
+    if looked is None:
+        return None, b""
+    return (cache.taken(key, tenant, looked, epoch) if take else None), looked.marks
 
 
 def wishes(headers: Headers) -> tuple[bool, bool]:

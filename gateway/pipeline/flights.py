@@ -187,15 +187,15 @@ class Orphaned(Exception):
 class Flight(Recording):
     """An engine call of which others may read the answer, and whose answer may be kept. Receiver of the call.
 
-    key: of the answer. place: of the flight among those under way. epoch: the cache's before the engine was asked.
+    key: of the answer. place: of the flight among those under way. marks: of the purges before, of what stands behind the memory.
     """
 
-    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_orphan", "_place", "_request")
+    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_request")
 
-    def __init__(self, cache: AnswerCache, key: bytes, place: bytes, request: InferenceRequest) -> None:
+    def __init__(self, cache: AnswerCache, key: bytes, place: bytes, request: InferenceRequest, marks: bytes = b"") -> None:
         super().__init__(cache.largest)
         self._cache, self._key, self._place, self._request = cache, key, place, request
-        self._epoch = cache.epoch
+        self._epoch, self._marks = cache.epoch, marks
         self._attempt: Attempt | None = None
         self._leader: Reading | None = None
         self._orphan = self._kept = False
@@ -307,7 +307,7 @@ class Flight(Recording):
         self._kept = True
         parts, prefix = cut(b"".join(self.pieces), request.stream)
         headers = [(name.lower(), value) for name, value in head.headers if name.lower() in READ_HEADERS]
-        self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch)
+        self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch, self._marks)
 
 
 class LedAttempt:

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from tests.cluster.servers import RedisServer
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, external
@@ -237,3 +238,66 @@ def test_statistics_and_purges_over_the_workers(launch: Callable[..., Gatehouse]
         lambda: [one for one in gatehouse.audit() if one.get("event") == "admin.caches.purge" and one["target"] == target],
         what="its record",
     )
+
+
+@pytest.fixture
+def redis(short_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(short_path).start()
+    yield server
+    server.stop()
+
+
+def test_disk_and_redis_outlive_the_process_and_shredding_erases_what_they_hold(
+    launch: Callable[..., Gatehouse], engine: EngineThread, redis: RedisServer, tmp_path: Path
+) -> None:
+    """Two workers, killed; a Redis that freezes; a purge; a tenant whose keys are destroyed."""
+    (tmp_path / "master.key").write_text("1f" * 32)
+    (tmp_path / "master.key").chmod(0o600)
+    models = ["disk", "redis"]
+    config = adminapi.config(
+        tmp_path / "state",
+        engine.port,
+        redis={"url": f"unix://{redis.socket}"},
+        caches={"disk": {"timeout": "30s"}, "redis": {"timeout": "2s"}},
+        models=[{"name": name, "pool": ["fake"], "cache": {"also_in": name}} for name in models],
+        audit={"encryption": {"master": {"file": str(tmp_path / "master.key")}}},
+    )
+    gatehouse = launch(config)
+    gatehouse.arguments = ["--workers", "2"]
+    gatehouse.start()
+
+    def said(name: str, text: str = "the question of acme") -> str:
+        return str(ask(gatehouse, text, model=name).headers[HEADER])
+
+    def behind() -> dict[str, dict[str, Any]]:
+        with adminapi.admin(gatehouse) as client:
+            return {one["name"]: one for one in client.get("/caches").json()["behind"]}
+
+    def kept() -> bool:
+        for name in models:
+            said(name)
+        return all(one["entries"] == 1 for one in behind().values())
+
+    until(kept, what="an answer on disk and in Redis")
+    gatehouse.stop(signal.SIGKILL)
+    gatehouse.start()
+    before = len(engine.received)
+    until(lambda: all(said(name) == "hit" for name in models), what="the tenant's key")
+    asked = len(engine.received) - before
+    assert [one["hits"] for one in behind().values()] != [0, 0]
+    assert asked <= 4  # of a worker that had no key of the tenant yet
+    with adminapi.admin(gatehouse) as client:
+        assert client.delete("/caches", params={"model": "disk"}).json()["silent"] == []
+    assert said("disk") == "miss"
+    assert b"question" not in b"".join(path.read_bytes() for path in (tmp_path / "state" / "caches").iterdir())
+    redis.freeze()
+    try:
+        assert said("redis", "while it is frozen") == "miss"
+    finally:
+        redis.thaw()
+    with adminapi.admin(gatehouse) as client:
+        plan = client.get("/audit/data-keys/shred", params={"tenant": "acme"}).json()
+        body = {"tenant": "acme", "reason": "asked for", "confirm": plan["digest"]}
+        assert client.post("/audit/data-keys/shred", json=body).status_code == 200
+    until(lambda: all(one["entries"] == 0 for one in behind().values()), what="the end of the tenant's answers")
+    assert {said(name) for name in models} == {"miss"}

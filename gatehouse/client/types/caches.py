@@ -5,8 +5,32 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 
+class BehindView(TypedDict):
+    """The disk or Redis behind the memory. up: whether it is asked now. entries, bytes: of all who share it; null where it does not say.
+    The others are counted by the processes of this gateway since they began. late: look-ups not answered in time. skipped: look-ups not
+    made, as it was away or failing, or the tenant's key was not at hand. foreign: entries that did not open: changed, moved, purged,
+    expired or of a key that is gone. dropped: answers not kept because too many were on their way, or it failed. failed: errors.
+    """
+
+    name: str
+    up: bool
+    entries: int | None
+    bytes: int | None
+    hits: NotRequired[int]
+    misses: NotRequired[int]
+    late: NotRequired[int]
+    skipped: NotRequired[int]
+    foreign: NotRequired[int]
+    stored: NotRequired[int]
+    refused: NotRequired[int]
+    dropped: NotRequired[int]
+    evicted: NotRequired[int]
+    failed: NotRequired[int]
+
+
 class CachePage(TypedDict):
     items: list[CacheView]
+    behind: list[BehindView]
     cursor: NotRequired[str | None]
 
 
@@ -31,7 +55,9 @@ class CacheView(TypedDict):
 
 
 class Purged(TypedDict):
-    """purged: how many answers were, or would be, forgotten. silent: workers that have not confirmed it within some seconds."""
+    """purged: how many answers were, or would be, forgotten, in memory, on disk and in Redis. silent: who has not confirmed it within
+    some seconds: workers, `disk`, `redis`; `replicas` where others could not be told.
+    """
 
     purged: int
     silent: list[str]

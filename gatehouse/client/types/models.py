@@ -23,7 +23,8 @@ class CacheSpec(TypedDict):
     max_answer_bytes: of one answer. compress_above: bytes from which an answer is kept compressed; 0: never. temperature: `zero` for
     requests that say `temperature: 0`, `any` for all. sharing: who gets an answer that somebody else caused; null: as the model's
     `prefix_sharing`, within a tenant at most. charge: whether an answer from the cache costs what the engine's did. deduplicate: whether
-    requests that ask the same at the same time share one engine call.
+    requests that ask the same at the same time share one engine call. also_in: where answers are kept besides the memory of a process;
+    null: nowhere.
     """
 
     ttl: NotRequired[float]
@@ -37,6 +38,7 @@ class CacheSpec(TypedDict):
     sharing: NotRequired[Literal["key", "tenant"] | None]
     charge: NotRequired[bool]
     deduplicate: NotRequired[bool]
+    also_in: NotRequired[Literal["disk", "redis"] | None]
 
 
 class EngineState(TypedDict):

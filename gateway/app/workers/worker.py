@@ -15,6 +15,7 @@ from typing import Any, Final
 from gateway.app import compiled, interpreter
 from gateway.app.assembly import Assembled, Assembler
 from gateway.app.cache_book import CacheGauges
+from gateway.app.cache_tiers import CacheTiers
 from gateway.app.connections import Connections
 from gateway.app.countries import Countries
 from gateway.app.events import Events
@@ -154,6 +155,7 @@ class Worker:
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
         self.caches = AnswerCaches(SystemClock().monotonic)
+        self._cache_tiers = self._behind_caches(spec, salts)
         self.shadows = Shadows(self.plane, idle)
         known_there = (self.countries, self._claim, self.caches, self.shadows)
         self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, *known_there)
@@ -184,6 +186,12 @@ class Worker:
         self.plane.records = records_of(spec.audit, self.ring)
         self.captures_changed(CapturesChanged(captures))
 
+    def _behind_caches(self, spec: ConfigSpec, salts: bytes) -> CacheTiers:
+        """The disk and Redis behind the memory of the caches of answers."""
+        made = CacheTiers(spec, None if spec.audit.encryption is None else self.ring, lambda: salts)
+        self.caches.behind = made.behind
+        return made
+
     def _in_redis(self, spec: RedisSpec, state: State) -> SharedLimitsPart:
         """Limits of this process in Redis."""
         made = SharedLimitsPart(
@@ -201,6 +209,7 @@ class Worker:
         await self._take_certificate()
         if self.shared_limits is not None:
             await self.shared_limits.start()
+        await self._cache_tiers.start(first=False)
         async with self._building:
             if self.plane.snapshot is None:  # a change may have overtaken it
                 await self._put_into_force(self._first.spec, self._first.version)
@@ -229,6 +238,7 @@ class Worker:
         await self._assembler.aclose()
         if self.shared_limits is not None:
             await self.shared_limits.aclose()
+        await self._cache_tiers.aclose()
         self.events.record("worker_stopped", self.id, {})
         await self.audit.aclose()
         await self._report()
@@ -327,6 +337,7 @@ class Worker:
     def data_keys_dropped(self, change: DataKeysDropped) -> None:
         self.ring.drop(change.tenant)
         self.opener.drop(change.tenant)
+        self.caches.dropped(change.tenant)
 
     def captures_changed(self, change: CapturesChanged) -> None:
         if self.texts is not None:
