@@ -142,21 +142,39 @@ class Automaton:
                 lasts |= other
                 empty = empty or nothing
             return firsts, lasts, empty
-        return self._sequence([piece.parts[0]] * piece.high if piece.kind == "repeat" else list(piece.parts), piece, number)
+        return self._repeat(piece, number) if piece.kind == "repeat" else self._sequence(piece.parts, number)
 
-    def _sequence(self, parts: list[Piece], piece: Piece, number: int) -> tuple[set[int], set[int], bool]:
+    def _sequence(self, parts: Sequence[Piece], number: int) -> tuple[set[int], set[int], bool]:
         firsts: set[int] = set()
         lasts: set[int] = set()
         empty = True
-        for place, part in enumerate(parts):
+        for part in parts:
             one, other, nothing = self._positions(part, number)
             for last in lasts:
                 self._follow[last].extend(sorted(one))
             if empty:
                 firsts |= one
-            optional = nothing or (piece.kind == "repeat" and place >= piece.low)
-            lasts = (lasts | other) if optional else other
-            empty = empty and optional
+            lasts = (lasts | other) if nothing else other
+            empty = empty and nothing
+        return firsts, lasts, empty
+
+    def _repeat(self, piece: Piece, number: int) -> tuple[set[int], set[int], bool]:
+        """A copy for each time. A copy is only behind the one before it, none is left out: of `a{0,500}` each state has one member, not up
+        to 500 of them, which would take a millisecond to build."""
+        firsts: set[int] = set()
+        lasts: set[int] = set()
+        before: set[int] = set()
+        empty = piece.low == 0
+        for time in range(1, piece.high + 1):
+            one, other, nothing = self._positions(piece.parts[0], number)
+            for last in before:
+                self._follow[last].extend(sorted(one))
+            if time == 1:
+                firsts = one
+            empty = empty or nothing
+            if empty or time >= piece.low:
+                lasts |= other
+            before = other
         return firsts, lasts, empty
 
     def _classified(self) -> tuple[bytes, list[frozenset[int]]]:

@@ -23,13 +23,14 @@ from policies.guardrails.recognition.tail import Tail
 from policies.guardrails.recognition.words import CONTEXT
 
 _AHEAD: Final = 48
-"""Characters beyond ASCII that are read at a time while regions begin and end."""
+_FIRST: Final = 8
+"""Characters beyond ASCII that are read at a time while regions begin and end; behind the beginning of one, where it may end at once."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 
 
-def _ahead(text: str) -> tuple[str, str]:
-    """What to read of a text now, and what later. Folding ASCII costs nothing."""
-    return (text, "") if text.isascii() else (text[:_AHEAD], text[_AHEAD:])
+def _ahead(text: str, most: int) -> tuple[str, str]:
+    """What to read of a text now, and what later. Folding ASCII costs nothing: a text of it is read at once."""
+    return (text, "") if text.isascii() else (text[:most], text[most:])
 
 
 class _Region:
@@ -165,7 +166,7 @@ class EntityStream:
         """What may pass of a text where a region goes on, and of what follows it."""
         out: list[str] = []
         while (region := self._region) is not None:
-            head, more = _ahead(text)
+            head, more = _ahead(text, _AHEAD if region.size else _FIRST)
             passed, text = self._dropped(region, head, final and not more)
             out.append(passed)
             text += more
@@ -180,7 +181,7 @@ class EntityStream:
         """As `_searched`, but where one region follows another, what lies ahead of them is not folded again for each."""
         out: list[str] = []
         while True:
-            head, text = _ahead(text)
+            head, text = _ahead(text, _AHEAD)
             passed, rest = self._searched(self._held + head, final and not text)
             out.append(passed)
             if self._region is not None or not text:
@@ -286,7 +287,7 @@ class EntityStream:
         new = fold(text)
         data = escapes(as_bytes(new))
         taken = region.taken(data)
-        cut = taken if new is text else places(text)[taken]
+        cut = taken if new is text or text[:taken].isascii() else places(text)[taken]
         region.digest.update(text[:cut].encode("utf-8", "replace"))
         if region.parts is not None:
             region.parts.append(text[:cut])

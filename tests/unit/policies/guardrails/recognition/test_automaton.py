@@ -67,3 +67,14 @@ def test_states_are_bounded_and_built_anew(monkeypatch: pytest.MonkeyPatch) -> N
     for text in ("abcbcd", "aabb", "x a b", "bcabc", "aac") * 3:
         assert longest(small, text, 0) == longest(ALL, text, 0)
         assert len(small._states) <= 4
+
+
+@pytest.mark.parametrize("pattern", ["a[a-z0-9]{0,500}", "a[a-z0-9]{17,500}", "x(?:ab?){1,100}c{0,64}", "a(?:a|b{2,90}){0,5}"])
+def test_what_is_repeated_has_few_ways_to_go_on(pattern: str) -> None:
+    """A state costs as much to build as its members have ways to go on, and a text can ask for a state with each of its characters."""
+    automaton = Automaton([bounded(pattern)])
+    data = b"a" + bytes(97 + place % 2 for place in range(90))
+    state = automaton._start
+    for code in data:
+        state = state.next[automaton._classes[code]] or automaton._built(state, automaton._classes[code])
+        assert sum(len(automaton._follow[member]) for member in state.members) <= 300
