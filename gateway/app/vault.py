@@ -81,6 +81,9 @@ class Vault:
         """Erases what is kept of a tenant besides its records, before its keys are destroyed; returns how many answers that was."""
         self._up, self._failures = True, 0
         self._checked: tuple[str, Sequence[DataKeyRow]] | None = None
+        self._destroying = asyncio.Lock()
+        self._doomed = ""
+        """The tenant whose keys are destroyed while the lock is held."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-master")
 
     # --- life
@@ -166,24 +169,37 @@ class Vault:
 
     async def give(self, tenant: str) -> DataKeyGiven:
         """For a worker: the key that encrypts for a tenant now. Raises MasterUnavailable, StoreUnavailable."""
-        key = self.ring.current(tenant)
-        if not isinstance(key, DataKey):
-            key = await as_future(key)
-        return DataKeyGiven(
-            id=key.id, tenant=tenant, version=key.version, key=Secret(key.revealed()), seconds=max(self.ring.left(tenant), 0.0)
-        )
+        for _ in range(TRIES):
+            key = self.ring.current(tenant)
+            if not isinstance(key, DataKey):
+                key = await as_future(key)
+            try:
+                secret = Secret(key.revealed())
+            except Shredded:
+                continue  # destroyed or replaced since it came
+            return DataKeyGiven(id=key.id, tenant=tenant, version=key.version, key=secret, seconds=max(self.ring.left(tenant), 0.0))
+        raise MasterUnavailable("the tenant's data keys change all the time")
 
     async def _fetch(self, tenant: str) -> DataKeyGiven:
-        row = await self._kept.current(tenant)
-        if row is not None and row.id in self._tombstones:
-            await self._bury([row])
-            row = None
-        key = None
-        if row is None:
-            row, key = await self._make(tenant, None)
-        if key is None:
-            key = await self._opened(row)
-        return DataKeyGiven(id=row.id, tenant=tenant, version=row.version, key=Secret(key.hex()), seconds=self._settings.cache)
+        for _ in range(TRIES):
+            if self._doomed == tenant:  # its next key is made once those before are gone: nothing fails meanwhile
+                async with self._destroying:
+                    pass
+            row = await self._kept.current(tenant)
+            if row is not None and row.id in self._tombstones:
+                if self._doomed == tenant:
+                    continue
+                await self._bury([row])
+                row = None
+            key = None
+            if row is None:
+                row, key = await self._make(tenant, None)
+            try:
+                found = await self._opened(row) if key is None else key
+            except Shredded:
+                continue  # destroyed since it was read
+            return DataKeyGiven(id=row.id, tenant=tenant, version=row.version, key=Secret(found.hex()), seconds=self._settings.cache)
+        raise MasterUnavailable("the tenant's data keys are destroyed all the time")
 
     async def _make(self, tenant: str, replaces: DataKeyRow | None) -> tuple[DataKeyRow, bytes | None]:
         """A new key of a tenant, or the one that another process has made meanwhile, without its bytes."""
@@ -322,10 +338,15 @@ class Vault:
         if self.settle is not None:
             await self.settle()
         answers = 0 if self.forget is None else await self.forget(tenant)
-        await asyncio.to_thread(self._tombstones.add, plan.keys)
-        self._drop(tenant)
-        gone = await self._kept.shred(tenant, plan.keys)
-        self._drop(tenant)
+        async with self._destroying:
+            self._doomed = tenant
+            try:
+                await asyncio.to_thread(self._tombstones.add, plan.keys)
+                self._drop(tenant)
+                gone = await self._kept.shred(tenant, plan.keys)
+                self._drop(tenant)
+            finally:
+                self._doomed = ""
         detail = {
             "tenant": tenant,
             "reason": reason,

@@ -17,6 +17,7 @@ import msgspec
 from gateway.audit.crypto import replace_file
 from gateway.audit.encode import encode_json
 from gateway.audit.segments import open_segment
+from gateway.audit.sinks.file import open_own
 from gateway.core.clock import Clock
 
 FILE: Final = "holds.json"
@@ -90,7 +91,7 @@ class Holds:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        descriptor = os.open(self._directory / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(self._directory / f"{FILE}.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -2,11 +2,13 @@
 
 `audit-<writer>-<number>.jsonl` are the segments, `checkpoints-<writer>.jsonl` has the signed checkpoints, `audit-<writer>.lock` keeps a
 second process out of this writer's files. Directories have mode 0700, files 0600. A write is all or nothing: what a failed write left
-behind is cut off before anything else is written.
+behind is cut off before anything else is written. A symbolic link in a file's place is not followed: whoever can put one here must not
+choose what a gateway with more rights cuts and writes.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -62,8 +64,9 @@ def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
     """The segments in a directory, by writer and in the order of their numbers: their lines, or where only those are there, the compressed
     ones (gateway.audit.segments)."""
     found: dict[str, dict[int, Path]] = {}
-    for path in directory.iterdir():
-        if match := _NAME.fullmatch(path.name):
+    for entry in os.scandir(directory):
+        if (match := _NAME.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
+            path = directory / entry.name
             numbers = found.setdefault(match[1], {})
             if match[3] is None or int(match[2]) not in numbers:
                 numbers[int(match[2])] = path
@@ -74,13 +77,22 @@ def lock_name(writer: str) -> str:
     return f"audit-{writer}.lock"
 
 
+def open_own(path: Path, flags: int) -> int:
+    """The descriptor of a file of the log's own, never of what a symbolic link leads to. Raises OSError."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, f"{path.name} is a symbolic link; it must be a file") from None
+        raise
+
+
 class AppendFile:
     """One file to which whole batches are appended. `size`: bytes that are known to be good."""
 
     def __init__(self, path: Path, *, create: bool, files: Files = SYSTEM) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
         self.path, self._files = path, files
-        self._descriptor = os.open(path, flags, 0o600)
+        self._descriptor = open_own(path, os.O_RDWR | ((os.O_CREAT | os.O_EXCL) if create else 0))
         self._dirty = False
         try:
             self.size = os.fstat(self._descriptor).st_size
@@ -178,7 +190,7 @@ class FileSink:
     def _acquire(self) -> int:
         """The descriptor of the lock. Raises BlockingIOError when another process has it, OSError."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.directory / lock_name(self.writer), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(self.directory / lock_name(self.writer), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

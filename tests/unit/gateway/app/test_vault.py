@@ -222,6 +222,27 @@ async def test_an_older_store_does_not_bring_destroyed_keys_back(bench: Bench) -
         await again.key(key.id)
 
 
+async def test_whoever_asks_while_keys_are_destroyed_gets_the_next_one_and_nothing_seems_to_have_returned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = await bench.vault()
+    await current(vault)
+    kept, asked = bench.stores[0].data_keys, list[asyncio.Future[Any]]()
+    destroy = kept.shred
+
+    async def shred(tenant: str, ids: Any) -> Any:
+        asked.append(asyncio.ensure_future(vault.give(tenant)))  # noted as destroyed, and still whole in the store
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked[0].done() and (await vault.give("globex")).tenant == "globex", "others need not wait"
+        return await destroy(tenant, ids)
+
+    monkeypatch.setattr(kept, "shred", shred)
+    gone = await shredded(vault)
+    assert (await asyncio.wait_for(asked[0], 10)).id not in gone
+    assert "audit.keys_returned" not in [event[0] for event in bench.events]
+
+
 async def test_writers_that_race_with_a_shredding_write_what_nobody_can_read_or_use_the_new_key(bench: Bench) -> None:
     vault = await bench.vault()
     await current(vault)

@@ -87,6 +87,24 @@ def test_writer_ids_cannot_lead_out_of_the_directory(log_bench: Any) -> None:
             log_bench.sink(writer=bad)
 
 
+def test_a_symbolic_link_is_never_followed(log_bench: Any, tmp_path: Any) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("stays\n")
+    sink = log_bench.sink()
+    sink.open()
+    for name in ("audit-0-00000001.jsonl", "audit-0-00000002.jsonl.zst", "audit-other.lock"):
+        (log_bench.directory / name).symlink_to(victim)
+    assert sink.segments() == []
+    with pytest.raises(OSError, match=r"audit-0-00000001\.jsonl is a symbolic link; it must be a file"):
+        sink.resume(1)
+    with pytest.raises(FileExistsError):
+        sink.begin(1)
+    with pytest.raises(ConfigError, match=r"audit-other\.lock is a symbolic link"):
+        log_bench.sink(writer="other").take()
+    sink.close()
+    assert victim.read_text() == "stays\n"
+
+
 def test_unknown_sinks_are_refused_by_name(log_bench: Any) -> None:
     spec = AuditSpec(sinks=(SinkSpec(type="file"), SinkSpec(type="sylog")))
     with pytest.raises(ConfigError, match=r"audit.sinks\[1\]: there is no audit sink 'sylog'; known: file"):

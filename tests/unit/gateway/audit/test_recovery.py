@@ -82,6 +82,15 @@ def test_a_writer_of_another_key_is_not_touched(log_bench: Any, make: Any, recov
     assert log_bench.segment(1, "other").read_bytes() == before
 
 
+def test_links_in_the_directory_lead_nowhere(log_bench: Any, recovery: Recovery, tmp_path: Any) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("root:x:0:0\n")
+    (log_bench.directory / "audit-evil-00000001.jsonl").symlink_to(victim)
+    (log_bench.directory / "checkpoints-evil.jsonl").symlink_to(victim)
+    assert [recovery.look() for _ in range(3)] == [[], [], []]
+    assert victim.read_text() == "root:x:0:0\n"
+
+
 def test_what_cannot_be_recovered_is_told_once(log_bench: Any, make: Any, recovery: Recovery, caplog: pytest.LogCaptureFixture) -> None:
     killed(log_bench, make, "gw-1")
     log_bench.disk.fill()
