@@ -18,7 +18,7 @@ from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 from admin.webhook import WEBHOOK, webhook
-from gateway.core.joining import BEATS, JOIN
+from gateway.core.joining import BEATS, JOIN, REPORTS
 
 LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
@@ -52,7 +52,10 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
     if ports is not None and ports.approvals_webhook is not None:
         routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
     if ports is not None and ports.joining is not None:
-        routes += [Route(path, joining(ports.joining), methods=["POST"]) for path in (JOIN, f"{JOIN}/{{name}}/{BEATS}")]
+        routes += [
+            Route(path, joining(ports.joining), methods=["POST"])
+            for path in (JOIN, f"{JOIN}/{{name}}/{BEATS}", f"{JOIN}/{{name}}/{REPORTS}")
+        ]
     rest = Starlette(routes=routes)
     return rest if ports is None else Split(create_api(ports), rest)
 

@@ -221,7 +221,7 @@ def breaker(
 
 
 Join = Callable[..., int]
-"""Runs a machine that joins: (gateways, config, name, listen, advertise, token, ca) -> the exit code."""
+"""Runs a machine that joins: (gateways, config, name, listen, advertise, token, ca, tickets, tickets_advertise) -> the exit code."""
 
 
 def add_run(join: Join) -> None:
@@ -246,6 +246,10 @@ def add_run(join: Join) -> None:
         token: Annotated[str | None, typer.Option("--token", help="A join token; all users of this machine can see it.")] = None,
         token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with the join token, or - for the input.")] = None,
         ca: Annotated[Path | None, typer.Option("--ca", help="With --join: verifies the gateways, in place of the system's.")] = None,
+        tickets: Annotated[str | None, typer.Option("--tickets", help="With --join: ADDRESS:PORT for clients with tickets.")] = None,
+        tickets_advertise: Annotated[
+            str | None, typer.Option("--tickets-advertise", help="With --tickets: where clients reach that.")
+        ] = None,
     ) -> None:
         """Runs one engine in the foreground and prints its socket when it is ready, or with --join all engines of a file for a gateway on
         another machine. Ctrl-C drains."""
@@ -253,8 +257,9 @@ def add_run(join: Join) -> None:
             if gateways:
                 if model is not None or config is None:
                     raise CommandError("with --join the engines are those of a file: write --config FILE, and no MODEL")
-                raise typer.Exit(join(gateways, config, name, listen, advertise, _token(token, token_file), ca))
-            if model is None or any(given is not None for given in (config, name, advertise, token, token_file, ca)):
+                given = _token(token, token_file)
+                raise typer.Exit(join(gateways, config, name, listen, advertise, given, ca, tickets, tickets_advertise))
+            if model is None or any(given is not None for given in (config, name, advertise, token, token_file, ca, tickets)):
                 raise CommandError("name a MODEL to run one engine, or --join URL --config FILE to serve a gateway")
             from admin.cli import run as engine  # noqa: PLC0415 - the runtimes take as long to load as half the command line
 

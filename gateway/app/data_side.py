@@ -11,8 +11,10 @@ from typing import Any
 from gateway.core.batches import WorkDesk
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ListenSpec
+from gateway.core.tickets import TicketDesk
 from gateway.core.tokens import TokenDesk
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.ticketing import TicketBook
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
 from gateway.server.closing import LINGER_SECONDS
@@ -45,11 +47,13 @@ class DataSide:
         tls: Contexts | None,
         tokens: TokenDesk | None = None,
         work: WorkDesk | None = None,
+        tickets: tuple[TicketBook, TicketDesk] | None = None,
     ) -> None:
+        self._book = None if tickets is None else tickets[0]
         self._plane, self._leaving = plane, leaving
         if work is not None:
             plane.upload_bytes, plane.upload_seconds = work.max_bytes + FORM_BYTES, work.upload_seconds
-        application = WithSockets(AsgiApplication(DataApplication(plane, health, tokens, work)))
+        application = WithSockets(AsgiApplication(DataApplication(plane, health, tokens, work, tickets)))
         self.state = ListenerState(plane, application, is_inference)
         sockets = application.sockets = Sockets(plane, self.state)
         plane.listeners += [self.state.sweep, sockets.sweep]
@@ -80,6 +84,8 @@ class DataSide:
         if self._grpc is not None:
             self._plane.tasks.spawn(self._leave_grpc(listen.drain_timeout), name="leave gRPC")
         await self._leaving.leave(self._server, self.state, delay=delay, timeout=listen.drain_timeout)
+        if self._book is not None:
+            await self._book.aclose(0.0 if self._leaving.hurried else listen.drain_timeout)
 
     async def _leave_grpc(self, timeout: float) -> None:
         """Together with the other listener, after its delay."""

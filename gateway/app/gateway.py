@@ -64,6 +64,7 @@ from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
 from gateway.app.suspensions import Suspensions
 from gateway.app.text_keeping import TextKeeping
+from gateway.app.tickets import TicketGauges, TicketOffice
 from gateway.app.tokens import TokenService
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.usage import UsageCounter, counted
@@ -92,6 +93,7 @@ from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.pipeline.shadows import Shadows
+from gateway.pipeline.ticketing import TicketBook
 from gateway.server.tls import Material
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused import Refused
@@ -166,7 +168,7 @@ class Gateway:
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self._make_client_work(holder)
-        self.scaling, self.machines = self._scaling(), self._machines(spec)
+        self.scaling, self.machines, self.tickets = self._scaling(), *self._machines(spec)
         self._observe(spec)
         self._measure(parts)
 
@@ -246,12 +248,23 @@ class Gateway:
             SystemClock(),
         )
 
-    def _machines(self, spec: ConfigSpec) -> JoinedMachines:
-        """Machines that have joined, and their engines among the configuration's."""
+    def _machines(self, spec: ConfigSpec) -> tuple[JoinedMachines, TicketOffice]:
+        """Machines that have joined, and their engines among the configuration's; direct tickets at them."""
         store, folder = self.store_link.store, Path(spec.state_dir).resolve() / "machines"
         told = (self.fleet.registry, self.changes.refresh, self.events.record, self._owner)
         made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
         self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
+        return made, self._tickets(made)
+
+    def _tickets(self, machines: JoinedMachines) -> TicketOffice:
+        plane = self.plane
+        authority = lambda: machines.authorities.machines  # noqa: E731 - it is made when it is first needed
+        settings = lambda: None if plane.snapshot is None else plane.snapshot.spec.tickets  # noqa: E731
+        made = TicketOffice(
+            self.store_link.store.derived, machines.ticket_port, authority, settings, self.replica, self.events.record, SystemClock()
+        )
+        made.book = self._book = TicketBook(plane, made.withdraw)
+        machines.office = made
         return made
 
     def _watch_refusals(self) -> None:
@@ -295,6 +308,7 @@ class Gateway:
             CacheGauges(self.caches),
             RolloutGauges(self.rollout_book.shadows),
             self.machines,
+            TicketGauges(self._book),
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:

@@ -78,12 +78,20 @@ def search_audit_log(directory: Path, asked: AuditSearch, keys: Path | None, rec
 
 
 def join(
-    gateways: list[str], config: Path, name: str | None, listen: str, advertise: str | None, token: str | None, ca: Path | None
+    gateways: list[str],
+    config: Path,
+    name: str | None,
+    listen: str,
+    advertise: str | None,
+    token: str | None,
+    ca: Path | None,
+    tickets: str | None = None,
+    tickets_advertise: str | None = None,
 ) -> int:
     """gateway.app.joined.run, imported when it is called."""
     from gateway.app.joined import run  # noqa: PLC0415 - see above
 
-    return run.run(run.Wanted(config, gateways, name or run.default_name(), listen, advertise, token, ca))
+    return run.run(run.Wanted(config, gateways, name or run.default_name(), listen, advertise, token, ca, tickets, tickets_advertise))
 
 
 register(app, verify=verify_audit_log, search=search_audit_log, join=join)

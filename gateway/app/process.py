@@ -298,7 +298,9 @@ class Process:
         serving = None if workers is None else lambda: (workers.serving, self.count)
         health = Health(plane, lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
         tokens = TokenDesk(gateway.tokens.mint, gateway.token_keys)
-        data_side = DataSide(plane, health, listen, self.leaving, gateway.certificates.contexts("tls"), tokens, gateway.work.desk)
+        book, tls = gateway.tickets.book, gateway.certificates.contexts("tls")
+        assert book is not None
+        data_side = DataSide(plane, health, listen, self.leaving, tls, tokens, gateway.work.desk, (book, gateway.tickets))
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers, upgrader)
         scrape = gateway.metrics.exposed if workers is None else workers.exposed

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec, TicketsSpec
 from gateway.core.specs import EngineSpec
 from gateway.wire.yamltree import join
 
@@ -16,6 +16,7 @@ OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
 )
 """Headers that Gatehouse sets on a request to an engine; a second one would make the request ambiguous."""
+MOST_TICKET_SECONDS = 300.0
 MIN_LEASE, MAX_LEASE = 0.3, 60.0
 """Seconds. A shorter one would end with each pause of a busy process."""
 
@@ -79,6 +80,11 @@ def _dns(spec: EngineSpec, dns: DnsSpec, path: str, error: Callable[[str, str], 
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise error(f"{path}.dns.networks[{index}]", f"{quoted(network)} is not a network; write 10.0.0.0/8 or fd00::/8") from None
+
+
+def check_tickets(tickets: TicketsSpec, error: Callable[[str, str], ConfigError]) -> None:
+    if not 1.0 <= tickets.expiry <= MOST_TICKET_SECONDS:
+        raise error("tickets.expiry", f"must be between 1s and {MOST_TICKET_SECONDS:.0f}s: a ticket is a credential, and holds a slot")
 
 
 def _joined(spec: EngineSpec, joined: JoinedSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:

@@ -56,6 +56,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
     fleet_rules.machines(spec.machines, error)
+    fleet_rules.check_tickets(spec.tickets, error)
     _models(spec, error)
     _issuers(spec, error)
     _proofs(spec, error)

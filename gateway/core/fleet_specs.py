@@ -54,6 +54,19 @@ class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lease: Timeout = 1.5
 
 
+class TicketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Direct tickets (`/v1/tickets`). models: patterns. expiry: from when on a ticket that was not used is not good. run: that its request
+    may take. grace: for which a receipt is waited for then. max_tokens: that one may generate. max_open: of one tenant in one process."""
+
+    enabled: bool = False
+    models: tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...] = ("*",)
+    expiry: Timeout = 30.0
+    run: Timeout = 600.0
+    grace: Timeout = 5.0
+    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
+    max_open: Annotated[int, Meta(ge=1, le=100_000)] = 64
+
+
 class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How an engine's traffic moves from its old process to its new one: in these shares, each for `step_seconds`."""
 

@@ -15,6 +15,8 @@ from msgspec import Meta
 JOIN: Final = "/join/v1/machines"
 """POST with a token: `Joining`, answered by `Joined`. Beats go to JOIN/{name}/beats: `Beat`, answered by `Heard`."""
 BEATS: Final = "beats"
+REPORTS: Final = "tickets"
+"""Receipts go to JOIN/{name}/tickets: `gateway.core.tickets.Report`, answered by `Taken`."""
 SIGNATURE: Final = "x-gatehouse-signature"
 """Base64 of the Ed25519 signature over `signed`."""
 TOKEN_PREFIX: Final = "ghj_"
@@ -74,9 +76,18 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     memory_free_bytes: Bytes = 0
 
 
-class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TicketPort(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a machine takes tickets, and which process of it does. address: ADDRESS:PORT. boot: random, new with each start."""
+
+    address: Annotated[str, Meta(max_length=64)]
+    boot: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}$")]
+
+
+class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """session: given by the gateway; "" to ask for one. sequence: rises by one or more with each beat of a session. address: ADDRESS:PORT
-    where its engines are reached. leaving: it ends, and wants no new requests. renew: it wants a certificate."""
+    where its engines are reached. leaving: it ends, and wants no new requests. renew: it wants a certificate. tickets: None: none.
+
+    What has its default is not said, so that gateways of earlier versions understand a machine that uses nothing newer."""
 
     session: Annotated[str, Meta(max_length=64)]
     sequence: Annotated[int, Meta(ge=1, le=2**53)]
@@ -85,15 +96,19 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     renew: bool = False
     engines: Annotated[tuple[EngineReport, ...], Meta(max_length=MAX_ENGINES)] = ()
     load: Load = Load()
+    tickets: TicketPort | None = None
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """certificate, gateways: where it asked for them. drained: an operator sends it no new requests."""
+    """certificate, gateways: where it asked for them. drained: an operator sends it no new requests. tickets: the public key that
+    verifies tickets, base64; "" where none are given. withdrawn: ids of tickets that it must not run, or not any longer."""
 
     every: float
     drained: bool = False
     certificate: str = ""
     gateways: str = ""
+    tickets: str = ""
+    withdrawn: tuple[str, ...] = ()
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +139,11 @@ def signed(path: str, body: bytes) -> bytes:
 def host_of(machine: str, engine: str) -> str:
     """The name by which the gateway asks a machine for one of its engines in the TLS handshake; the certificate is for all of these."""
     return f"e{sha256(engine.encode()).hexdigest()[:24]}.{machine}.{DOMAIN}"
+
+
+def ticket_host_of(machine: str) -> str:
+    """The name of a machine's port for tickets, for which its certificate is good, too."""
+    return f"tickets.{machine}.{DOMAIN}"
 
 
 def token_hash(token: str) -> str:

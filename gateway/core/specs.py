@@ -16,7 +16,7 @@ from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
 from gateway.core.cache_specs import CacheSpec, CachesSpec
 from gateway.core.conversations import ResponsesSpec
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec, TicketsSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
@@ -118,6 +118,7 @@ __all__ = [
     "StoreSpec",
     "StreamSpec",
     "TelemetrySpec",
+    "TicketsSpec",
     "Timeout",
     "TimeoutsSpec",
     "TlsSpec",
@@ -444,6 +445,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     caches: CachesSpec = CachesSpec()
     engines: tuple[EngineSpec, ...] = ()
     machines: MachinesSpec = MachinesSpec()
+    tickets: TicketsSpec = TicketsSpec()
     models: tuple[ModelSpec, ...] = ()
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()

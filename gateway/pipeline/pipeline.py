@@ -41,6 +41,7 @@ INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="in
 """RFC 6750, 3.1."""
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
 """Types of errors that a fallback may not have."""
+TOLD: Final[tuple[str, ...]] = ("batch", "ticket")
 NOT_CLEARED: Final = "label_not_cleared"
 """The code where no engine of a model may see the request; those of a fallback may."""
 
@@ -334,8 +335,8 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     api, price = request.api, request.price
     reserved_prompt, reserved_completion = max(request.prompt_tokens, 0), max(request.max_tokens, request.expected, 0)
     detail = api.detail(request, audit.hash_body)
-    if x.detail is not None and (line := x.detail.get("batch")) is not None:
-        detail = {"batch": line, **(detail or {})}
+    if x.detail is not None and (told := {name: x.detail[name] for name in TOLD if name in x.detail}):
+        detail = {**told, **(detail or {})}
     ticket = audit.intent(
         IntentRecord(
             time(),  # time

@@ -16,14 +16,18 @@ import msgspec
 from gateway.core.batches import WorkDesk
 from gateway.core.errors import GatehouseError, ModelNotFound, NotFound, RequestError
 from gateway.core.snapshot import ModelEntry
+from gateway.core.tickets import TicketDesk
 from gateway.core.tokens import TokenDesk
 from gateway.core.types import Headers, Principal
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.ticketing import TicketBook
 from gateway.server import responses
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.server.login import identified, record_denial
+from gateway.server.tickets import PATH as TICKETS
+from gateway.server.tickets import TicketEndpoint
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
 from gateway.server.tokens import error_body as token_error
 from gateway.server.websocket import PATH as STREAM
@@ -42,11 +46,19 @@ STREAMED: Response = (0, b"", [])
 class DataApplication:
     """The ASGI application of the data listener."""
 
-    def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None, work: WorkDesk | None = None) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        health: Health,
+        desk: TokenDesk | None = None,
+        work: WorkDesk | None = None,
+        tickets: tuple[TicketBook, TicketDesk] | None = None,
+    ) -> None:
         self._plane, self._health, self._desk = plane, health, desk
         self._work = None if work is None else WorkEndpoint(work, self._identified)
         self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
         self._responses = responses.ResponsesEndpoint(plane)
+        self._tickets = None if tickets is None else TicketEndpoint(plane, *tickets, self._identified)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
             b"/v1/engines": self._engines,
@@ -95,7 +107,7 @@ class DataApplication:
         if handler is None and path.startswith(MODELS):
             handler = self._model
         inference = is_inference(path)
-        posts = inference or path == PATH
+        posts = inference or path in (PATH, TICKETS)
         worked = self._work is not None and serves(path)
         known = worked or handler is not None or posts or path.startswith((codec.V2_MODELS, responses.PREFIX))
         try:
@@ -107,6 +119,8 @@ class DataApplication:
                 raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
             if path == PATH and method == "POST" and self._tokens is not None:
                 return await self._tokens.answer(scope, receive)
+            if path == TICKETS and method == "POST" and self._tickets is not None:
+                return await self._tickets.answer(scope, receive)
             if handler is None or method not in ("GET", "HEAD"):
                 allow, use = ("POST", "POST") if posts else ("GET, HEAD", "GET")
                 raise RequestError(f"Use {use}.", code="method_not_allowed", status=405, headers=(("allow", allow),))

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Final
 
 from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.tickets import OPERATION as TICKETS
 from gateway.core.types import Headers, InferenceRequest
 from gateway.core.wire import WireApi
 from gateway.wire.anthropic import api as anthropic
@@ -26,8 +27,8 @@ APIS: Final[tuple[WireApi, ...]] = (
     *oip.APIS,
 )
 """Every operation of every format, one line per format."""
-OPERATIONS: Final = tuple(dict.fromkeys(api.operation for api in APIS))
-"""Their names in policies and keys."""
+OPERATIONS: Final = (*dict.fromkeys(api.operation for api in APIS), TICKETS)
+"""Their names in policies and keys, and the wish to run one directly at a machine."""
 _EXACT: Final[dict[bytes, WireApi]] = {path: api for api in APIS for path in api.paths}
 _PATTERNS: Final = [api for api in APIS if not api.paths]
 _PREFIXES: Final = [api for api in APIS if api.prefix]

@@ -97,6 +97,11 @@ class Authorities:
         """What engines of machines are asked with: set by `renew`."""
 
     @property
+    def machines(self) -> str:
+        """The certificate that vouches for machines, PEM."""
+        return self._machines.pem
+
+    @property
     def gateways(self) -> str:
         """The certificate of those who may use the engines of machines, PEM."""
         return self._gateways.pem

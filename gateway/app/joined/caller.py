@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.core.errors import ConfigError
-from gateway.core.joining import BEATS, JOIN, SIGNATURE, Beat, Heard, Joined, Joining, signed
+from gateway.core.joining import BEATS, JOIN, REPORTS, SIGNATURE, Beat, Heard, Joined, Joining, signed
 
 log = logging.getLogger("gatehouse.machine")
 FINAL: Final = ("invalid_join_token", "name_taken")
@@ -26,6 +26,9 @@ FINAL: Final = ("invalid_join_token", "name_taken")
 UNKNOWN_SECONDS: Final = 4.0
 """For how long a gateway may not know a machine that has joined: another replica may have taken it in just now."""
 JOIN_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 5.0
+LEASE: Final = 4
+"""Beats that a gateway asks for in a lease."""
 LEAST_SECONDS: Final = 0.2
 
 
@@ -43,6 +46,8 @@ class Caller:
         self._session, self._sequence = "", 0
         self._unknown_since: float | None = None
         self._trouble = ""
+        self.tickets = ""
+        """The public key that verifies its tickets, as it was last heard."""
         self.every = 0.5
         self.heard_at: float | None = None
         """Monotonic seconds at which it took the last beat."""
@@ -97,6 +102,22 @@ class Caller:
             return None
         return None
 
+    async def report(self, body: bytes) -> bytes | None:
+        """Tells what became of tickets; the answer, None where there is none."""
+        try:
+            answer = await self._post(f"{JOIN}/{self._name}/{REPORTS}", body, REPORT_SECONDS)
+        except httpx.HTTPError as error:
+            log.warning("gateway %s: receipts are told later: %s", self.url, error or type(error).__name__)
+            return None
+        if answer.status_code != 200:
+            log.warning("gateway %s: receipts are told later: %s", self.url, _problem(answer)[1])
+            return None
+        return answer.content
+
+    def reached(self, within: float) -> bool:
+        """Whether it was heard in the time of a lease, or this many seconds."""
+        return self.heard_at is not None and time.monotonic() - self.heard_at < max(within, LEASE * self.every)
+
     def _heard(self, answer: httpx.Response) -> Heard | None:
         try:
             heard = msgspec.json.decode(answer.content, type=Heard)
@@ -106,6 +127,7 @@ class Caller:
         self._note("")
         self._unknown_since = None
         self.every, self.heard_at = max(LEAST_SECONDS / 4, heard.every), time.monotonic()
+        self.tickets = heard.tickets
         return heard
 
     def _not_known(self, why: str) -> None:

@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from gateway.app.joined.machines import JoinedMachines
 from gateway.core.clock import Clock
-from gateway.core.errors import AuthenticationError, GatehouseError, LimitExceeded, RequestError
-from gateway.core.joining import BEATS, JOIN, SIGNATURE, Beat, Joining, signed
+from gateway.core.errors import AuthenticationError, GatehouseError, LimitExceeded, NotFound, RequestError
+from gateway.core.joining import BEATS, JOIN, REPORTS, SIGNATURE, Beat, Joining, signed
 from gateway.core.throttle import Buckets, neighbourhood
+from gateway.core.tickets import Report
 from gateway.routing.leases import InUse, Replayed, TooSoon, Unknown
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -32,6 +33,7 @@ class Door:
         self._machines = machines
         self._failures = Buckets(clock, BURST, SECONDS)
         self._joining, self._beat = msgspec.json.Decoder(Joining), msgspec.json.Decoder(Beat)
+        self._report = msgspec.json.Decoder(Report)
 
     async def __call__(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> tuple[int, bytes]:
         where = neighbourhood(address)
@@ -46,12 +48,16 @@ class Door:
     async def _answer(self, path: str, headers: Mapping[str, str], body: bytes, *, known_well: bool) -> tuple[int, bytes]:
         if path == JOIN:
             return await self._join(path, headers, body, told=known_well)
-        name = path.removeprefix(f"{JOIN}/").removesuffix(f"/{BEATS}")
+        name, _, what = path.removeprefix(f"{JOIN}/").partition("/")
         key = await self._machines.key_of(name, ask=known_well)
         if key is None or not _verified(key, path, headers, body):
             raise AuthenticationError(
                 "No machine of this name has joined with this key: it has not joined yet, or was removed.", code="unknown_machine"
             )
+        if what == REPORTS and self._machines.office is not None:
+            return 200, msgspec.json.encode(await self._machines.office.told(name, _read(self._report, body)))
+        if what != BEATS:
+            raise NotFound("There is no such path.")
         try:
             heard = await self._machines.beat(name, _read(self._beat, body))
         except Unknown as error:

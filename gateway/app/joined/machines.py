@@ -21,12 +21,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.app.following import Followed
 from gateway.app.joined.authority import Authorities
+from gateway.app.tickets import TicketOffice
 from gateway.app.upstreams import permitted
 from gateway.config.expand import AT, Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
 from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
-from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, host_of, token_hash
+from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, TicketPort, host_of, token_hash
 from gateway.core.places import Place
 from gateway.core.specs import EngineSpec
 from gateway.core.storage import ControlStore, Resource
@@ -75,6 +76,8 @@ class JoinedMachines:
         self._in_use: Machines = {}
         self.leases = Leases(clock, 1.5, lambda: secrets.token_urlsafe(24), self._moved)
         self.heard = self._followed.heard
+        self.office: TicketOffice | None = None
+        """Set by the composition root: what machines are told of tickets, and tell."""
 
     async def start(self) -> None:
         """Raises StoreUnavailable."""
@@ -161,10 +164,20 @@ class JoinedMachines:
         machine = self._known[name]
         self.leases.heard(name, beat)
         answer = Heard(every=self._every, drained=machine.drained)
+        if self.office is not None and beat.tickets is not None:
+            answer = msgspec.structs.replace(answer, tickets=self.office.public, withdrawn=self.office.withdrawn(name))
         if beat.renew:
             certificate = self.authorities.for_machine(name, b64decode(machine.public_key), self._today())
             return msgspec.structs.replace(answer, certificate=certificate, gateways=self.authorities.gateways)
         return answer
+
+    def ticket_port(self, name: str) -> TicketPort | None:
+        """Where a machine that is there takes tickets; None where it does not, or is drained."""
+        machine, lease = self._known.get(name), self.leases.machines.get(name)
+        if machine is None or machine.drained or lease is None or lease.beat is None or self.leases.out(name) is not None:
+            return None
+        port = lease.beat.tickets
+        return None if port is None or parse_address(port.address) is None else port
 
     async def key_of(self, name: str, *, ask: bool) -> bytes | None:
         """The public key of a machine. ask: the store too, as one that this replica has not heard of may have joined at another a moment

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engines.host.memory import host_free
 from engines.host.supervisor import Supervisor
-from gateway.core.joining import MAX_ENGINES, Beat, EngineReport, Load
+from gateway.core.joining import MAX_ENGINES, Beat, EngineReport, Load, TicketPort
 
 _STATES: Final = frozenset(("starting", "loading", "ready", "draining", "stopped", "failed"))
 MAX_COUNT: Final = 1_000_000
@@ -23,11 +23,19 @@ class Reporter:
         self._supervisor = supervisor
         self.address = ""
         self.leaving = self.renew = False
+        self.tickets: TicketPort | None = None
 
     def beat(self, session: str, sequence: int) -> Beat:
         engines = tuple(_engine(view) for view in self._supervisor.engines()[:MAX_ENGINES])
         return Beat(
-            session=session, sequence=sequence, address=self.address, leaving=self.leaving, renew=self.renew, engines=engines, load=_load()
+            session=session,
+            sequence=sequence,
+            address=self.address,
+            leaving=self.leaving,
+            renew=self.renew,
+            engines=engines,
+            load=_load(),
+            tickets=self.tickets,
         )
 
 

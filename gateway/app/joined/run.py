@@ -28,6 +28,7 @@ from gateway.app.joined.identity import Identity
 from gateway.app.joined.listener import Listener
 from gateway.app.joined.machines import parse_address
 from gateway.app.joined.report import Reporter
+from gateway.app.joined.ticket_side import PortWanted, TicketSide
 from gateway.app.observing import log_as_configured
 from gateway.app.plugins import installed
 from gateway.app.replica import StateLock
@@ -49,7 +50,8 @@ QUIET_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line says. ca: verifies the gateways' admin listeners; None: the system's authorities."""
+    """What the command line says. ca: verifies the gateways' admin listeners; None: the system's authorities. tickets: where clients bring
+    tickets; None: nowhere."""
 
     config: Path
     gateways: Sequence[str]
@@ -58,6 +60,8 @@ class Wanted:
     advertise: str | None = None
     token: str | None = None
     ca: Path | None = None
+    tickets: str | None = None
+    tickets_advertise: str | None = None
 
 
 def run(wanted: Wanted) -> int:
@@ -92,6 +96,7 @@ class _Machine:
             raise ConfigError(f"--advertise {wanted.advertise!r} is not ADDRESS:PORT, such as 10.0.0.5:8443")
         if self._advertised is None and self._listen.host in ("0.0.0.0", "::"):
             raise ConfigError(f"--listen {wanted.listen} is all of this machine's addresses: say with --advertise where gateways reach it")
+        self._tickets = None if wanted.tickets is None else PortWanted.of(wanted.tickets, wanted.tickets_advertise)
         self._runtimes = installed().runtimes
         self._spec = self._load()
         self._owner = TaskOwner("machine")
@@ -119,6 +124,9 @@ class _Machine:
         supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes)
         names = tuple(engine.name for engine in self._spec.engines)
         listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine))
+        self._side = None
+        if self._tickets is not None:
+            self._side = TicketSide(self._wanted.name, self._identity, names, callers, lambda engine: _socket(registry, engine))
         try:
             await supervisor.apply(self._spec.engines, wait=False)
             if not await self._join(callers, stop):
@@ -126,6 +134,8 @@ class _Machine:
             await self._serve(listener, callers, Reporter(supervisor), stop)
         finally:
             await self._owner.aclose()
+            if self._side is not None:
+                await self._side.aclose()
             await supervisor.aclose(DRAIN_SECONDS)
             await listener.aclose()
             for caller in callers:
@@ -166,6 +176,9 @@ class _Machine:
         port = await listener.start(listen.host, listen.port)
         reporter.address = (self._advertised or Place(listen.host, port)).text
         print(f"machine: {self._wanted.name} at {reporter.address}", flush=True)
+        if self._side is not None and self._tickets is not None:
+            reporter.tickets = self._side.start(self._tickets)
+            print(f"tickets: {reporter.tickets.address}", flush=True)
         saying = [self._owner.spawn(self._say(caller, reporter, listener), name=caller.url) for caller in callers]
         ending = self._owner.spawn(stop.wait(), name="stop")
         everybody = self._owner.wait(asyncio.wait(saying), name="gateways")
@@ -174,6 +187,8 @@ class _Machine:
             task.cancel()
         reporter.leaving = True
         await asyncio.gather(*(self._leave(caller, reporter) for caller in callers if caller.url not in self._refused))
+        if self._side is not None:
+            await self._side.drain(DRAIN_SECONDS)
         await _idle(listener, DRAIN_SECONDS)
 
     async def _say(self, caller: Caller, reporter: Reporter, listener: Listener) -> None:
@@ -188,12 +203,16 @@ class _Machine:
                 return
             if heard is not None and heard.certificate:
                 self._renewed(heard, listener)
+            if self._side is not None:
+                self._side.heard(heard)
             await asyncio.sleep(caller.every)
 
     def _renewed(self, heard: Heard, listener: Listener) -> None:
         try:
             self._identity.keep(heard.certificate, heard.gateways)
             listener.present(self._identity.certificate, self._identity.key_file, self._identity.gateways)
+            if self._side is not None:
+                self._side.present()
         except (OSError, ssl.SSLError, ValueError) as error:
             log.error("the new certificate cannot be used: %s", error)
 

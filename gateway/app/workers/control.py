@@ -61,6 +61,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
+from gateway.core.tickets import SignTicket, WithdrawTicket
 from gateway.core.tokens import Mint, Minted
 from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeyOpened, DataKeysDropped, GiveDataKey, OpenDataKey
 from gateway.identity import people
@@ -83,6 +84,8 @@ COLLECT_SECONDS: Final = 5.0
 """Between two collections without a scrape: what a worker that is killed counted since the last one is lost."""
 
 
+TICKET_SECONDS: Final = 3.0
+"""How long a worker may take to settle a ticket: its receipt is told again then."""
 HOLD_SECONDS: Final = 3.0
 """How long questions of workers that are being answered hold up an upgrade."""
 RENEW_SECONDS: Final = 10.0
@@ -111,6 +114,10 @@ class Workers:
         self.hub.on_gone += [self.limits.gone, lambda worker: gateway.budget_runs.look_again()]
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
         gateway.work.serve_workers(self.hub, self.handlers)
+        office = gateway.tickets
+        office.elsewhere = lambda worker, ask: self.hub.ask(worker, ask, TICKET_SECONDS)
+        self.handlers.answer(SignTicket, lambda worker, ask: office.sign(ask, worker))
+        self.handlers.on(WithdrawTicket, lambda _, wanted: office.withdraw(wanted))
         control_handlers(self.handlers, self)
         if (mirror := gateway.fleet.mirror) is not None:
             self.hub.on_joined.append(lambda worker: mirror.join(worker, partial(self.hub.tell, worker)))

@@ -89,6 +89,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_scaling_queued_seconds": "control",
     "gatehouse_scaling_replicas": "control",
     "gatehouse_store_available": "control",
+    "gatehouse_tickets_open": "sum",
     "gatehouse_tls_certificate_expiry_seconds": "control",
     "gatehouse_token_keys": "control",
     "gatehouse_usage_behind_bytes": "control",

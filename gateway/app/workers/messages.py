@@ -34,6 +34,7 @@ from gateway.core.rollouts import RolloutsAsked, RolloutsTold
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
+from gateway.core.tickets import MESSAGES as TICKETS
 from gateway.core.tokens import Mint, Minted
 from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeyOpened, DataKeysDropped, GiveDataKey, OpenDataKey
 from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
@@ -297,5 +298,6 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     RolloutsAsked,
     RolloutsTold,
     *CLIENT_WORK,
+    *TICKETS,
 )
 """Every kind."""

@@ -118,7 +118,9 @@ class WorkerProcess:
         await worker.start()
         listen = worker.plane.current().spec.listen
         tokens = TokenDesk(worker.issue, worker.token_keys)
-        data_side = DataSide(worker.plane, worker.health, listen, self._leaving, worker.tls, tokens, worker.work.desk)
+        data_side = DataSide(
+            worker.plane, worker.health, listen, self._leaving, worker.tls, tokens, worker.work.desk, (worker.tickets, worker.ticket_desk)
+        )
         if not self._leaving.asked.is_set():
             await data_side.start(self._data)
             worker.ready()

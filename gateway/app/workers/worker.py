@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
+
+from prometheus_client.core import Metric
 
 from gateway.app import compiled, interpreter
 from gateway.app.assembly import Assembled, Assembler
@@ -28,6 +30,7 @@ from gateway.app.room import idle
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
 from gateway.app.texts import records_of, texts_of
+from gateway.app.tickets import TicketGauges
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.desk import FeedAnswers, FeedDesk
@@ -55,6 +58,7 @@ from gateway.app.workers.messages import (
 )
 from gateway.app.workers.settings import unpacked
 from gateway.app.workers.share import share_of
+from gateway.app.workers.tickets import FeedTickets, ticket_handlers
 from gateway.app.workers.work import WorkerWork, work_handlers
 from gateway.audit.broker import AuditBroker
 from gateway.audit.keyring import DataKey, KeyRing
@@ -93,6 +97,7 @@ from gateway.limits.shares import Shares
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.pipeline.shadows import Shadows
+from gateway.pipeline.ticketing import TicketBook
 from gateway.routing.follower import Follower
 from gateway.routing.mirror_messages import TO_WORKER
 from gateway.routing.registry import EndpointRegistry
@@ -163,7 +168,7 @@ class Worker:
         if self.work.files is not None:
             self.metrics.gauges.append(self.work.files.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
-        self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect]
+        self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect, self._tickets()]
         self.metrics.gauges.append(RolloutGauges(self.shadows).collect)
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
@@ -191,6 +196,12 @@ class Worker:
         made = CacheTiers(spec, None if spec.audit.encryption is None else self.ring, lambda: salts)
         self.caches.behind = made.behind
         return made
+
+    def _tickets(self) -> Callable[[], Iterable[Metric]]:
+        """Direct tickets that this worker gives; what is counted of them."""
+        self.ticket_desk = FeedTickets(self._channel)
+        self.tickets = TicketBook(self.plane, self.ticket_desk.withdraw)
+        return TicketGauges(self.tickets).collect
 
     def _in_redis(self, spec: RedisSpec, state: State) -> SharedLimitsPart:
         """Limits of this process in Redis."""
@@ -409,6 +420,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(LogLevels, lambda _, levels: worker.observing.put_levels(levels))
     handlers.change(CapturesChanged, lambda _, change: worker.captures_changed(change))
     handlers.on(CertificateChanged, lambda _, change: worker.certificate_changed(change))
+    ticket_handlers(handlers, worker.tickets)
     handlers.change(Barrier, lambda _, change: None)
     for kind in TO_WORKER:
         handlers.on(kind, lambda _, message: worker.follower.apply(message))

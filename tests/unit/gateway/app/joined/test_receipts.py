@@ -1,0 +1,111 @@
+"""Receipts on their way: told until they are taken, over restarts, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.app.joined import receipts
+from gateway.app.joined.receipts import Receipts
+from gateway.core.tickets import RECEIPT, TICKET, Receipt, Report, Taken, Ticket, opened, sealed
+from tests.unit.gateway.core.test_tickets import KEY, ticket
+
+LATER = 4e9
+
+
+class Gateway:
+    """Takes the receipts of some tickets."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.takes, self.there = takes, True
+        self.begun: list[str] = []
+        self.receipts: list[str] = []
+
+    async def __call__(self, body: bytes) -> bytes | None:
+        if not self.there:
+            return None
+        told = msgspec.json.decode(body, type=Report).told
+        assert len(told) <= 8
+        ids = [opened(TICKET, one.ticket, Ticket)[0].id for one in told]
+        self.begun += [id for id, one in zip(ids, told, strict=True) if not one.receipt]
+        self.receipts += [id for id, one in zip(ids, told, strict=True) if one.receipt]
+        return msgspec.json.encode(Taken(ids=tuple(ids) if self.takes else ()))
+
+
+def made(number: int, expires: float = LATER) -> tuple[Ticket, str, str]:
+    own = ticket(id=f"{number:032x}", expires=expires)
+    receipt = Receipt(ticket=own.id, machine="gpu-1", outcome="ok", status=200)
+    return own, sealed(TICKET, own, KEY.sign), sealed(RECEIPT, receipt, KEY.sign)
+
+
+async def test_a_receipt_is_told_to_all_until_one_takes_it(tmp_path: Path) -> None:
+    issuer, other = Gateway(), Gateway(takes=False)
+    issuer.there = False
+    kept = Receipts(tmp_path / "r", [issuer, other])
+    kept.add(*made(1))
+    assert not await kept.flush() and not await kept.flush()
+    assert other.receipts == [made(1)[0].id] * 2 and len(kept) == 1
+    issuer.there = True
+    assert await kept.flush() and len(kept) == 0
+    assert (tmp_path / "r").stat().st_size == 0
+    kept.close()
+
+
+async def test_receipts_outlive_the_process_and_a_torn_line(tmp_path: Path) -> None:
+    path, away = tmp_path / "r", Gateway()
+    away.there = False
+    kept = Receipts(path, [away])
+    for number in range(20):
+        kept.add(*made(number))
+    kept._take(msgspec.json.encode(Taken(ids=(f"{3:032x}", f"{4:032x}"))), {f"{3:032x}"})
+    kept.close()
+    with path.open("ab") as file:
+        file.write(b'{"ticket":"ght_')
+    gateway = Gateway()
+    again = Receipts(path, [gateway])
+    assert len(again) == 19
+    assert await again.flush()
+    assert sorted(gateway.receipts) == [f"{number:032x}" for number in range(20) if number != 3]
+    again.close()
+    assert len(Receipts(path, [])) == 0
+
+
+async def test_what_has_begun_is_told_at_once_and_once(tmp_path: Path) -> None:
+    gateway = Gateway()
+    kept = Receipts(tmp_path / "r", [gateway])
+    telling = asyncio.ensure_future(kept.tell())
+    kept.begun(*made(1)[:2])
+    async with asyncio.timeout(10):
+        while not gateway.begun:
+            await asyncio.sleep(0)
+        kept.add(*made(1))
+        while len(kept):
+            await asyncio.sleep(0)
+    telling.cancel()
+    assert (gateway.begun, gateway.receipts) == ([made(1)[0].id], [made(1)[0].id])
+    kept.close()
+
+
+async def test_what_no_gateway_takes_is_dropped_long_after_its_end(tmp_path: Path) -> None:
+    kept = Receipts(tmp_path / "r", [Gateway(takes=False)])
+    kept.add(*made(1, expires=100.0))
+    assert await kept.flush() and len(kept) == 0
+    kept.close()
+
+
+async def test_the_file_is_written_anew_when_it_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r"
+    kept = Receipts(path, [Gateway(takes=False)])
+    monkeypatch.setattr(receipts, "COMPACT", 1000)
+    for number in range(10):
+        kept.add(*made(number))
+    size = path.stat().st_size
+    gone = [f"{number:032x}" for number in range(8)]
+    kept._take(msgspec.json.encode(Taken(ids=tuple(gone))), gone)
+    assert path.stat().st_size < size / 2
+    kept.add(*made(11))
+    kept.close()
+    assert len(Receipts(path, [])) == 3
