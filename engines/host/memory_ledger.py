@@ -13,7 +13,7 @@ from typing import Any
 
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, device_overhead, host_free
-from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache
+from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache, with_window
 from engines.runtimes import RUNTIMES, Declared, FileSizes, Layers, RuntimeRow
 from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
@@ -128,6 +128,8 @@ def _plan(
     if metadata.pooling > 0 if embeds is None else embeds:  # its memory holds one micro-batch, whatever the slots (llamacpp.app)
         context = micro_batch = outputs = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)
         slots, lines, unified = 1, 1, True
+    elif options.get("swa_full") is False:
+        metadata = with_window(metadata, context, slots, lines, micro_batch, unified=unified)
     flash = options.get("flash_attention") != "off"
     layers, partial = None, False
     if device == "cpu":

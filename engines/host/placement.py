@@ -19,6 +19,7 @@ import msgspec
 
 from engines.environment import inherited
 from engines.host.child import Child
+from engines.windows import window_cells
 
 MARGIN = 0.05
 """Share of the free memory that is left alone: drivers, fragmentation, the error of this estimate."""
@@ -56,6 +57,10 @@ class Metadata(msgspec.Struct, frozen=True):
     feed_forward: int = 0
     """The feed-forward's width, of all experts that a token uses together; 0 if the file does not say."""
     heads: int = 0
+    window: int = 0
+    """Tokens that layers with a sliding window look back; 0: there are none."""
+    windowed: tuple[bool, ...] = ()
+    """Which layers have the window; empty where nothing is known."""
 
 
 class InvalidModel(Exception):
@@ -193,6 +198,17 @@ def with_cache(metadata: Metadata, *kinds: object) -> Metadata:
             kv_copied=max(metadata.kv_per_token, default=0),
         )
     )
+
+
+def with_window(metadata: Metadata, context: int, slots: int, lines: int | None, micro_batch: int, *, unified: bool) -> Metadata:
+    """The metadata with the KV memory of layers that keep their window only (`swa_full: false`); the arguments are those of `plan`."""
+    if not metadata.window or len(metadata.windowed) != metadata.layers:
+        return metadata
+    sequences = max(lines or slots, 1)
+    cells = min(context, metadata.context) * (slots if unified else sequences)
+    share = window_cells(cells, metadata.window, sequences, micro_batch, unified=unified) / cells
+    kept = zip(metadata.kv_per_token, metadata.windowed, strict=True)
+    return msgspec.structs.replace(metadata, kv_per_token=tuple(math.ceil(size * share) if window else size for size, window in kept))
 
 
 @dataclass(frozen=True, slots=True)

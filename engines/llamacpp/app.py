@@ -33,6 +33,7 @@ from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
 from engines.sidecar.tokens import TokenHandler
+from engines.windows import window_cells
 from gateway.core.specs import SidecarSpec
 
 _FLASH = {
@@ -102,8 +103,11 @@ class LlamaRuntime:
             raise LoadError("load_failed", "options.adapters: not with this model, it makes embeddings; leave the option out")
         if self._options.speculation is None:
             return
-        if embeds or not model.partial_memory:
+        windows = not self._options.swa_full and self._metadata is not None and self._metadata.window > 0
+        if embeds or windows or not model.partial_memory:
             why = "it makes embeddings" if embeds else "its memory cannot forget single tokens (recurrent layers)"
+            if windows:
+                why = "with swa_full: false its memory cannot forget single tokens"
             raise LoadError("load_failed", f"options.speculation: not with this model, {why}; leave the option out")
 
     def _check_memory(self, metadata: Metadata) -> None:
@@ -111,11 +115,20 @@ class LlamaRuntime:
         spec = self._spec
         share = 0.0 if self._gpu_layers(metadata) > metadata.layers else 1 - self._gpu_layers(metadata) / (metadata.layers + 1)
         cells = min(spec.context, metadata.context) * spec.slots
-        wanted = int(share * (metadata.weights + cells * sum(metadata.kv_per_token) * self._kv_share()))
+        wanted = int(share * (metadata.weights + self._kv_bytes(metadata, cells) * self._kv_share()))
         wanted += sum(file.stat().st_size for file in self._adapter_files)
         free = available_memory()
         if free is not None and wanted > free:
             raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
+
+    def _kv_bytes(self, metadata: Metadata, cells: int) -> int:
+        """Bytes of the KV memory at 16 bits a value."""
+        if self._options.swa_full or not metadata.window or not metadata.windowed:
+            return cells * sum(metadata.kv_per_token)
+        unified = is_unified(self._options.kv_unified, self._spec.device)
+        lines = sequences(self._spec.slots, self._options.cached_lines, len(self._options.pinned), unified=unified)
+        few = window_cells(cells, metadata.window, lines, min(MICRO_BATCH, self._options.batch), unified=unified)
+        return sum((few if window else cells) * kv for kv, window in zip(metadata.kv_per_token, metadata.windowed, strict=True))
 
     def _kv_share(self) -> float:
         """The KV memory's size against 16 bits a value."""
@@ -148,7 +161,7 @@ class LlamaRuntime:
         self._context = Context(
             model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(MICRO_BATCH, options.batch), threads=threads,
             threads_batch=threads, outputs=outputs, unified=unified,
-            flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v),
+            flash=_FLASH[options.flash_attention], cache_types=(options.cache_type_k, options.cache_type_v), swa_full=options.swa_full,
         )  # fmt: skip
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, outputs=outputs,

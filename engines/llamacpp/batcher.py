@@ -64,7 +64,7 @@ class Batcher:
         self.failed: str | None = None
         self._batch = Batch(batch)
         self._outputs = batch if outputs is None else outputs
-        self._lines = Lines(lines, context.cells, partial=model.partial_memory)
+        self._lines = Lines(lines, context.cells, partial=context.partial)
         self._inbox: deque[tuple[Literal["add", "cancel", "wake", "close"], SequenceJob | None]] = deque()
         self._bell = threading.Event()
         self._waiting: list[SequenceJob] = []

@@ -27,6 +27,7 @@ import msgspec
 
 from engines.confinement import confine
 from engines.sidecar.loading import readable
+from engines.windows import DEFAULT_WINDOWS, windowed
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -362,6 +363,10 @@ class Metadata:
     heads: int
     sampling: dict[str, float]
     """What the file recommends (`general.sampling.*`), under the names of `options.Defaults`."""
+    window: int = 0
+    """Tokens that layers with a sliding window look back; 0: there are none, or nothing is known of them."""
+    windowed: tuple[bool, ...] = ()
+    """Which layers have the window."""
 
 
 def describe(file: Gguf) -> Metadata:
@@ -387,6 +392,7 @@ def describe(file: Gguf) -> Metadata:
             input_size += tensor.size
         else:
             output_size += tensor.size
+    pattern = pairs.get(f"{architecture}.attention.sliding_window_pattern")
     kinds: dict[str, int] = {}
     for tensor in file.tensors:
         kinds[TENSOR_TYPES[tensor.kind][0]] = kinds.get(TENSOR_TYPES[tensor.kind][0], 0) + tensor.size
@@ -399,6 +405,8 @@ def describe(file: Gguf) -> Metadata:
         feed_forward=max(wide, experts * number("expert_feed_forward_length", 0, _WIDEST, wide)),
         heads=_largest(pairs, architecture, number, "attention.head_count"),
         sampling={ours: pairs[f"general.sampling.{theirs}"] for theirs, ours in _SAMPLING.items() if _plain(pairs, theirs)},
+        window=number("attention.sliding_window", 0, 1 << 31, DEFAULT_WINDOWS.get(architecture, 0)),
+        windowed=windowed(architecture, layers, pattern.values if isinstance(pattern, Array) else pattern),
     )  # fmt: skip
 
 

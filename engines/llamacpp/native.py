@@ -231,9 +231,10 @@ class Context:
     def __init__(
         self, model: Model, log: NativeLog, *, cells: int, sequences: int, batch: int, micro_batch: int, threads: int, threads_batch: int,
         outputs: int = 0, embeddings: bool = False, pooling: int = -1, unified: bool = True, flash: int = -1,
-        cache_types: tuple[str, str] = ("f16", "f16"),
+        cache_types: tuple[str, str] = ("f16", "f16"), swa_full: bool = True,
     ) -> None:  # fmt: skip
-        """outputs: the most logits that a batch asks for; more end the process. 0: as many as the batch has tokens."""
+        """swa_full: layers with a sliding window keep everything; otherwise the memory cannot be cut.
+        outputs: the most logits that a batch asks for; more end the process. 0: as many as the batch has tokens."""
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = cells
         params.n_batch = batch
@@ -246,12 +247,14 @@ class Context:
         params.flash_attn_type = flash
         params.embeddings = embeddings
         params.pooling_type = pooling
-        params.swa_full = True
+        params.swa_full = swa_full
         params.type_k, params.type_v = (_CACHE_TYPES[kind] for kind in cache_types)
         params.no_perf = True
         log.last()
         self._model = model
         self._unified = unified
+        self.partial: bool = model.partial_memory and (swa_full or llama_cpp.llama_model_n_swa(model.handle) <= 0)
+        """Whether sequences can be cut at any position, and their beginnings shared."""
         self.handle = llama_cpp.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise NativeError(log.last() or "llama.cpp could not create a context")

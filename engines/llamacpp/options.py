@@ -106,6 +106,9 @@ class LlamaOptions(ShellOptions, frozen=True):
     kv_unified: bool | None = None
     """Whether all sequences share one KV memory, which costs nothing to share prefixes in, instead of each having its own, whose
     attention skips those of others; default: on the CPU."""
+    swa_full: bool = True
+    """Whether layers with a sliding window keep the keys and values of the whole context, so that any beginning of a prompt can be reused;
+    without, they keep the window, and only whole conversations are gone on with."""
     choosers: Annotated[int, Meta(ge=1, le=64)] | None = None
     """Threads that choose the next tokens of streams; default: on GPUs up to 8, on the CPU one."""
     working_interval: Seconds = 5.0

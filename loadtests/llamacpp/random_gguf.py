@@ -185,6 +185,23 @@ def write_circles(path: Path, shape: Shape, *, kind: int = Q8_0, circle: int = 2
     return write(path, shape, kind=kind, own=own)
 
 
+def write_windowed(path: Path, shape: Shape, window: int) -> Path:
+    """Write a model of the gemma2 architecture: every second layer looks at the last `window` tokens only."""
+    values = metadata(shape, general__architecture="gemma2")
+    values = {key.replace("llama.", "gemma2.", 1) if key.startswith("llama.") else key: value for key, value in values.items()}
+    head = shape.width // shape.heads
+    values |= {"gemma2.attention.sliding_window": window, "gemma2.attention.key_length": head, "gemma2.attention.value_length": head}
+    entries = [entry for entry in tensors(shape) if entry[0] != "output.weight"]
+    for layer in range(shape.layers):
+        entries += [(f"blk.{layer}.{name}.weight", (shape.width,)) for name in ("post_attention_norm", "post_ffw_norm")]
+
+    def own(name: str, dims: tuple[int, ...]) -> Weights | None:
+        decided = numpy.random.default_rng(3).standard_normal(dims, numpy.float32) * numpy.float32(4 / dims[-1] ** 0.5)
+        return decided if name == "token_embd.weight" else None
+
+    return write(path, shape, values=values, kind=F32, entries=entries, own=own)
+
+
 def write_lora(path: Path, shape: Shape, *, rank: int = 4, seed: int = 1, alpha: float = 32.0, architecture: str = "llama") -> Path:
     """Write a LoRA adapter with random weights for a model of this shape."""
     values = {"general.architecture": architecture, "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": alpha}

@@ -27,7 +27,7 @@ async def test_the_line_reaches_a_child_whose_input_stays_open(tmp_path: Path) -
     script = "import sys; print(sys.stdin.readline().strip(), flush=True); sys.stdin.read(); print('closed')"
     with log.open("wb") as file:
         child = Child((sys.executable, "-c", script), line=b"settings\n", log=file)
-    await reached(lambda: "settings" in log.read_text())
+    await reached(lambda: log.read_text() == "settings\n")
     assert child.returncode is None
     child.terminate()
     assert await ended(child) == -15

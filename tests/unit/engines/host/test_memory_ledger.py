@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Metadata
@@ -105,6 +106,21 @@ class TestPromises:
             assert made is not None
             sizes.append(made.kv_bytes)
         assert sizes[1] / sizes[0] == sizes[2] / sizes[0] == 34 / 64
+
+    @pytest.mark.parametrize(("device", "slots", "cells"), [("cpu", 16, 16896), ("cuda:0", 16, 24576)])
+    async def test_layers_that_keep_their_window_are_planned_so(self, device: str, slots: int, cells: int) -> None:
+        """Half of the layers; 16 sequences of 4,096 tokens and windows of 1,024."""
+
+        async def look(reader: str, path: str) -> Metadata:
+            return structs.replace(MODEL, window=1024, windowed=(True, False) * 5)
+
+        ledger = self.ledger(lambda device: None, look)
+        sizes = []
+        for options in ({"cached_lines": 0}, {"cached_lines": 0, "swa_full": False}):
+            made = await ledger.reserve("a", self.spec(slots=slots, context=4096, options=options), device)
+            assert made is not None
+            sizes.append(made.kv_bytes)
+        assert sizes[1] == sizes[0] // 2 + sizes[0] // 2 * cells // 65536
 
     async def test_an_onnx_model_is_only_measured(self) -> None:
         assert await self.ledger(lambda device: None).reserve("a", self.spec(runtime="onnx"), "cpu") is None
