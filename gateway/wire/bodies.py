@@ -45,3 +45,24 @@ def plain(raw: Raw, field: str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = str(error).partition(" - at `")[0]
         raise RequestError(f"{field} has a value that cannot be read: {problem}.", param=field) from None
+
+
+_SETTINGS: Final = frozenset(
+    {
+        b'"auto"',
+        b'"default"',
+        b'"flex"',
+        b'"priority"',
+        b'"disabled"',
+        b'"float"',
+        b'"base64"',
+        b'{"include_usage":true}',
+        b'{"include_usage": true}',
+        b'["reasoning.encrypted_content"]',
+    }
+)
+
+
+def may_speak(raw: bytes) -> bool:
+    """Whether a field's value may hold something that somebody wrote: no number, and none of the settings that requests often have."""
+    return raw[:1] in (b'"', b"{", b"[") and raw not in _SETTINGS

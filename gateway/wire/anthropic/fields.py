@@ -44,4 +44,7 @@ METADATA: Final = names("user_id data_label")
 TOOL: Final = names(
     "name description input_schema type cache_control strict input_examples defer_loading allowed_callers eager_input_streaming"
 )
+AT_CLIENTS: Final = ("bash_", "computer_", "memory_", "text_editor_", "tool_search_tool_")
+"""How the types of tools begin that Anthropic defines and the caller runs, or that only look through the request's own. Any other is run by
+the engine, which fetches pages, runs code or asks a server: its type is an unknown field."""
 CHOICE: Final = names("type name disable_parallel_tool_use")

@@ -8,12 +8,12 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from gateway.core.types import InferenceRequest
-from gateway.wire.bodies import plain
+from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import names
 from gateway.wire.passages import BlockTexts
 
-_SILENT: Final = frozenset({"model", "service_tier", "context_management", "cache_control"})
-"""Fields that never reach a model."""
+_SILENT: Final = frozenset({"model"})
+"""Fields that hold nothing that a user wrote."""
 _FIRST: Final = ("system", "messages")
 _WORDS: Final = names(
     "type role content text source media_type data title context citations enabled cache_control ephemeral ttl 5m 1h id name",
@@ -23,7 +23,8 @@ _WORDS: Final = names(
     "oneOf allOf $ref $defs $schema definitions default format pattern minimum maximum exclusiveMinimum exclusiveMaximum",
     "minItems maxItems minLength maxLength additionalProperties propertyNames schema json_schema object string number integer",
     "boolean array null auto any tool none disable_parallel_tool_use budget_tokens disabled adaptive display effort low",
-    "medium high max user_id data_label image/png image/jpeg image/gif image/webp application/pdf text/plain",
+    "medium high max edits keep trigger clear_thinking_20251015 clear_tool_uses_20250919",
+    "user_id data_label image/png image/jpeg image/gif image/webp application/pdf text/plain",
 )
 """Words of the format itself, as keys and as values, which no user wrote."""
 _OPAQUE: Final[dict[Any, str]] = {"thinking": "signature", "redacted_thinking": "data"}
@@ -54,7 +55,7 @@ class MessagesTexts(BlockTexts):
                 self._object(message, _MESSAGE, "other")
         yield
         for name, raw in fields.items():
-            if name not in _FIRST and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
+            if name not in _FIRST and name not in _SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)
                 yield
                 self._item(self._decoded, name, "other")

@@ -18,7 +18,7 @@ from gateway.wire.anthropic.fields import BLOCK, MESSAGE, METADATA, SERVER_RESUL
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as openai
 from gateway.wire.openai import media
-from gateway.wire.openai.structure import PAUSE, Structure
+from gateway.wire.openai.structure import PAUSE, Structure, offered
 
 _PLAIN: Final = (None, "", "custom")
 """Types of tools that the client defines itself."""
@@ -77,6 +77,8 @@ class MessagesStructure(Structure):
             raise RequestError(f"{place[:-1]}: expected an object.", param=place[:-1])
         if tool.get("type") in _PLAIN:
             self._names(tool, TOOL, place)
+        elif not _at_clients(tool["type"]):
+            self.unknown.append(f"{place}type")
         for name, value in tool.items():
             openai.wrong_case(name, TOOL, place)
             if name.casefold().endswith("url"):
@@ -128,6 +130,11 @@ class MessagesStructure(Structure):
             self._blocks(content, f"{place}content")
 
 
+def _at_clients(kind: Any) -> bool:
+    """Whether a tool of a kind that Anthropic defines is run by the caller."""
+    return isinstance(kind, str) and kind.startswith(lists.AT_CLIENTS)
+
+
 # --- unknown fields, once the model is known
 
 
@@ -171,9 +178,12 @@ def _drop(fields: dict[str, Raw], known: frozenset[str]) -> None:
             elif name == "system":
                 _drop_blocks(value)
             elif name == "tools":
-                for tool in value or ():
+                value = [tool for tool in value or () if tool.get("type") in _PLAIN or _at_clients(tool["type"])]
+                for tool in value:
                     if tool.get("type") in _PLAIN:
                         _keep(tool, TOOL)
+                offered(value, fields)
+                continue
             elif value.__class__ is dict:
                 _keep(value, METADATA if name == "metadata" else lists.CHOICE)
             fields[name] = Raw(msgspec.json.encode(value))

@@ -78,6 +78,8 @@ class OpenAiApi(JsonApi):
         """The parts of the request that limits and the relay read."""
         view, fields = request.view, request.fields
         request.prompt_tokens, request.max_tokens = length >> 2, self._wanted(view)
+        if "store" in fields and bytes(fields["store"]) != b"false" and bytes(fields["store"]) != b"null":
+            request.unknown += ("store",)
         if self.generates and view.n is not None:
             request.choices = view.n
         if self.generates and view.stream is True:

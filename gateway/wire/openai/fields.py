@@ -8,7 +8,8 @@ Where the lists come from, and when they were last compared with it, field by fi
 
 Documented fields that are left out on purpose: those in NEVER, with which a client would choose an upstream, a file, a program, a slot or a
 place in the engine's queue, or would send a prompt that guardrails cannot read; those in STORED, which name media that an engine keeps for
-all its callers; what would show the operator's own template or switch off a choice of theirs (`return_prompt_text`, `watermarking`); what
+all its callers; with which an engine searches the web by itself (`web_search_options`);
+what would show the operator's own template or switch off a choice of theirs (`return_prompt_text`, `watermarking`); what
 makes metrics grow (`custom_labels`); and what is for debugging an engine (`return_routed_experts`, `response_fields`, `n_cache_reuse`).
 """
 
@@ -49,7 +50,7 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
     "chat": _COMMON
     | names(
         "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls functions function_call",
-        "reasoning_effort modalities audio prediction verbosity web_search_options moderation add_generation_prompt",
+        "reasoning_effort modalities audio prediction verbosity moderation add_generation_prompt",
         "continue_final_message documents chat_template_kwargs media_io_kwargs mm_processor_kwargs include_reasoning",
         "separate_reasoning stream_reasoning max_dynamic_patch min_dynamic_patch return_prompt_token_ids return_meta_info task reasoning",
         "use_audio_in_video reasoning_format reasoning_budget parse_tool_calls thinking_budget_tokens",
@@ -132,8 +133,11 @@ MEDIA: Final[dict[str, frozenset[str]]] = {
 DOCUMENT: Final = names("text title id content")
 STREAM_OPTIONS: Final = names("include_usage include_obfuscation continuous_usage_stats")
 TOOL: Final = names("type function custom defer_loading")
+TOOL_KINDS: Final = frozenset({"", "function", "custom"})
+"""Tools that the caller runs. Any other is run by the engine, which fetches, runs or asks something: its type is an unknown field."""
 TOOL_FUNCTION: Final = names("name description parameters strict defer_loading")
 FORMAT: Final = names("type json_schema schema")
+_UNSEEN: Final = frozenset({"web_search_options", "store"})
 SETTING: Final = "models[].unknown_fields"
 
 
@@ -151,12 +155,19 @@ def never(place: str) -> bool:
     return name in NEVER or (name in STORED and ".content[" in place)
 
 
+def unseen(place: str) -> bool:
+    """Whether the field at a place has the engine fetch, run or keep something by itself."""
+    return place in _UNSEEN or (place.startswith("tools[") and place.endswith("].type"))
+
+
 def refused(place: str, known: frozenset[str]) -> RequestError:
     """The 400 for a field that is unknown at its place."""
     name = place.rpartition(".")[2]
     near = difflib.get_close_matches(name[:64], known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    if never(place):
+    if unseen(place):
+        text = f"{place[:256]}: the engine would do this by itself, unseen from here. ({SETTING}: drop leaves it out, forward lets it.)"
+    elif never(place):
         text = f"{place[:256]}: this field never reaches an engine; leave it out.{hint}"
     else:
         text = f"{place[:256]}: this field is not known here.{hint} ({SETTING}: drop or forward lets requests with it pass.)"

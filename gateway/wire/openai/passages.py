@@ -14,13 +14,13 @@ from msgspec import Raw
 from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
-from gateway.wire.bodies import plain
+from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import MEDIA
 from gateway.wire.openai.media import CONTENT, is_media
 from gateway.wire.openai.views import Message
 
-SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
-"""Fields that never reach a model."""
+SILENT: Final = frozenset({"model"})
+"""Fields that hold nothing that a user wrote."""
 _STRUCTURE: Final = frozenset(
     [
         "type",
@@ -126,7 +126,7 @@ class OpenAiTexts(RequestTexts):
         yield from self._read_own_fields()
         read = self._read
         for name, raw in self._request.fields.items():
-            if name not in read and name not in SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
+            if name not in read and name not in SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)
                 yield
                 self._read_item(self._decoded, name)

@@ -141,6 +141,8 @@ class Structure:
         elif name == "tools" and isinstance(found, list):
             for number, tool in enumerate(found):
                 _cases(tool, lists.TOOL, f"tools[{number}].")
+                if self._operation == "chat" and isinstance(tool, dict) and not _at_clients(tool):
+                    self.unknown.append(f"tools[{number}].type")
                 for inner, value in tool.items() if isinstance(tool, dict) else ():
                     if inner.casefold().endswith("url"):
                         media.check_url(value, f"tools[{number}].{inner}")
@@ -212,6 +214,12 @@ class Structure:
                 self.unknown.append(f"{place}{name}")
 
 
+def _at_clients(tool: dict[str, Any]) -> bool:
+    """Whether a tool of a chat is run by the caller."""
+    kind = tool.get("type")
+    return kind is None or (isinstance(kind, str) and kind in lists.TOOL_KINDS)
+
+
 def _media(value: Any, place: str, kind: str) -> None:
     if kind.endswith("url"):
         media.check_url(value.get("url") if isinstance(value, dict) else value, place)
@@ -247,9 +255,12 @@ def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str
             raise lists.refused(f"{name}.{inner}", frozenset())
 
 
+_KEPT: Final = "store"
+
+
 def drop(fields: dict[str, Raw], operation: str) -> None:
     """Removes every unknown field, at the top level and inside messages and documents."""
-    for name in [name for name in fields if name not in KNOWN[operation]]:
+    for name in [name for name in fields if name not in KNOWN[operation] or name == _KEPT]:
         del fields[name]
     if "messages" in fields:
         messages = plain(fields["messages"], "messages")
@@ -262,6 +273,10 @@ def drop(fields: dict[str, Raw], operation: str) -> None:
                 _keep(call, CALL)
                 _keep(call.get("function") or {}, FUNCTION)
         fields["messages"] = Raw(msgspec.json.encode(messages))
+    if "tools" in fields and operation == "chat":
+        tools = plain(fields["tools"], "tools")
+        if isinstance(tools, list):
+            offered([tool for tool in tools if not isinstance(tool, dict) or _at_clients(tool)], fields)
     if "documents" in fields and operation == "rerank":
         documents = plain(fields["documents"], "documents")
         for document in documents:
@@ -272,6 +287,15 @@ def drop(fields: dict[str, Raw], operation: str) -> None:
                     if isinstance(part, dict):
                         _keep_part(part)
         fields["documents"] = Raw(msgspec.json.encode(documents))
+
+
+def offered(tools: list[Any], fields: dict[str, Raw]) -> None:
+    """Writes the tools that are left; engines refuse an empty list of them."""
+    if tools:
+        fields["tools"] = Raw(msgspec.json.encode(tools))
+    else:
+        for name in ("tools", "tool_choice"):
+            fields.pop(name, None)
 
 
 def _keep_part(part: dict[str, Any]) -> None:

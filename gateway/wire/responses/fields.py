@@ -71,6 +71,8 @@ TOOL: Final[dict[str, frozenset[str]]] = {
     "namespace": names("type name description tools"),
 }
 """The tools that may be offered -> the names in there."""
+AT_ENGINES: Final = frozenset({"web_search", "web_search_preview"})
+"""Tools that the engine runs by itself, which the caller does not see: their types are unknown fields."""
 IN_NAMESPACE: Final = {kind: TOOL[kind] for kind in ("function", "custom")}
 """The tools that a namespace may have -> the names in there."""
 CHOICE: Final = names("type name namespace mode tools")

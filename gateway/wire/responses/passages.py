@@ -6,14 +6,12 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from gateway.core.types import InferenceRequest
-from gateway.wire.bodies import plain
+from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import names
 from gateway.wire.passages import BlockTexts
 
-_SILENT: Final = frozenset(
-    {"model", "service_tier", "context_management", "include", "truncation", "stream_options", "store", "previous_response_id"}
-)
-"""Fields that never reach a model."""
+_SILENT: Final = frozenset({"model", "previous_response_id"})
+"""Fields that hold nothing that a user wrote, or that reach no engine."""
 _FIRST: Final = ("instructions", "input")
 _WORDS: Final = names(
     "type id role content status phase user assistant system developer message input_text output_text text refusal input_image",
@@ -61,7 +59,7 @@ class ResponsesTexts(BlockTexts):
                     self._read(item)
             yield
         for name, raw in fields.items():
-            if name not in _FIRST and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
+            if name not in _FIRST and name not in _SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)
                 yield
                 self._item(self._decoded, name, "other")

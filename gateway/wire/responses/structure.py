@@ -16,7 +16,7 @@ from gateway.core.errors import RequestError
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as openai
 from gateway.wire.openai import media
-from gateway.wire.openai.structure import PAUSE, Structure
+from gateway.wire.openai.structure import PAUSE, Structure, offered
 from gateway.wire.responses import fields as lists
 from gateway.wire.responses.fields import IN_NAMESPACE, ITEM, NEVER, PART, TOOL
 from gateway.wire.responses.tool_names import NAMESPACE
@@ -116,6 +116,8 @@ class ResponsesStructure(Structure):
         known = kinds.get(kind) if kind.__class__ is str else None
         if known is None:
             raise _unknown_kind(kind, f"{place}type", "tool", kinds)
+        if kind in lists.AT_ENGINES:
+            self.unknown.append(f"{place}type")
         self._names(tool, known, place)
         if kind == NAMESPACE:
             self._namespace(tool, place)
@@ -212,12 +214,12 @@ def _drop(fields: dict[str, Raw]) -> None:
                         _keep(part, PART[part["type"]])
         fields["input"] = Raw(msgspec.json.encode(found))
     if "tools" in fields:
-        tools = plain(fields["tools"], "tools")
-        for tool in tools or ():
+        tools = [tool for tool in plain(fields["tools"], "tools") or () if tool["type"] not in lists.AT_ENGINES]
+        for tool in tools:
             _keep(tool, TOOL[tool["type"]])
             for inner in tool["tools"] if tool["type"] == NAMESPACE else ():
                 _keep(inner, IN_NAMESPACE[inner["type"]])
-        fields["tools"] = Raw(msgspec.json.encode(tools))
+        offered(tools, fields)
     for name, known in (("tool_choice", lists.CHOICE), ("reasoning", lists.REASONING), ("text", lists.TEXT)):
         if name in fields and (value := plain(fields[name], name)).__class__ is dict:
             _keep(value, known)

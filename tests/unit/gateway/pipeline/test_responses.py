@@ -77,6 +77,8 @@ PASSED: dict[str, Callable[[str], dict[str, Any]]] = {
     "search": lambda text: item(type="web_search_call", id="w", action={"type": "search", "query": text}),
     "name of a key": lambda text: item(type="local_shell_call", call_id="c", action={"type": "exec", "command": [], "env": {text: "x"}}),
     "metadata": lambda text: {"metadata": {"note": text}},
+    "include": lambda text: {"include": [text]},
+    "compaction": lambda text: {"context_management": [{"type": "compaction", "instructions": text}]},
 }
 """What only engines that speak the API get."""
 ASKED = [(shape, True) for shape in (*REQUESTS, *PASSED)] + [(shape, False) for shape in REQUESTS]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from gateway.core.errors import Overloaded, RequestError
+from gateway.core.types import InferenceRequest
 from gateway.wire.table import APIS, OPERATIONS, find, identity_lines, is_inference, parse, refusal
 
 
@@ -95,3 +98,62 @@ def test_errors_of_messages_have_anthropics_form(path: bytes) -> None:
     assert json.loads(body) == {"type": "error", "error": error, "request_id": "r-1"}
     assert identity_lines(path, b"r-1") == b"request-id: r-1\r\n"
     assert identity_lines(b"/v1/chat/completions", b"r-1") == b""
+
+
+CHAT, MESSAGES, RESPONSES = b"/v1/chat/completions", b"/v1/messages", b"/v1/responses"
+BODY: dict[bytes, dict[str, Any]] = {
+    CHAT: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    MESSAGES: {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]},
+    RESPONSES: {"model": "m", "input": "hi"},
+}
+BY_ITSELF: list[tuple[bytes, str, Any]] = [
+    (CHAT, "web_search_options", {}),
+    (CHAT, "store", True),
+    (CHAT, "tools", {"type": "web_search"}),
+    (CHAT, "tools", {"type": "builtin_function", "function": {"name": "$web_search"}}),
+    (MESSAGES, "tools", {"type": "web_search_20250305", "name": "web_search"}),
+    (MESSAGES, "tools", {"type": "web_fetch_20250910", "name": "web_fetch"}),
+    (MESSAGES, "tools", {"type": "code_execution_20250825", "name": "code_execution"}),
+    (MESSAGES, "tools", {"type": "mcp_toolset", "mcp_server_name": "s"}),
+    (RESPONSES, "tools", {"type": "web_search"}),
+    (RESPONSES, "tools", {"type": "web_search_preview"}),
+]
+OWN: dict[bytes, dict[str, Any]] = {
+    CHAT: {"type": "function", "function": {"name": "f", "parameters": {}}},
+    MESSAGES: {"name": "f", "input_schema": {"type": "object"}},
+    RESPONSES: {"type": "function", "name": "f", "parameters": {}},
+}
+
+
+@pytest.mark.parametrize(("path", "field", "value"), BY_ITSELF)
+def test_what_an_engine_would_do_by_itself_is_the_models_setting(path: bytes, field: str, value: Any) -> None:
+    def parsed(given: Any) -> InferenceRequest:
+        return parse(path, json.dumps({**BODY[path], field: given}).encode(), {})
+
+    given = [OWN[path], value] if field == "tools" else value
+    request = parsed(given)
+    assert request.unknown == ("tools[1].type" if field == "tools" else field,)
+    with pytest.raises(RequestError, match="by itself"):
+        request.api.settle_unknown(request, "refuse")
+    request.api.settle_unknown(request, "forward")
+    assert json.loads(bytes(request.fields[field])) == given
+    request.api.settle_unknown(request, "drop")
+    assert json.loads(bytes(request.fields.get(field, Raw(b"null")))) == ([OWN[path]] if field == "tools" else None)
+    if field == "tools":
+        request = parsed([value])
+        request.api.settle_unknown(request, "drop")
+        assert field not in request.fields
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (CHAT, {"store": False}),
+        (CHAT, {"store": None, "tools": [OWN[CHAT], {"type": "custom", "custom": {"name": "g"}}, {"function": {"name": "h"}}]}),
+        (MESSAGES, {"tools": [OWN[MESSAGES], {"type": "custom", **OWN[MESSAGES]}, {"type": "bash_20250124", "name": "bash"}]}),
+        (MESSAGES, {"tools": [{"type": "memory_20250818", "name": "memory"}, {"type": "text_editor_20250728", "name": "edit"}]}),
+        (RESPONSES, {"tools": [OWN[RESPONSES], {"type": "local_shell"}, {"type": "apply_patch"}]}),
+    ],
+)
+def test_what_callers_do_themselves_is_not(path: bytes, more: dict[str, Any]) -> None:
+    assert parse(path, json.dumps({**BODY[path], **more}).encode(), {}).unknown == ()

@@ -46,6 +46,9 @@ PLACES: dict[str, dict[str, Any]] = {
     "a schema": {"tools": [{**TOOL, "input_schema": {"type": "object", "properties": {"x": {"enum": [SECRET]}}}}]},
     "a stop sequence": {"stop_sequences": [SECRET]},
     "metadata": {"metadata": {"user_id": SECRET}},
+    "a compaction": {"context_management": {"edits": [{"type": "compact_20260112", "instructions": SECRET}]}},
+    "a cache": {"cache_control": {"type": "ephemeral", "ttl": SECRET}},
+    "a service": {"service_tier": SECRET},
 }
 
 

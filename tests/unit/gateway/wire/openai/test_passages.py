@@ -122,6 +122,8 @@ HIDDEN: list[dict[str, Any]] = [
     {"chat_template_kwargs": {"data": TEXT}},
     {"documents": [{"data": TEXT, "file_data": "x"}]},
     {"metadata": {"some_url": f"data:{TEXT}"}},
+    {"stream_options": {"include_usage": True, "note": TEXT}},
+    {"service_tier": TEXT},
     {"messages": [{"role": "user", "content": "hi", "audio": {"data": TEXT}}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:text/plain,{TEXT}"}}]}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{TEXT}"}]}]},

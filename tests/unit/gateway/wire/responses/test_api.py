@@ -301,7 +301,6 @@ def test_a_key_that_is_there_twice_is_refused() -> None:
 
 NOT_IN_A_CHAT: list[dict[str, Any]] = [
     {"input": [{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"], "env": {}}}]},
-    {"tools": [{"type": "web_search"}]},
     {"tools": [{"type": "local_shell"}]},
     {"top_logprobs": 3},
     {"text": {"format": {"type": "grammar"}}},
