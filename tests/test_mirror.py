@@ -29,6 +29,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/audit_html.py": ("tests/e2e/test_audit_search.py", "<!doctype html>"),
     "admin/cli/audit_search.py": ("tests/e2e/test_audit_search.py", '"audit", "search"'),
     "admin/cli/batches.py": ("tests/e2e/test_batches.py", '"batches", "cancel"'),
+    "admin/cli/cache_warming.py": ("tests/e2e/test_caches.py", '"warm"'),
     "admin/cli/chat.py": ("tests/e2e/test_cli.py", '"chat"'),
     "admin/cli/completion.py": ("tests/e2e/test_cli_completion.py", "complete("),
     "admin/cli/config.py": ("tests/e2e/test_config_history.py", '"config", "rollback"'),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from admin.cli.cache_warming import warm
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
@@ -13,6 +14,9 @@ from admin.cli.session import DryRun, Session, connected
 group = typer.Typer(no_args_is_help=True, help="Answers that are kept and given again.")
 COLUMNS = ("model", "entries", "bytes", "hits", "joined", "misses", "bypassed", "evicted", "expired", "purged")
 BEHIND = ("name", "up", "entries", "bytes", "hits", "misses", "late", "skipped", "foreign", "stored", "dropped", "evicted")
+
+
+group.command("warm")(warm)
 
 
 @group.command("list")

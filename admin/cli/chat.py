@@ -44,13 +44,11 @@ def chat(
 ) -> None:
     """Talks to a model and prints the answer as it arrives."""
     options = {name: value for name, value in (("max_tokens", max_tokens), ("temperature", temperature)) if value is not None}
-    url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
+    url, key, holder, tls = data_listener(session, gateway_url, api_key)
     inference_key = api_key or session.profile.api_key
-    key = inference_key or session.profile.key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
-    shown = credentials(key, "" if inference_key else session.profile.holder)
     try:
-        with httpx.Client(base_url=url, timeout=TIMEOUT, **shown, **connection_options(url, _tls(session, url))) as client:
+        with httpx.Client(base_url=url, timeout=TIMEOUT, **credentials(key, holder), **connection_options(url, tls)) as client:
             wanted = model or _first_model(client)
             if prompt is None:
                 session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
@@ -60,6 +58,13 @@ def chat(
         if inference_key or error.status not in (401, 403, 404):
             raise
         raise CommandError(f"{error} {ADVICE}") from None
+
+
+def data_listener(session: Session, gateway_url: str | None, api_key: str | None) -> tuple[str, str, str, Tls]:
+    """The address of the data listener, the key for it, whose proof goes with the key ("" for none), and its TLS."""
+    url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
+    own = api_key or session.profile.api_key
+    return url, own or session.profile.key, "" if own else session.profile.holder, _tls(session, url)
 
 
 def _tls(session: Session, url: str) -> Tls:

@@ -2,6 +2,8 @@
 
 A value is opaque. Nothing here waits, so one event loop may use a store without a lock. What is expired is as good as absent at once; its
 memory is given back when it is asked for, purged or evicted.
+
+What is purged is absent at once, too. `sweep` gives its memory back, a slice at a time: a purge of a million answers holds nobody up.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from msgspec import Struct
 Eviction = Literal["lru", "lfu", "fifo"]
 OVERHEAD: Final = 512
 """Bytes that an entry costs besides its value, as counted against the bound: keys, tables and the object itself."""
+SLICE: Final = 2000
+"""Purged answers whose memory is given back at once: about a millisecond."""
 _LEVEL: Final = 1
 """Of zlib: what is compressed is read more often than written, and each hit pays for its decompression only."""
 
@@ -48,14 +52,15 @@ class Statistics(Struct, kw_only=True):
 
 
 class _Entry:
-    """uses: how often it was found or stored. size: what it costs of the store's bytes."""
+    """uses: how often it was found or stored. size: what it costs of the store's bytes. born: its number among all that were stored."""
 
-    __slots__ = ("compressed", "expires", "model", "size", "tenant", "uses", "value")
+    __slots__ = ("born", "compressed", "expires", "size", "tenant", "uses", "value")
 
-    def __init__(self, value: bytes, compressed: bool, model: str, tenant: str, expires: float) -> None:
-        self.value, self.compressed, self.model, self.tenant, self.expires = value, compressed, model, tenant, expires
+    def __init__(self, value: bytes, compressed: bool, tenant: str, expires: float) -> None:
+        self.value, self.compressed, self.tenant, self.expires = value, compressed, tenant, expires
         self.size = len(value) + OVERHEAD
         self.uses = 1
+        self.born = 0
 
 
 class _Order(Protocol):
@@ -129,7 +134,7 @@ def _order(eviction: Eviction) -> _Order:
 
 
 class AnswerStore:
-    """Keeps answers by their keys. now: monotonic seconds."""
+    """Keeps a model's answers by their keys. now: monotonic seconds."""
 
     def __init__(self, bounds: Bounds, eviction: Eviction, now: Callable[[], float]) -> None:
         self._bounds, self._now = bounds, now
@@ -138,6 +143,15 @@ class AnswerStore:
         """Engine calls under way for answers that may come here (gateway.pipeline.flights), by their place."""
         self._entries: dict[bytes, _Entry] = {}
         self._order = _order(eviction)
+        self._born = self._dead = 0
+        self._live: dict[str, int] = {}
+        """Answers of each tenant."""
+        self._floors: dict[str, int] = {}
+        """Of tenants that were purged: their answers up to this number are dead, and `_dead` of them still here."""
+        self._keys: list[bytes] = []
+        """Those among which the dead ones are still to be looked for, from the end."""
+        self._former: list[tuple[dict[bytes, _Entry], _Order]] = []
+        """What was here before everything was purged."""
         self.counted = Statistics()
         self.epoch = 0
         """Rises with each purge. Whoever means to store an answer remembers the epoch from before it was asked for."""
@@ -145,9 +159,10 @@ class AnswerStore:
     def find(self, key: bytes) -> bytes | None:
         """The value, or None where there is none that may still be given."""
         entry = self._entries.get(key)
-        if entry is not None and entry.expires <= self._now():
+        if entry is not None and (entry.expires <= self._now() or (self._floors and self._is_dead(entry))):
+            if not self._is_dead(entry):
+                self.counted.expired += 1
             self._remove(key, entry)
-            self.counted.expired += 1
             entry = None
         if entry is None:
             return None
@@ -156,7 +171,7 @@ class AnswerStore:
         entry.uses += 1
         return zlib.decompress(entry.value) if entry.compressed else entry.value
 
-    def store(self, key: bytes, value: bytes, *, model: str, tenant: str, ttl: float, epoch: int) -> bool:
+    def store(self, key: bytes, value: bytes, *, tenant: str, ttl: float, epoch: int) -> bool:
         """Keeps the value for `ttl` seconds, in the place of an older one; whether it is kept. It is not where it is larger than a value
         may be, and where anything was purged since `epoch`: the purge may have meant it."""
         if epoch != self.epoch or len(value) > self._bounds.largest or ttl <= 0:
@@ -167,7 +182,7 @@ class AnswerStore:
             smaller = zlib.compress(value, _LEVEL)
             if len(smaller) < len(value):
                 value, compressed = smaller, True
-        entry = _Entry(value, compressed, model, tenant, self._now() + ttl)
+        entry = _Entry(value, compressed, tenant, self._now() + ttl)
         if entry.size > self._bounds.bytes:
             self.counted.refused += 1
             return False
@@ -175,44 +190,88 @@ class AnswerStore:
             self._remove(key, old)
         while self._entries and (len(self._entries) >= self._bounds.entries or self.counted.bytes + entry.size > self._bounds.bytes):
             self._evict()
+        self._born += 1
+        entry.born = self._born
         self._entries[key] = entry
+        self._live[tenant] = self._live.get(tenant, 0) + 1
         self._order.added(key)
         self.counted.bytes += entry.size
         self.counted.stored += 1
         return True
 
-    def purge(self, *, model: str | None = None, tenant: str | None = None, key: bytes | None = None) -> int:
+    def purge(self, *, tenant: str | None = None, key: bytes | None = None) -> int:
         """Forgets what matches all that is given, everything where nothing is, and lets no answer be stored that was asked for before. How
         many were forgotten."""
-        chosen = self._chosen(model, tenant, key)
         self.epoch += 1
         self.flights.clear()  # their answers are from before the purge: who comes now gets none of them
-        for name, entry in chosen:
-            self._remove(name, entry)
-        self.counted.purged += len(chosen)
-        return len(chosen)
+        if key is not None:
+            entry = self._one(tenant, key)
+            if entry is not None:
+                self._remove(key, entry)
+            count = int(entry is not None)
+        elif tenant is not None:
+            count = self._live.pop(tenant, 0)
+            if count:
+                self._dead += count
+                self._floors[tenant] = self._born
+                self._keys = list(self._entries)
+        else:
+            count = len(self._entries) - self._dead
+            self._former.append((self._entries, self._order))
+            self._entries, self._order = {}, _order(self.settings[1])
+            self._live, self._floors, self._keys, self._dead = {}, {}, [], 0
+            self.counted.bytes = 0
+        self.sweep()
+        self.counted.purged += count
+        return count
+
+    def sweep(self) -> bool:
+        """Gives back the memory of up to SLICE purged answers; whether there is more to do."""
+        left = SLICE
+        while self._former and left:
+            entries, order = self._former[-1]
+            while entries and left:
+                key, entry = entries.popitem()
+                order.removed(key, entry.uses)
+                left -= 1
+            if not entries:
+                self._former.pop()
+        while self._dead and self._keys and left:
+            key = self._keys.pop()
+            found = self._entries.get(key)
+            if found is not None and self._is_dead(found):
+                self._remove(key, found)
+            left -= 1
+        if not self._dead and self._floors:
+            self._floors, self._keys = {}, []
+        return bool(self._former or self._dead)
 
     def matching(self, *, tenant: str | None = None, key: bytes | None = None) -> int:
         """How many answers a purge would forget."""
-        return len(self._chosen(None, tenant, key))
+        if key is not None:
+            return int(self._one(tenant, key) is not None)
+        return len(self._entries) - self._dead if tenant is None else self._live.get(tenant, 0)
 
-    def _chosen(self, model: str | None, tenant: str | None, key: bytes | None) -> list[tuple[bytes, _Entry]]:
-        return [
-            (name, entry)
-            for name, entry in ([(key, self._entries[key])] if key in self._entries else [] if key is not None else self._entries.items())
-            if (model is None or entry.model == model) and (tenant is None or entry.tenant == tenant)
-        ]
+    def _one(self, tenant: str | None, key: bytes) -> _Entry | None:
+        entry = self._entries.get(key)
+        return None if entry is None or self._is_dead(entry) or tenant not in (None, entry.tenant) else entry
+
+    def _is_dead(self, entry: _Entry) -> bool:
+        return entry.born <= self._floors.get(entry.tenant, 0)
 
     def statistics(self) -> Statistics:
         """A copy."""
         found = Statistics(**{name: getattr(self.counted, name) for name in Statistics.__struct_fields__})
-        found.entries = len(self._entries)
+        found.entries = len(self._entries) - self._dead
         return found
 
     def _evict(self) -> None:
         key = self._order.victim()
         entry = self._entries[key]
+        dead = self._is_dead(entry)
         self._remove(key, entry)
+        if dead:
+            return
         if entry.expires <= self._now():
             self.counted.expired += 1
         else:
@@ -222,3 +281,9 @@ class AnswerStore:
         del self._entries[key]
         self._order.removed(key, entry.uses)
         self.counted.bytes -= entry.size
+        if self._is_dead(entry):
+            self._dead -= 1
+        elif (left := self._live[entry.tenant] - 1) > 0:
+            self._live[entry.tenant] = left
+        else:
+            del self._live[entry.tenant]

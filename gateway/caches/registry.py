@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -80,7 +81,7 @@ class ModelCache:
             answer = Answer(*_UNPACKED.decode(looked.value))
         except msgspec.DecodeError:  # of another version
             return None
-        self._store.store(key, looked.value, model=self.model, tenant=tenant, ttl=min(looked.left, self._ttl), epoch=epoch)
+        self._store.store(key, looked.value, tenant=tenant, ttl=min(looked.left, self._ttl), epoch=epoch)
         self._store.counted.hits += 1
         return answer
 
@@ -88,7 +89,7 @@ class ModelCache:
         value = _PACKED.encode((list(answer.headers), answer.foreign, answer.parts, answer.prefix))
         if epoch == self._store.epoch and marks and self._behind is not None:
             self._behind.store(Place(key, self.model, tenant), value, marks, self._ttl, self._compress)
-        self._store.store(key, value, model=self.model, tenant=tenant, ttl=self._ttl, epoch=epoch)
+        self._store.store(key, value, tenant=tenant, ttl=self._ttl, epoch=epoch)
 
     def missed(self) -> None:
         self._store.counted.misses += 1
@@ -144,7 +145,21 @@ class AnswerCaches:
         stores = [store for name, store in self._stores.items() if model is None or name == model]
         if dry_run:
             return sum(store.matching(tenant=tenant, key=key) for store in stores)
-        return sum(store.purge(tenant=tenant, key=key) for store in stores)
+        count = sum(store.purge(tenant=tenant, key=key) for store in stores)
+        self._sweep()
+        return count
+
+    def _sweep(self) -> None:
+        """Gives back the memory of what was purged, a slice each time that the loop comes round; all at once where there is no loop."""
+        while True:
+            more = [store.sweep() for store in self._stores.values()]
+            if not any(more):
+                return
+            try:
+                asyncio.get_running_loop().call_soon(self._sweep)
+            except RuntimeError:
+                continue
+            return
 
     def asked(self, wanted: CachesAsked) -> CachesTold:
         """What this process has to say to it."""

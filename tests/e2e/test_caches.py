@@ -14,7 +14,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from typer.testing import CliRunner
 
+from gateway.app.main import app
 from tests.cluster.servers import RedisServer
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
@@ -238,6 +240,33 @@ def test_statistics_and_purges_over_the_workers(launch: Callable[..., Gatehouse]
         lambda: [one for one in gatehouse.audit() if one.get("event") == "admin.caches.purge" and one["target"] == target],
         what="its record",
     )
+
+
+def test_a_file_of_requests_warms_the_cache(caching: Gatehouse, engine: EngineThread, tmp_path: Path) -> None:
+    def line(text: str, **more: Any) -> str:
+        return json.dumps({"body": {"model": "m1", "temperature": 0, "messages": [{"role": "user", "content": text}]}, **more})
+
+    chat = {"custom_id": "b", "method": "POST", "url": "/v1/chat/completions"}
+    warm = json.dumps({"body": {"model": "m1", "messages": [{"role": "user", "content": "warm"}]}})
+    good = [line("warmed a"), "", line("warmed b", **chat), line("warmed a"), warm]
+    file, command = tmp_path / "lines.jsonl", ["caches", "warm", str(tmp_path / "lines.jsonl"), "--rate", "1000", "--at-once", "1"]
+    file.write_text("\n".join(good))
+    environ = {"GATEHOUSE_URL": caching.admin_url, "GATEHOUSE_GATEWAY_URL": caching.url, "GATEHOUSE_API_KEY": KEY, "HOME": str(tmp_path)}
+
+    def run(*more: str) -> tuple[int, dict[str, int], str]:
+        done = CliRunner().invoke(app, [*command, "-o", "json", *more], env=environ)
+        return done.exit_code, json.loads(done.stdout), done.stderr
+
+    assert run()[:2] == (0, {"kept": 2, "there": 1, "not_kept": 1, "failed": 0})
+    assert [ask(caching, f"warmed {name}").headers[HEADER] for name in "ab"] == ["hit", "hit"]
+    before = len(engine.received)
+    assert run("--refresh")[1] == {"kept": 3, "there": 0, "not_kept": 1, "failed": 0}
+    assert len(engine.received) == before + 4
+    file.write_text("\n".join([line("x", url="/admin/v1/keys"), "no json", line("y", method="GET"), line("z").replace("m1", "nowhere")]))
+    code, counts, said = run()
+    assert (code, counts["failed"]) == (1, 4)
+    assert "line 2: is no request" in said
+    assert "404" in said
 
 
 @pytest.fixture

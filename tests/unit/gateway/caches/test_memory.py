@@ -22,7 +22,7 @@ def store_of(eviction: Eviction = "lru", now: Now | None = None, **bounds: int) 
 
 
 def keep(store: AnswerStore, key: bytes, value: bytes = b"x", *, model: str = "m", tenant: str = "t", ttl: float = 10.0) -> bool:
-    return store.store(key, value, model=model, tenant=tenant, ttl=ttl, epoch=store.epoch)
+    return store.store(key, value, tenant=tenant, ttl=ttl, epoch=store.epoch)
 
 
 @pytest.mark.parametrize(
@@ -77,22 +77,48 @@ def test_a_value_above_the_largest_is_refused_even_where_it_would_compress() -> 
 
 def test_purging_forgets_what_matches_everything_that_is_named() -> None:
     store = store_of()
-    for model in ("m", "n"):
+    for name in ("a", "b"):
         for tenant in ("t", "u"):
-            keep(store, f"{model}{tenant}".encode(), model=model, tenant=tenant)
-    assert store.purge(model="m", tenant="t") == 1
-    assert store.purge(key=b"nt", tenant="u") == 0  # another tenant's key
-    assert store.purge(key=b"nt") == 1
-    assert store.purge(tenant="u") == 2
+            keep(store, f"{name}{tenant}".encode(), tenant=tenant)
+    assert store.purge(tenant="t") == 2
+    assert store.purge(key=b"au", tenant="t") == 0  # another tenant's key
+    assert store.purge(key=b"au") == 1
+    assert store.purge() == 1
     assert store.purge() == 0
     assert store.statistics().bytes == 0
+
+
+@pytest.mark.parametrize("eviction", ["lru", "lfu", "fifo"])
+@pytest.mark.parametrize("tenant", ["t", None])
+def test_what_is_purged_is_absent_before_its_memory_is_given_back(
+    eviction: Eviction, tenant: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.caches.memory.SLICE", 1)
+    store = store_of(eviction, entries=20)
+    for number in range(20):
+        keep(store, b"%d" % number, tenant="t" if number % 2 else "u")
+        store.find(b"1")
+    assert store.purge(tenant=tenant) == (20 if tenant is None else 10)
+    live = [] if tenant is None else list(range(0, 20, 2))
+    assert [number for number in range(6) if store.find(b"%d" % number)] == live[:3]
+    assert store.matching(tenant="t") == 0
+    keep(store, b"1", tenant="t")
+    keep(store, b"99", tenant="t")
+    assert (store.matching(tenant="t"), store.statistics().entries) == (2, len(live) + 2)
+    assert store.purge(tenant="t") == 2
+    rounds = 0
+    while store.sweep():
+        rounds += 1
+    assert rounds > 3
+    assert store.statistics().bytes == len(live) * (OVERHEAD + 1)
+    assert (store.statistics().evicted, store.statistics().expired) == (0, 0)
 
 
 def test_an_answer_that_was_asked_for_before_a_purge_is_not_stored_after_it() -> None:
     store = store_of()
     before = store.epoch
     store.purge(tenant="somebody")
-    assert not store.store(b"a", b"old", model="m", tenant="t", ttl=10.0, epoch=before)
+    assert not store.store(b"a", b"old", tenant="t", ttl=10.0, epoch=before)
     assert store.find(b"a") is None
     assert keep(store, b"a", b"new")
 
@@ -112,6 +138,7 @@ STEPS = st.lists(
         st.tuples(st.just("find"), KEYS, st.just(0)),
         st.tuples(st.just("store"), KEYS, st.integers(0, 60)),
         st.tuples(st.just("purge"), KEYS, st.just(0)),
+        st.tuples(st.just("purge all of it"), KEYS, st.just(0)),
         st.tuples(st.just("wait"), KEYS, st.integers(1, 6)),
     ),
     max_size=60,
@@ -138,6 +165,9 @@ def test_it_never_gives_what_was_not_stored_last_nor_exceeds_its_bounds(steps: l
         elif action == "purge":
             store.purge(key=key)
             kept.pop(key, None)
+        elif action == "purge all of it":
+            store.purge(tenant="t")
+            kept.clear()
         else:
             now.seconds += number
         statistics = store.statistics()
