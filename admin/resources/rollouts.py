@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from admin.operation import Answer, Call, Operation
+from admin.moments import Timestamp, timestamp
+from admin.operation import Answer, Call, Operation, Written
 from gateway.core.errors import NotFound
 from gateway.core.rollouts import RolloutControl
 
@@ -46,9 +47,33 @@ class ShadowView(msgspec.Struct, kw_only=True):
     candidate_side: SideView
 
 
+class CanaryView(msgspec.Struct, kw_only=True):
+    """An engine on trial. withdrawn: it gets no more requests, for this reason, until it is put back. canary_side, other_side: what it and
+    the model's other engines answered in the last `window` seconds of this gateway with its workers."""
+
+    engine: str
+    withdrawn: bool
+    reason: str | None
+    since: Timestamp | None
+    window: float
+    min_requests: int
+    canary_side: SideView
+    other_side: SideView
+
+
 class RolloutView(msgspec.Struct, kw_only=True):
     model: str
     shadow: ShadowView | None = None
+    canary: CanaryView | None = None
+
+
+class Resumed(msgspec.Struct, kw_only=True):
+    """What the engine had been withdrawn for."""
+
+    model: str
+    engine: str
+    reason: str
+    dry_run: bool = False
 
 
 class RolloutPage(msgspec.Struct):
@@ -78,11 +103,27 @@ async def _rollouts(call: Call) -> tuple[list[dict[str, Any]], list[str]]:
     if port is None:
         raise NotFound("This process has no models.")
     shadows, silent = await port.of_shadows()
-    return [{"model": model, "shadow": shadow} for model, shadow in shadows.items()], silent
+    canaries = port.of_canaries()
+    for canary in canaries.values():
+        canary["since"] = timestamp(canary["since"])
+    names = sorted(shadows.keys() | canaries.keys())
+    return [{"model": name, "shadow": shadows.get(name), "canary": canaries.get(name)} for name in names], silent
+
+
+async def resume(call: Call) -> Answer:
+    """Puts an engine on trial back that was withdrawn; what was held against it is forgotten."""
+    if call.ports.rollouts is None:
+        raise NotFound("This process has no models.")
+    name = call.path["name"]
+    call.target = f"rollouts/{name}"
+    gone = await call.ports.rollouts.resume(name, call.actor, dry_run=call.dry_run)
+    call.diff = [{"path": "withdrawn", "from": gone["engine"], "to": None}]
+    return Answer({"model": name, "engine": gone["engine"], "reason": gone["reason"], "dry_run": call.dry_run})
 
 
 def operations() -> list[Operation]:
     return [
         Operation("GET", "rollouts", "rollouts:read", "List the candidates that are tried on real traffic", index, RolloutPage),
+        Operation("POST", "rollouts/{name}/resume", "rollouts:resume", "Put a withdrawn engine back", resume, Resumed, Written),
         Operation("GET", "rollouts/{name}", "rollouts:read", "Show what is tried on a model's traffic", show, RolloutView),
     ]

@@ -35,9 +35,9 @@ from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
 from gateway.identity.proving import Proving
+from gateway.pipeline.canaries import Trials
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.hooks import HookedAudit
-from gateway.pipeline.shadows import Shadows
 from gateway.routing.build import router_steps
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
@@ -64,7 +64,7 @@ class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
     audit: where outcomes go. limiter: makes the Limiter of settings and their version, or that of places in queues. salts: the secret of
-    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches, shadows: of the process."""
+    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches, trials: of the process."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Assembler:
         countries: Countries,
         claim: Claim,
         caches: AnswerCaches,
-        shadows: Shadows,
+        trials: Trials,
     ) -> None:
-        self._caches, self._shadows = caches, shadows
+        self._caches, self._trials = caches, trials
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts, self._claim = limiter, salts, claim
         self._countries, self._networks = countries, countries.networks
@@ -201,9 +201,9 @@ class Assembler:
 
     def _watch(self, model: ModelSpec) -> Watch | None:
         shadow = model.shadow
-        if shadow is None:
-            return None
-        return self._shadows.of(model, None if shadow.key == "request" else key_function(shadow.key, model.prefix_sharing))
+        if shadow is None or shadow.key == "request":
+            return self._trials.of(model, None)
+        return self._trials.of(model, key_function(shadow.key, model.prefix_sharing))
 
 
 def _device_prices(spec: ConfigSpec) -> dict[str, Price]:

@@ -27,6 +27,7 @@ from gateway.app.budget_runs import BudgetRuns
 from gateway.app.cache_book import CacheBook, CacheGauges
 from gateway.app.cache_purges import CachePurges
 from gateway.app.cache_tiers import CacheTiers
+from gateway.app.canary_book import CanaryBook
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.client_work import ClientWork
@@ -91,6 +92,7 @@ from gateway.identity.replays import Replays
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.asking import ModelAsker
+from gateway.pipeline.canaries import Trials
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.pipeline.shadows import Shadows
 from gateway.pipeline.ticketing import TicketBook
@@ -158,10 +160,10 @@ class Gateway:
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
         self.cache_book = CacheBook(self.caches)
-        self.rollout_book = RolloutBook(Shadows(self.plane, idle))
+        self.rollout_book = RolloutBook(Trials(Shadows(self.plane, idle)))
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
-        known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.rollout_book.shadows)
+        known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.rollout_book.trials)
         self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, *known_there)
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         self.changes = self._changes(loaded, environ, schemas)
@@ -173,9 +175,12 @@ class Gateway:
         self._measure(parts)
 
     def _make_client_work(self, holder: str) -> None:
-        """Files and batches, and the webhook of approvals."""
+        """Files and batches, the webhook of approvals, and engines on trial."""
         parts = (self.store_link, self.texts.vault, self.plane, self.countries.networks, self.events.record, self._owner, holder)
         self.work = ClientWork(self.spec, *parts, workers=self._workers)
+        told = (lambda: self.plane.current().spec, self.changes.refresh, self.events.record, self._owner)
+        self.rollout_book.canaries = CanaryBook(self.store_link.store, *told)
+        self.builder.withdrawn = self.rollout_book.canaries.applied
         self.webhook = ApprovalWebhook(self.approvals, self.store_link.store, self._approvals_webhook, self.events.record, self._owner)
 
     def _observe(self, spec: ConfigSpec) -> None:
@@ -306,7 +311,8 @@ class Gateway:
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
             CacheGauges(self.caches),
-            RolloutGauges(self.rollout_book.shadows),
+            RolloutGauges(self.rollout_book.trials),
+            self.rollout_book.canaries,
             self.machines,
             TicketGauges(self._book),
         )
@@ -343,6 +349,7 @@ class Gateway:
         await self.store_link.start()
         await self.halts.start()
         await self.suspensions.start()
+        await self.rollout_book.canaries.start()
         await self.machines.start()
         await self.budget_runs.begin()
         self.limits.start()
@@ -373,6 +380,8 @@ class Gateway:
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
         self.feed.subscribe(self.halts.heard)
         self.feed.subscribe(self.suspensions.heard)
+        self.feed.subscribe(self.rollout_book.canaries.heard)
+        self.rollout_book.begin(self._owner)
         self.feed.subscribe(self.machines.heard)
         self.machines.begin()
         self.feed.subscribe(self.texts.heard)

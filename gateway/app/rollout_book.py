@@ -8,34 +8,75 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.app.canary_book import LOOK_SECONDS, CanaryBook
 from gateway.core.errors import GatehouseError
+from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import RolloutsAsked, RolloutsTold, ShadowFigures, Side, quantile, summed
-from gateway.pipeline.shadows import Shadows
+from gateway.core.tasks import TaskOwner
+from gateway.pipeline.canaries import Trials
 
 SECONDS: Final = 5.0
 """For which a worker is waited for."""
 
 
 class RolloutBook:
-    """Of the process with the admin listener. shadows: its own; in use where it serves itself. asked: puts a question to every worker that
+    """Of the process with the admin listener. trials: its own; in use where it serves itself. asked: puts a question to every worker that
     serves, by its id; None where there are none."""
 
-    def __init__(self, shadows: Shadows) -> None:
-        self.shadows = shadows
+    canaries: CanaryBook
+    """Set by the composition root."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials = trials
         self.asked: Callable[[RolloutsAsked, float], Mapping[str, asyncio.Future[RolloutsTold]]] | None = None
 
     async def of_shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What is known by model, and the workers that have not answered within some seconds."""
-        told, silent = [], []
+        told, silent = await self._told()
+        return {name: shown(figures) for name, figures in summed(told.values()).items()}, silent
+
+    async def _told(self) -> tuple[dict[str, RolloutsTold], list[str]]:
+        """What the processes that serve have told, by their id, and those that have not."""
         if self.asked is None:
-            told.append(RolloutsTold(self.shadows.figures()))
-        else:
-            for id, answer in self.asked(RolloutsAsked(), SECONDS).items():
-                try:
-                    told.append(await answer)
-                except GatehouseError:
-                    silent.append(id)
-        return {name: shown(figures) for name, figures in summed(told).items()}, silent
+            return {"": self.trials.told()}, []
+        told, silent = {}, []
+        for id, answer in self.asked(RolloutsAsked(), SECONDS).items():
+            try:
+                told[id] = await answer
+            except GatehouseError:
+                silent.append(id)
+        return told, silent
+
+    # --- engines on trial
+
+    def begin(self, owner: TaskOwner) -> None:
+        """A configuration is in force."""
+        self.canaries.begin()
+        owner.every(LOOK_SECONDS, self._look, name="engines on trial")
+
+    async def _look(self) -> None:
+        if self.canaries.any:
+            told, _ = await self._told()
+            await self.canaries.look({id: one.canaries for id, one in told.items()})
+
+    def of_canaries(self) -> dict[str, dict[str, Any]]:
+        return {name: _trial(*each) for name, each in self.canaries.views().items()}
+
+    async def resume(self, model: str, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
+        return await self.canaries.resume(model, actor, dry_run=dry_run)
+
+
+def _trial(spec: CanarySpec, gone: dict[str, Any] | None, canary: Side, others: Side) -> dict[str, Any]:
+    return {
+        "engine": spec.engine,
+        "withdrawn": gone is not None,
+        "reason": None if gone is None else gone["reason"],
+        "since": None if gone is None else gone["at"],
+        "window": spec.window,
+        "min_requests": spec.min_requests,
+        "canary_side": _side(canary),
+        "other_side": _side(others),
+    }
 
 
 def shown(figures: ShadowFigures) -> dict[str, Any]:
@@ -77,8 +118,8 @@ def _rounded(seconds: float | None) -> float | None:
 class RolloutGauges:
     """`Metrics.gauges` calls `collect`, in each process that serves."""
 
-    def __init__(self, shadows: Shadows) -> None:
-        self._shadows = shadows
+    def __init__(self, trials: Trials) -> None:
+        self._shadows = trials.shadows
 
     def collect(self) -> Iterable[Metric]:
         labels = ["model", "candidate"]

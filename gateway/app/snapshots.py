@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,7 +26,7 @@ from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.local import LocalLimiter
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.stock import Restock
-from gateway.pipeline.shadows import Shadows
+from gateway.pipeline.canaries import Trials
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
@@ -88,15 +89,17 @@ class SnapshotBuilder:
         restock: Restock,
         claim: Claim,
         caches: AnswerCaches,
-        shadows: Shadows,
+        trials: Trials,
     ) -> None:
         self._link, self._restock = link, restock
         self.shared_limits: SharedLimitsPart | None = None
         """Where limits are counted in Redis; to be set before the first build."""
+        self.withdrawn: Callable[[ConfigSpec], ConfigSpec] = lambda spec: spec
+        """Takes the weights of engines that are withdrawn (gateway.app.canary_book); to be set before the first build."""
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
-        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches, shadows)
+        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches, trials)
 
     @property
     def salts(self) -> bytes:
@@ -110,7 +113,7 @@ class SnapshotBuilder:
     async def build(self, plan: Plan, before: Built | None) -> Built:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
         stated = plan.in_force()
-        spec = expanded(stated, plan.places, plan.machines)
+        spec = expanded(self.withdrawn(stated), plan.places, plan.machines)
         access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file)
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))

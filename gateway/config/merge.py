@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway.config import label_rules, validate
+from gateway.config.candidates import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
@@ -191,8 +192,10 @@ def _models(
             if name in named:
                 raise _error("name", f"{quoted(name)} is an alias of the model {quoted(named[name])}")
             validate.pool(model, "", engines, _error)
-            if model.shadow is not None and (why := validate.shadow_fault(model, {*own, *candidates})):
+            if model.shadow is not None and (why := shadow_fault(model, {*own, *candidates})):
                 raise _error("shadow.model", why)
+            if why := canary_fault(model):
+                raise _error("canary.engine", why)
             for place, alias in enumerate(model.aliases):
                 other = alias if alias in own or alias in candidates else named.get(alias)
                 if other is not None or alias in model.aliases[:place]:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, telemetry_rules
+from gateway.config.candidates import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
@@ -256,15 +257,9 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
                 raise error(f"models[{index}].fallbacks[{place}]", f"there is no model {quoted(name)}; {nearest(name, names)}")
         if model.shadow is not None and (why := shadow_fault(model, names)):
             raise error(f"models[{index}].shadow.model", why)
+        if why := canary_fault(model):
+            raise error(f"models[{index}].canary.engine", why)
     _no_cycle(spec.models, error)
-
-
-def shadow_fault(model: ModelSpec, names: Collection[str]) -> str:
-    """What is wrong with the candidate of a model's shadow traffic, where these models exist; "" where nothing is."""
-    candidate = model.shadow.model if model.shadow is not None else ""
-    if candidate == model.name:
-        return "is the model itself; name another one"
-    return "" if candidate in names else f"there is no model {quoted(candidate)}; {nearest(candidate, names)}"
 
 
 def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) -> None:

@@ -67,6 +67,19 @@ class Side(Struct):
         self.latency = [mine + theirs for mine, theirs in zip(self.latency, other.latency, strict=True)]
         self.first = [mine + theirs for mine, theirs in zip(self.first, other.first, strict=True)]
 
+    def since(self, before: Side) -> Side:
+        """What came since these figures of the same process."""
+        return Side(
+            self.answers - before.answers,
+            self.errors - before.errors,
+            self.refusals - before.refusals,
+            self.prompt_tokens - before.prompt_tokens,
+            self.completion_tokens - before.completion_tokens,
+            self.seconds - before.seconds,
+            [one - other for one, other in zip(self.latency, before.latency, strict=True)],
+            [one - other for one, other in zip(self.first, before.first, strict=True)],
+        )
+
 
 class ShadowFigures(Struct):
     """Of one model and its candidate, since the process began or the candidate changed. sampled: requests that were to be mirrored.
@@ -108,10 +121,19 @@ class ShadowFigures(Struct):
         self.shadow.add(other.shadow)
 
 
+class CanaryFigures(Struct):
+    """Requests of one model since the process began or the engine on trial changed: those that it answered, and all others."""
+
+    engine: str
+    canary: Side = field(default_factory=Side)
+    others: Side = field(default_factory=Side)
+
+
 class RolloutsTold(Message, frozen=True):
-    """shadows: by model."""
+    """By model."""
 
     shadows: dict[str, ShadowFigures] = field(default_factory=dict)
+    canaries: dict[str, CanaryFigures] = field(default_factory=dict)
 
 
 class RolloutsAsked(Ask[RolloutsTold], frozen=True):
@@ -135,6 +157,14 @@ class RolloutControl(Protocol):
 
     async def of_shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What is known by model, and the workers that have not answered within some seconds."""
+        ...
+
+    def of_canaries(self) -> dict[str, dict[str, Any]]:
+        """What is known by model."""
+        ...
+
+    async def resume(self, model: str, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Puts an engine on trial back that has been withdrawn; what it was withdrawn for. Raises NotFound, StoreUnavailable."""
         ...
 
 

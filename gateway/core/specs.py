@@ -44,7 +44,7 @@ from gateway.core.moderation_specs import ModerationSpec
 from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.retention_specs import CheckpointSpec, RetentionSpec
-from gateway.core.rollout_specs import ShadowSpec
+from gateway.core.rollout_specs import CanarySpec, ShadowSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, EngineName, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 from gateway.core.telemetry_specs import ExporterSpec, TelemetrySpec, TracesSpec
@@ -386,6 +386,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
     cache: CacheSpec | None = None
     shadow: ShadowSpec | None = None
+    canary: CanarySpec | None = None
     count_prompts: bool | Literal["auto"] = "auto"
 
 

@@ -1,4 +1,5 @@
-"""Candidates that are tried on real traffic, over a running gateway with two workers: requests that are mirrored to them."""
+"""Candidates that are tried on real traffic, over a running gateway with two workers: requests that are mirrored to them, engines on trial
+that are withdrawn."""
 
 from __future__ import annotations
 
@@ -27,10 +28,20 @@ def trying(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, candi
     directory = tmp_path_factory.mktemp("candidates")
     config = configuration(
         directory / "state",
-        engines=[external("fake", engine.port, slots=16, clearance=["*"]), external("next", candidate.port, slots=4, clearance=["plain"])],
+        engines=[
+            external("fake", engine.port, slots=16, clearance=["*"]),
+            external("next", candidate.port, slots=4, clearance=["plain"]),
+            external("trial", candidate.port),
+        ],
         models=[
             {"name": "m1", "pool": ["fake"], "shadow": {"model": "n1", "share": 1, "key": "request", "timeout": "2s", "queue": 8}},
             {"name": "n1", "pool": ["next"]},
+            {
+                "name": "c1",
+                "pool": [{"engine": "fake", "weight": 50}, {"engine": "trial", "weight": 50}],
+                "routing": {"policy": "weighted", "breaker": {"open_for": "0.05s", "open_max": "0.1s"}},
+                "canary": {"engine": "trial", "window": "60s", "min_requests": 8},
+            },
         ],
         labels={"restricted": {}, "plain": {}},
         guardrails=[{"name": "words", "type": "denylist", "models": ["*"], "settings": {"phrases": ["nightfall"], "action": "mask"}}],
@@ -118,3 +129,49 @@ def test_restricted_data_never_reaches_a_candidate_that_is_not_cleared(trying: G
     assert plain.status_code == 200, plain.text
     until(lambda: any("public plan" in one.body.decode() for one in candidate.received[known:]), what="the plain one")
     assert not any("secret plan" in one.body.decode() for one in candidate.received)
+
+
+def canary(gatehouse: Gatehouse) -> dict[str, Any]:
+    with admin(gatehouse) as client:
+        found: dict[str, Any] = client.get("/rollouts/c1").json()["canary"]
+    return found
+
+
+def spread(gatehouse: Gatehouse, candidate: EngineThread, count: int = 30) -> int:
+    """How many of some requests that differ reach the engine on trial."""
+    known = len(candidate.received)
+    for number in range(count):
+        ask(gatehouse, f"one of many {number} {known}", "c1")
+    return sum(one.json()["model"] == "c1" for one in candidate.received[known:])
+
+
+def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(trying: Gatehouse, candidate: EngineThread) -> None:
+    assert spread(trying, candidate) > 3
+    assert not canary(trying)["withdrawn"]
+    candidate.play("status:code=500*200")
+    number = 0
+
+    def withdrawn() -> dict[str, Any] | None:
+        nonlocal number
+        number += 1
+        ask(trying, f"burning {number}", "c1")
+        found = canary(trying)
+        return found if found["withdrawn"] else None
+
+    found = until(withdrawn, what="the withdrawal")
+    assert "requests failed" in found["reason"]
+    candidate.engine.script.clear()
+    until(lambda: spread(trying, candidate) == 0, what="no more requests on either worker")
+    assert trying.metric("gatehouse_canary_withdrawn", model="c1", engine="trial") == 1
+    (record,) = [one for one in trying.audit() if one.get("event") == "canary_withdrawn"]
+    assert (record["target"], record["detail"]["engine"]) == ("c1", "trial")
+    assert trying.stop() == 0
+    trying.start()
+    assert (canary(trying)["reason"], spread(trying, candidate)) == (found["reason"], 0), "a restart does not bring it back"
+    with admin(trying) as client:
+        assert client.post("/rollouts/c1/resume?dry_run=true").json()["engine"] == "trial"
+        assert canary(trying)["withdrawn"]
+        assert client.post("/rollouts/c1/resume").status_code == 200
+        assert client.post("/rollouts/c1/resume").status_code == 404
+    until(lambda: spread(trying, candidate) > 3, what="requests on both engines")
+    assert not canary(trying)["withdrawn"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gatehouse.client.async_connection import AsyncConnection
 from gatehouse.client.calls import Call, segment
-from gatehouse.client.types.rollouts import RolloutPage, RolloutView
+from gatehouse.client.types.rollouts import Resumed, RolloutPage, RolloutView
 
 
 class AsyncRolloutsApi:
@@ -16,6 +16,12 @@ class AsyncRolloutsApi:
     async def list(self) -> RolloutPage:
         """List the candidates that are tried on real traffic. Needs the permission `rollouts:read`."""
         return await self._connection.json(Call("GET", "/rollouts"))
+
+    async def resume(self, name: str, *, wait: float | None = None, dry_run: bool = False) -> Resumed:
+        """Put a withdrawn engine back. Needs the permission `rollouts:resume`."""
+        return await self._connection.json(
+            Call("POST", f"/rollouts/{segment(name)}/resume", query={"dry_run": dry_run or None, "wait": wait})
+        )
 
     async def get(self, name: str) -> RolloutView:
         """Show what is tried on a model's traffic. Needs the permission `rollouts:read`."""

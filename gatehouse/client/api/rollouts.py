@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gatehouse.client.calls import Call, segment
 from gatehouse.client.connection import Connection
-from gatehouse.client.types.rollouts import RolloutPage, RolloutView
+from gatehouse.client.types.rollouts import Resumed, RolloutPage, RolloutView
 
 
 class RolloutsApi:
@@ -16,6 +16,10 @@ class RolloutsApi:
     def list(self) -> RolloutPage:
         """List the candidates that are tried on real traffic. Needs the permission `rollouts:read`."""
         return self._connection.json(Call("GET", "/rollouts"))
+
+    def resume(self, name: str, *, wait: float | None = None, dry_run: bool = False) -> Resumed:
+        """Put a withdrawn engine back. Needs the permission `rollouts:resume`."""
+        return self._connection.json(Call("POST", f"/rollouts/{segment(name)}/resume", query={"dry_run": dry_run or None, "wait": wait}))
 
     def get(self, name: str) -> RolloutView:
         """Show what is tried on a model's traffic. Needs the permission `rollouts:read`."""

@@ -41,6 +41,25 @@ class CacheSpec(TypedDict):
     also_in: NotRequired[Literal["disk", "redis"] | None]
 
 
+class CanarySpec(TypedDict):
+    """One engine of a model's pool is on trial: it gets nothing more when it fares worse than allowed, until a person puts it back.
+    engine: of the pool. window: seconds that are looked back on. min_requests: in the window at each side, below which nothing is
+    judged. max_errors: share of failed requests; errors_over: the same above the other engines' share. max_first_token: seconds, the
+    95th percentile of streams; first_token_factor: the same as a multiple of the others'. min_tokens_per_second: of one request, on
+    average; tokens_factor: the same as a multiple of the others'. null: not looked at.
+    """
+
+    engine: str
+    window: NotRequired[float]
+    min_requests: NotRequired[int]
+    max_errors: NotRequired[float | None]
+    errors_over: NotRequired[float | None]
+    max_first_token: NotRequired[float | None]
+    first_token_factor: NotRequired[float | None]
+    min_tokens_per_second: NotRequired[float | None]
+    tokens_factor: NotRequired[float | None]
+
+
 class EngineState(TypedDict):
     engine: str
     state: str
@@ -74,6 +93,7 @@ class ModelPatch(TypedDict):
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"] | None]
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
+    canary: NotRequired[CanarySpec | None]
     count_prompts: NotRequired[bool | Literal["auto"] | None]
 
 
@@ -93,6 +113,7 @@ class ModelSpec(TypedDict):
     unknown_fields: NotRequired[Literal["drop", "forward", "refuse"]]
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
+    canary: NotRequired[CanarySpec | None]
     count_prompts: NotRequired[bool | Literal["auto"]]
 
 

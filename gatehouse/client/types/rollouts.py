@@ -5,6 +5,30 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 
+class CanaryView(TypedDict):
+    """An engine on trial. withdrawn: it gets no more requests, for this reason, until it is put back. canary_side, other_side: what it
+    and the model's other engines answered in the last `window` seconds of this gateway with its workers.
+    """
+
+    engine: str
+    withdrawn: bool
+    reason: str | None
+    since: str | None
+    window: float
+    min_requests: int
+    canary_side: SideView
+    other_side: SideView
+
+
+class Resumed(TypedDict):
+    """What the engine had been withdrawn for."""
+
+    model: str
+    engine: str
+    reason: str
+    dry_run: NotRequired[bool]
+
+
 class RolloutPage(TypedDict):
     """silent: workers that have not told their figures within some seconds."""
 
@@ -16,6 +40,7 @@ class RolloutPage(TypedDict):
 class RolloutView(TypedDict):
     model: str
     shadow: NotRequired[ShadowView | None]
+    canary: NotRequired[CanaryView | None]
 
 
 class ShadowView(TypedDict):

@@ -42,6 +42,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_cache_bytes": "sum",
     "gatehouse_cache_entries": "sum",
     "gatehouse_shadow_waiting": "sum",
+    "gatehouse_canary_withdrawn": "control",
     "gatehouse_clock_skew_seconds": "control",
     "gatehouse_config_version": "max",
     "gatehouse_connections": "sum",

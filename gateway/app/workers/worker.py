@@ -76,7 +76,7 @@ from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
 from gateway.core.proofs import ClaimProof
 from gateway.core.redis_specs import RedisSpec
-from gateway.core.rollouts import RolloutsAsked, RolloutsTold
+from gateway.core.rollouts import RolloutsAsked
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
@@ -95,6 +95,7 @@ from gateway.limits.lease_messages import LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
 from gateway.limits.shares import Shares
 from gateway.pipeline.asking import ModelAsker
+from gateway.pipeline.canaries import Trials
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.pipeline.shadows import Shadows
 from gateway.pipeline.ticketing import TicketBook
@@ -161,15 +162,15 @@ class Worker:
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
         self.caches = AnswerCaches(SystemClock().monotonic)
         self._cache_tiers = self._behind_caches(spec, salts)
-        self.shadows = Shadows(self.plane, idle)
-        known_there = (self.countries, self._claim, self.caches, self.shadows)
+        self.trials = Trials(Shadows(self.plane, idle))
+        known_there = (self.countries, self._claim, self.caches, self.trials)
         self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, *known_there)
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         if self.work.files is not None:
             self.metrics.gauges.append(self.work.files.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect, self._tickets()]
-        self.metrics.gauges.append(RolloutGauges(self.shadows).collect)
+        self.metrics.gauges.append(RolloutGauges(self.trials).collect)
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
@@ -429,5 +430,5 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())
     handlers.answer(CachesAsked, lambda _, ask: worker.caches.asked(ask))
-    handlers.answer(RolloutsAsked, lambda _, ask: RolloutsTold(worker.shadows.figures()))
+    handlers.answer(RolloutsAsked, lambda _, ask: worker.trials.told())
     work_handlers(handlers, worker.work)

@@ -1,0 +1,143 @@
+"""How the engines of a pool fare of which one is on trial: figures of the calls to it and of those to the others."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
+
+from gateway.core.places import COPY
+from gateway.core.ports import Attempt, AttemptResult
+from gateway.core.rollout_specs import CanarySpec
+from gateway.core.rollouts import CanaryFigures, RolloutsTold, Side, Watch, class_of
+from gateway.core.specs import ModelSpec
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.shadows import KeyOf, Shadows
+from gateway.pipeline.taps import Room, Seen, TappedAttempt, failed
+
+TAIL: Final = 2048
+"""Bytes at the end of an answer in which its tokens stand."""
+_TOKENS: Final = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,9})')
+NO_ROOM: Final = Room(0)
+
+
+class Timed(Seen):
+    """A call of which only the times and the end of the answer are kept."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(NO_ROOM, 0)
+        self.parts = [b""]
+
+    def tail(self, data: bytes) -> None:
+        self.parts[0] = (self.parts[0] + data if len(data) < TAIL else data)[-TAIL:]
+
+    def came(self, data: bytes) -> None:
+        super().came(b"")
+        self.tail(data)
+
+
+class CanaryState:
+    """Of one model and engine; outlives the configuration."""
+
+    __slots__ = ("__weakref__", "figures")
+
+    def __init__(self, engine: str) -> None:
+        self.figures = CanaryFigures(engine)
+
+
+class Canaries:
+    """All of a process."""
+
+    def __init__(self) -> None:
+        self._states: WeakValueDictionary[str, CanaryState] = WeakValueDictionary()
+
+    def of(self, model: ModelSpec) -> Canary | None:
+        """What watches the model's engines, with the figures so far; None where none is on trial."""
+        spec = model.canary
+        if spec is None:
+            return None
+        state = self._states.get(model.name)
+        if state is None or state.figures.engine != spec.engine:
+            state = self._states[model.name] = CanaryState(spec.engine)
+        return Canary(spec, state)
+
+    def figures(self) -> dict[str, CanaryFigures]:
+        """By model."""
+        return {name: state.figures for name, state in sorted(self._states.items())}
+
+
+class Canary:
+    """Of one model as it is configured. Implements gateway.core.rollouts.Watch."""
+
+    def __init__(self, spec: CanarySpec, state: CanaryState) -> None:
+        self._engine, self._state = spec.engine, state
+
+    def watched(self, exchange: Exchange, attempt: Attempt) -> Attempt:
+        request = exchange.request
+        if request is None or exchange.upload is not None:
+            return attempt
+        figures = self._state.figures
+        side = figures.canary if stands_for(attempt.endpoint_name, self._engine) else figures.others
+        ended, left = partial(count, side, streams=request.stream), partial(given_up, side)
+        return TappedAttempt(attempt, request, Timed(), ended, left)
+
+
+def stands_for(endpoint: str, engine: str) -> bool:
+    """Whether an endpoint is this engine, a copy of it, or one of its addresses (gateway.config.expand)."""
+    return endpoint == engine or endpoint.startswith((f"{engine}@", f"{engine}{COPY}"))
+
+
+def given_up(side: Side, seen: Seen, result: AttemptResult) -> None:
+    """The attempt is over. Where the engine's call is not, it took longer than it may: that is a failure, unlike a client's leaving."""
+    if not seen.ended and result in (AttemptResult.FAILURE, AttemptResult.REFUSED):
+        seen.end()
+        side.answers += 1
+        side.errors += 1
+
+
+def count(side: Side, seen: Seen, *, streams: bool) -> None:
+    """Counts a call that has ended."""
+    side.answers += 1
+    if failed(seen):
+        side.errors += 1
+        return
+    if seen.status != 200:
+        side.refusals += 1
+        return
+    side.latency[class_of(seen.ended - seen.began)] += 1
+    if streams:
+        side.first[class_of(seen.first - seen.began)] += 1
+    found = _TOKENS.findall(seen.parts[0])
+    if found and (tokens := int(found[-1])):
+        side.completion_tokens += tokens
+        side.seconds += max(1e-6, seen.ended - (seen.first if streams else seen.began))
+
+
+class Both:
+    """Two that watch the same engines. Implements gateway.core.rollouts.Watch."""
+
+    def __init__(self, one: Watch, other: Watch) -> None:
+        self._one, self._other = one, other
+
+    def watched(self, exchange: Exchange, attempt: Attempt) -> Attempt:
+        return self._other.watched(exchange, self._one.watched(exchange, attempt))
+
+
+class Trials:
+    """All that is tried on real traffic in a process."""
+
+    def __init__(self, shadows: Shadows) -> None:
+        self.shadows, self.canaries = shadows, Canaries()
+
+    def of(self, model: ModelSpec, key: KeyOf | None) -> Watch | None:
+        """What watches a model's engines; None if nothing does. key: of requests that are mirrored together."""
+        canary, shadow = self.canaries.of(model), self.shadows.of(model, key)
+        if canary is None or shadow is None:
+            return canary or shadow
+        return Both(canary, shadow)
+
+    def told(self) -> RolloutsTold:
+        return RolloutsTold(self.shadows.figures(), self.canaries.figures())
