@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.core.spec import EngineName, Name, Spec, Timeout
+from gateway.core.spec import EngineName, Name, Period, Spec, Timeout
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 
@@ -40,7 +40,7 @@ class CanarySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     engine: EngineName
-    window: Annotated[float, Meta(ge=10, le=86400)] = 300.0
+    window: Period = 300.0
     min_requests: Annotated[int, Meta(ge=5, le=1_000_000)] = 50
     max_errors: Annotated[float, Meta(gt=0, le=1)] | None = 0.1
     errors_over: Annotated[float, Meta(gt=0, le=1)] | None = 0.05
