@@ -48,6 +48,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/prices.py": ("tests/e2e/test_cost.py", '"prices", "import"'),
     "admin/cli/profile.py": ("tests/unit/admin/cli/test_cli.py", "profile"),
     "admin/cli/roles.py": ("tests/e2e/test_cli_roles.py", '"bindings", "create"'),
+    "admin/cli/rollouts.py": ("tests/e2e/test_candidates.py", '"rollouts"'),
     "admin/cli/run.py": ("tests/e2e/test_cli.py", '"run"'),
     "admin/cli/session.py": ("tests/unit/admin/cli/test_cli.py", "resolve("),
     "admin/cli/status.py": ("tests/e2e/test_cli.py", '"status"'),

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from gateway.app.main import app
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
@@ -137,6 +140,13 @@ def canary(gatehouse: Gatehouse) -> dict[str, Any]:
     return found
 
 
+def cli(gatehouse: Gatehouse, home: Path, *arguments: str) -> str:
+    environ = {"GATEHOUSE_URL": gatehouse.admin_url, "GATEHOUSE_KEY": KEYS["admin"], "XDG_CONFIG_HOME": str(home), "NO_COLOR": "1"}
+    done = CliRunner().invoke(app, ["rollouts", *arguments], env={**environ, "COLUMNS": "300"})
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
 def spread(gatehouse: Gatehouse, candidate: EngineThread, count: int = 30) -> int:
     """How many of some requests that differ reach the engine on trial."""
     known = len(candidate.received)
@@ -145,7 +155,9 @@ def spread(gatehouse: Gatehouse, candidate: EngineThread, count: int = 30) -> in
     return sum(one.json()["model"] == "c1" for one in candidate.received[known:])
 
 
-def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(trying: Gatehouse, candidate: EngineThread) -> None:
+def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(
+    trying: Gatehouse, candidate: EngineThread, tmp_path: Path
+) -> None:
     assert spread(trying, candidate) > 3
     assert not canary(trying)["withdrawn"]
     candidate.play("status:code=500*200")
@@ -168,10 +180,11 @@ def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(tryi
     assert trying.stop() == 0
     trying.start()
     assert (canary(trying)["reason"], spread(trying, candidate)) == (found["reason"], 0), "a restart does not bring it back"
+    assert "withdrawn" in cli(trying, tmp_path, "list") and "requests failed" in cli(trying, tmp_path, "show", "c1")
+    assert "trial" in cli(trying, tmp_path, "resume", "c1", "--dry-run")
+    assert canary(trying)["withdrawn"]
+    cli(trying, tmp_path, "resume", "c1")
     with admin(trying) as client:
-        assert client.post("/rollouts/c1/resume?dry_run=true").json()["engine"] == "trial"
-        assert canary(trying)["withdrawn"]
-        assert client.post("/rollouts/c1/resume").status_code == 200
         assert client.post("/rollouts/c1/resume").status_code == 404
     until(lambda: spread(trying, candidate) > 3, what="requests on both engines")
     assert not canary(trying)["withdrawn"]
