@@ -43,7 +43,7 @@ def trying(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, candi
                 "name": "c1",
                 "pool": [{"engine": "fake", "weight": 50}, {"engine": "trial", "weight": 50}],
                 "routing": {"policy": "weighted", "breaker": {"open_for": "0.05s", "open_max": "0.1s"}},
-                "canary": {"engine": "trial", "window": "60s", "min_requests": 8},
+                "canary": {"engine": "trial", "window": "60s", "min_requests": 8, "tokens_factor": None},
             },
         ],
         labels={"restricted": {}, "plain": {}},
@@ -159,7 +159,7 @@ def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(
     trying: Gatehouse, candidate: EngineThread, tmp_path: Path
 ) -> None:
     assert spread(trying, candidate) > 3
-    assert not canary(trying)["withdrawn"]
+    assert canary(trying)["reason"] is None
     candidate.play("status:code=500*200")
     number = 0
 
@@ -187,4 +187,4 @@ def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(
     with admin(trying) as client:
         assert client.post("/rollouts/c1/resume").status_code == 404
     until(lambda: spread(trying, candidate) > 3, what="requests on both engines")
-    assert not canary(trying)["withdrawn"]
+    assert canary(trying)["reason"] is None
