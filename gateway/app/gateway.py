@@ -347,10 +347,8 @@ class Gateway:
         """Opens the store and the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
         await self.certificates.open(self.spec.listen, self._held)
         await self.store_link.start()
-        await self.halts.start()
-        await self.suspensions.start()
-        await self.rollout_book.canaries.start()
-        await self.machines.start()
+        for kept in (self.halts, self.suspensions, self.rollout_book.canaries, self.machines):
+            await kept.start()
         await self.budget_runs.begin()
         self.limits.start()
         for part in (self.tokens, self.revoked):
@@ -378,9 +376,8 @@ class Gateway:
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
-        self.feed.subscribe(self.halts.heard)
-        self.feed.subscribe(self.suspensions.heard)
-        self.feed.subscribe(self.rollout_book.canaries.heard)
+        for heard in (self.halts.heard, self.suspensions.heard, self.rollout_book.canaries.heard):
+            self.feed.subscribe(heard)
         self.rollout_book.begin(self._owner)
         self.feed.subscribe(self.machines.heard)
         self.machines.begin()
