@@ -55,7 +55,8 @@ from gateway.app.process_gauges import MachineGauges, ProcessGauges
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
-from gateway.app.rollout_book import RolloutBook, RolloutGauges
+from gateway.app.rollout_book import RolloutBook
+from gateway.app.rollout_gauges import RolloutGauges
 from gateway.app.room import idle
 from gateway.app.scaling import Scaling
 from gateway.app.shared_limits import SharedLimitsPart

@@ -25,7 +25,7 @@ from gateway.app.observing import Observing
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
 from gateway.app.process_gauges import ProcessGauges
-from gateway.app.rollout_book import RolloutGauges
+from gateway.app.rollout_gauges import RolloutGauges
 from gateway.app.room import idle
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
