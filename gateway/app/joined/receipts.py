@@ -92,7 +92,7 @@ class Receipts:
         while True:
             await self._news.wait()
             self._news.clear()
-            if not await self.flush():
+            if not await self.flush() and not self._news.is_set():  # what came meanwhile need not wait
                 await asyncio.sleep(AGAIN)
                 self._news.set()
 
