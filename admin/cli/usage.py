@@ -97,17 +97,17 @@ def report(
     month: Annotated[str, typer.Option("--month", help="YYYY-MM (UTC).")],
     by: Annotated[str, typer.Option("--by", help="cost-centre.")] = "cost-centre",
     tenant: Tenant = None,
-    format: Annotated[ReportFormat, typer.Option("--format", help="How it is printed.")] = ReportFormat.csv,
+    format: Annotated[ReportFormat | None, typer.Option("--format", help="How it is printed: csv, unless --output says otherwise.")] = None,
 ) -> None:
     """Reports what each cost centre pays for a month."""
     if by != "cost-centre":
         raise UsageError("--by is cost-centre; for other groups: gatehouse usage --by")
     with session.client() as client:
         found = client.get("/usage:cost-centres", month=month, tenant=tenant)
-    if format is ReportFormat.json:
-        session.out.data(found)
-    else:
+    if format is ReportFormat.csv or (format is None and session.out.for_people):
         sys.stdout.write(as_csv(found["items"]))
+    else:
+        session.out.data(found)
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:

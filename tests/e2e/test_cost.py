@@ -162,6 +162,7 @@ def test_reports_group_by_whom_and_by_cost_centre(launch: Launch, engine: Engine
     assert report[0].startswith("cost_centre,currency,cost,requests,prompt_tokens")
     assert report[1].startswith(f"'=CC-1,usd,{rows['m1']['cost']},3,")
     whole = json.loads(cli(gatehouse, tmp_path, "usage", "report", "--month", day[:7], "--format", "json").stdout)
+    assert whole == json.loads(cli(gatehouse, tmp_path, "usage", "report", "--month", day[:7], "--output", "json").stdout)
     assert whole["month"] == day[:7] and whole["items"][0]["cost_centre"] == "=CC-1"
     assert "m1" in cli(gatehouse, tmp_path, "usage", "--by", "model,user", "--key-id", "test").stdout
     reconciliation = json.loads(cli(gatehouse, tmp_path, "limits", "reconcile", "--output", "json").stdout)
