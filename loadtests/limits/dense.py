@@ -115,9 +115,9 @@ async def hammer(gatehouse: Gatehouse, api: str, model: str, clients: int, size:
                 number += 1
                 await socket.send(json.dumps({"type": "request", "id": f"r{number}", "path": PATHS[api], "body": body(api, model, size)}))
                 status, said = 0, {}
-                while said.get("type") not in ("response", "done", "error"):
+                while said.get("type") != "done":
                     said = json.loads(await socket.recv())
-                    status = int(said.get("status", 0))
+                    status = status or int(said.get("status", 0))
                 found[status] += 1
                 refused += status == 429
                 if status not in (200, 429):
@@ -234,7 +234,7 @@ def main() -> int:
         if arguments.redis:
             server = RedisServer(Path(name)).start()
             stack.callback(server.stop)
-            url = server.url  # of its Unix socket
+            url = f"unix://{server.socket}"
         (Path(name) / "gateway").mkdir()
         return (cost if arguments.cost else attack)(arguments, Path(name) / "gateway", url)
 
