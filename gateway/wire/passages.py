@@ -13,7 +13,7 @@ from msgspec import Raw
 from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
-from gateway.wire.openai.media import is_base64, is_media
+from gateway.wire.openai.media import is_base64, is_media, written
 from gateway.wire.openai.parts import joined, separated
 
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
@@ -71,6 +71,8 @@ class BlockTexts(RequestTexts):
                     self._source(value, of)
                 elif name != self._opaque.get(kind, "") or not self._is_opaque(value):
                     self._item(block, name, of)
+                else:
+                    self._file(value, of)
 
     def _is_opaque(self, value: Any) -> bool:
         """Whether a value in a place for what no model reads as a text is only base64, bare or as a data URL."""
@@ -84,6 +86,13 @@ class BlockTexts(RequestTexts):
                 self._content(source, name, value, said)
             elif not (name == "data" and source.get("type") == "base64" and value.__class__ is str and is_base64(value)):
                 self._item(source, name, said)
+            else:
+                self._file(value, said)
+
+    def _file(self, media: str, source: str) -> None:
+        """A file that is a text can be read, and not replaced."""
+        if (text := written(media)) is not None:
+            self._one(None, None, text, source)
 
     def _one(self, holder: Any, key: Any, text: str, source: str) -> None:
         self.texts.append(text)
@@ -129,7 +138,7 @@ class BlockTexts(RequestTexts):
                 continue
             if texts[number] != self.texts[number]:
                 if holder is None:
-                    raise GuardrailViolation("The name of a field has content that a policy would rewrite.", code="guardrail")
+                    raise GuardrailViolation("The name of a field or a file has content that a policy would rewrite.", code="guardrail")
                 holder[key] = texts[number]
             number += 1
 

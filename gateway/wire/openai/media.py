@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from base64 import b64decode
 from typing import Any, Final
 
 from gateway.core.errors import RequestError
@@ -11,6 +12,10 @@ from gateway.core.errors import RequestError
 _ALPHABET: Final = (string.ascii_letters + string.digits + "+/_-=\r\n").encode()
 _DATA_URL: Final = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+){0,8};base64,", re.ASCII)
 _ADDRESS: Final = re.compile(r"\s*(?!data:)(?:[A-Za-z][A-Za-z0-9+.-]*:|/|~/|\.\.?[/\\]|\\\\)")
+_STANDARD: Final = str.maketrans("-_", "+/", "\r\n")
+_HEAD: Final = 512
+"""Characters of base64 by which a text is told from an image or a sound; a multiple of four."""
+_BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 CONTENT: Final = frozenset({"url", "data", "file_data"})
 """Where the declared places of media hold the content."""
 
@@ -30,6 +35,30 @@ def is_media(value: str) -> bool:
     if url is None:
         return is_base64(value)
     return is_base64(value[url.end() :])
+
+
+def written(value: str) -> str | None:
+    """What media say that are a text (a file of plain text, Markdown, CSV): a model reads it as it reads the message. None for all others,
+    which are known by their first bytes: images, sounds and PDF begin with bytes that no text has."""
+    url = _DATA_URL.match(value)
+    begin = 0 if url is None else url.end()
+    head = _decoded(value[begin : begin + _HEAD])
+    if url is None or not value.startswith("data:text/"):
+        try:
+            head.decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 3:
+                return None
+        if _BINARY.search(head):
+            return None
+    data = _decoded(value[begin:])
+    return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace") or None
+
+
+def _decoded(value: str) -> bytes:
+    """What is in base64, of either alphabet, with padding or without. Behind padding it may go on."""
+    pieces = value.translate(_STANDARD).split("=")
+    return b"".join([b64decode(piece[: len(piece) - (len(piece) % 4 == 1)] + "==") for piece in pieces if piece])
 
 
 def refuse_addresses(value: Any, place: str) -> None:

@@ -16,7 +16,7 @@ from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import MEDIA
-from gateway.wire.openai.media import CONTENT, is_media
+from gateway.wire.openai.media import CONTENT, is_media, written
 from gateway.wire.openai.views import Message
 
 SILENT: Final = frozenset({"model"})
@@ -141,7 +141,7 @@ class OpenAiTexts(RequestTexts):
             if new == old:
                 continue
             if holder is None:
-                raise GuardrailViolation("The name of a field has content that a policy would rewrite.", code="guardrail")
+                raise GuardrailViolation("The name of a field or a file has content that a policy would rewrite.", code="guardrail")
             holder[key] = new
         self._request.view.replace(list(texts[: self._own]))
 
@@ -219,8 +219,18 @@ class ChatTexts(OpenAiTexts):
                     self._read_name(name)
                     if name not in CONTENT or content.__class__ is not str or not is_media(content):
                         self._read_item(value, name)
+                    else:
+                        self._read_file(content)
             elif key not in MEDIA or value.__class__ is not str or not is_media(value):
                 self._read_item(part, key)
+            else:
+                self._read_file(value)
+
+    def _read_file(self, media: str) -> None:
+        """A file that is a text can be read, and not replaced."""
+        if (text := written(media)) is not None:
+            self.texts.append(text)
+            self._places.append((None, None))
 
     def _write_own_fields(self, fields: dict[str, Raw]) -> None:
         for target, message in zip(self._messages, self._request.view.messages, strict=True):

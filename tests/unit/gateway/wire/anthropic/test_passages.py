@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -82,6 +83,15 @@ def test_what_is_in_base64_is_not_read() -> None:
         messages=[{"role": "user", "content": [image]}, {"role": "assistant", "content": [thought]}, {"role": "user", "content": "x"}]
     )
     assert request.api.texts(request).texts == ["hm", "x"]
+
+
+def test_a_document_of_text_in_base64_is_read_and_cannot_be_rewritten() -> None:
+    document = {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": b64encode(SECRET.encode()).decode()}}
+    request = parsed(messages=[{"role": "user", "content": [document]}])
+    found = request.api.texts(request)
+    assert found.texts == [SECRET]
+    with pytest.raises(GuardrailViolation):
+        found.replace(["***"])
 
 
 def test_who_said_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.errors import RequestError
+from gateway.core.errors import GuardrailViolation, RequestError
 from gateway.core.plugins import Context
 from gateway.core.slices import at_once
 from gateway.core.types import ALLOW, InferenceRequest, Verdict
@@ -145,6 +145,15 @@ def test_media_are_not_taken_for_texts() -> None:
     ]
     found = request(CHAT, messages=[{"role": "user", "content": media}])
     assert not any("QUJD" in text for text in found.api.texts(found).texts)
+
+
+def test_a_file_of_text_is_read_and_cannot_be_rewritten() -> None:
+    part = {"type": "file", "file": {"file_data": "data:text/plain;base64,YSByZWQgZmFsY29u", "filename": "a.txt"}}
+    found = request(CHAT, messages=[{"role": "user", "content": [part]}], service_tier="blue")
+    texts = found.api.texts(found)
+    assert "a red falcon" in texts.texts and "blue" in texts.texts
+    with pytest.raises(GuardrailViolation, match="a file"):
+        texts.replace([text.replace("falcon", "***") for text in texts.texts])
 
 
 def test_text_that_is_split_over_parts_is_read_as_one() -> None:
