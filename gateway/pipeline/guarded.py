@@ -107,7 +107,7 @@ class Guarded:
     turns: shared by all guardrails of the process, for long work. holds: it cannot follow a stream, which is therefore held. monitor: its
     verdicts are counted and recorded, and nothing is done. budget: seconds that one request, answer or piece of a stream may take.
     concerns: whether it reads a caller's requests; None: everybody's. reads: whose texts of a request the guardrail wants to see. label:
-    what it gives to a request in which it finds something with the action `label`.
+    what it gives to a request in which it finds something with the action `label`. fail_open: what it fails on passes.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Guarded:
         self.trigger: str = getattr(guardrail, "trigger", "") if plain else ""
         self.triggered: bool = self.trigger != ""
         self.patterned: bool = hasattr(guardrail, "trigger")
-        self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
+        self.guardrail, self.fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:
         try:
@@ -149,7 +149,7 @@ class Guarded:
         if self.monitor:
             return "pass"
         if verdict == "error":
-            return "pass" if self._fail_open else "block"
+            return "pass" if self.fail_open else "block"
         return _DONE.get(verdict, "pass")
 
     def note(self, where: str, hash_body: Callable[[bytes], str]) -> Note:
@@ -164,7 +164,7 @@ class Guarded:
         else:
             log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
             why = "It failed."
-        self._on_failure(self.name, "open" if self._fail_open else "closed")
+        self._on_failure(self.name, "open" if self.fail_open else "closed")
         return Verdict("error", self.name, why)
 
     def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer | None:
@@ -264,17 +264,19 @@ class Guarded:
         verdict = self.failed(error)
         if note is not None:
             note.add("error", verdict.reason, ())
-        if not self._fail_open:
+        if not self.fail_open:
             raise GuardrailViolation(UNREADABLE, code=self.name) from error
 
 
 class GuardedMatcher:
     """A stream's matcher behind the same boundary."""
 
-    __slots__ = ("_matcher", "_note", "_owner", "_seen", "_text")
+    __slots__ = ("_feed", "_findings", "_matcher", "_note", "_owner", "_seen", "_text")
 
     def __init__(self, owner: Guarded, matcher: StreamMatcher, note: Note | None, text: int) -> None:
         self._owner, self._matcher, self._note, self._text = owner, matcher, note, text
+        self._feed: Callable[[str], str] = matcher.feed
+        self._findings: Sequence[Finding] = getattr(matcher, "findings", ())  # it grows
         self._seen = 0
 
     @property
@@ -289,10 +291,10 @@ class GuardedMatcher:
 
     def _passed(self, text: str, final: bool) -> str:
         owner, matcher = self._owner, self._matcher
-        held = matcher.held
+        held = matcher.held if owner.fail_open else ""
         began = perf_counter_ns()
         try:
-            out = matcher.finish() if final else matcher.feed(text)
+            out = matcher.finish() if final else self._feed(text)
         except GuardrailViolation as error:
             self._found(matcher, error.message)
             raise
@@ -301,12 +303,13 @@ class GuardedMatcher:
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             owner.broken(error, self._note)
             self._matcher = _Passing()  # it may have lost its place
+            self._feed = self._matcher.feed
             return held + text
         took = perf_counter_ns() - began
         owner.tally.ns += took
         if took > owner.budget_ns:
             owner.broken(BudgetMissed(), self._note)
-        if self._note is not None and len(getattr(matcher, "findings", ())) != self._seen:
+        if len(self._findings) != self._seen and self._note is not None:
             self._found(matcher, "")
         return out
 
@@ -314,7 +317,7 @@ class GuardedMatcher:
         """blocked: the reason, if nothing may pass."""
         note = self._note
         if note is not None:
-            found = getattr(matcher, "findings", ())
+            found = self._findings
             verdict = "block" if blocked else getattr(matcher, "verdict", "rewrite")
             note.add(verdict, blocked or getattr(matcher, "reason", ""), found[self._seen :], self._text)
             self._seen = len(found)

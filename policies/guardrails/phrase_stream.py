@@ -106,6 +106,8 @@ class DenyListStream:
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut and self._replacement is None:
             raise GuardrailViolation(REASON, code=self._name)
+        if self._begins_nowhere(text):
+            return text
         place = self._base + len(self._held)
         self._held += text
         position, size = 0, len(text)
@@ -120,6 +122,18 @@ class DenyListStream:
             self._follow(text[position:end], place + position)
             position = min(end, size)
         return self._released(place + size)
+
+    def _begins_nowhere(self, text: str) -> bool:
+        """Whether a text of printable ASCII passes as it is, because nothing is held and none of its characters begins a phrase."""
+        if self._active or self._marks or self._held or self._long_run or self._slash or not (text.isascii() and text.isprintable()):
+            return False
+        size = len(text)
+        if not size or size >= _BULK or text.find("\\") >= 0 or not self._phrases.firsts.isdisjoint(text.lower()):
+            return False
+        self._word = ASCII_FOLD[text[size - 1]] in ASCII_WORD
+        self._base += size
+        self._end = self._base
+        return True
 
     def _follow(self, text: str, place: int) -> None:
         """Steps through a text character by character."""

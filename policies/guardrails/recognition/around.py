@@ -35,17 +35,18 @@ class Around:
     """What stands in a text that recognisers depend on, and what is known of it. leads: the places, in order, right behind something that
     one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. zones: where
     they count, by set; None: nobody asked yet. free: of the matches that need nothing right before them. signed: of those with a sign, by
-    recogniser. runs: where the last run of characters of one class begins and ends, by recogniser.
+    recogniser. runs: where the last run of characters of one class begins and ends, by recogniser. None: nothing yet.
+    quiet: one scan has found no lead, no context word, and nothing that begins a match which needs neither of them nor a sign.
     judged: how many of the first leads need not be looked at again: each lies before `since`, where the last search began, or begins no
     match."""
 
-    __slots__ = ("free", "judged", "leads", "runs", "signed", "since", "worded", "zones")
+    __slots__ = ("free", "judged", "leads", "quiet", "runs", "signed", "since", "worded", "zones")
 
-    def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
-        self.leads = leads
-        self.worded: bool | None = None
+    def __init__(self, leads: Sequence[tuple[int, int]], quiet: bool = False) -> None:
+        self.leads, self.quiet = leads, quiet
+        self.worded: bool | None = False if quiet else None
         self.zones: list[Zones] | None = None
-        self.free = Known()
-        self.signed: dict[int, Known] = {}
-        self.runs: dict[int, tuple[int, int]] = {}
+        self.free: Known | None = None
+        self.signed: dict[int, Known] | None = None
+        self.runs: dict[int, tuple[int, int]] | None = None
         self.judged = self.since = 0

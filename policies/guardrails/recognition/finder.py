@@ -23,6 +23,8 @@ from policies.guardrails.recognition.words import CONTEXT, ContextWords
 _MOST_HEADS: Final = 64
 _NO_RUN: Final = (0, 0)
 _LATER: Final = -2
+_SHORT: Final = 512
+"""Bytes of a text, such as a piece of a stream with what stands before it, up to which one scan for all hints pays."""
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = bytes([1 if code in _WORD else 0 for code in range(256)])
@@ -49,6 +51,8 @@ class _Behind:
         """As `Automaton.ends`. How far a run of one class goes on is looked for once, however many begin in it."""
         if not self._run:
             return self.automaton.ends(data, place, size)
+        if around.runs is None:
+            around.runs = {}
         begin, end = around.runs.get(self.number, _NO_RUN)
         if not begin <= place < end:
             end, begins = place, self.automaton.begins
@@ -200,7 +204,10 @@ class Finder:
 
     def around(self, data: bytes, start: int) -> Around:
         """What the text has for `open` and `next`, from `start` on."""
-        if self._leads is None or self._leads.Match(_UNANCHORED, data, max(0, start - CONTEXT), len(data))[0][0] < 0:
+        size = len(data)
+        if self._hints is not None and size <= _SHORT and data.isascii() and self._hints.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
+            return Around((), True)
+        if self._leads is None or self._leads.Match(_UNANCHORED, data, max(0, start - CONTEXT), size)[0][0] < 0:
             return Around(())
         found = [(place, number) for number, behind in enumerate(self._behind) for place in behind.places(data, start)]
         found.sort()
@@ -279,7 +286,10 @@ class Finder:
             around = self.around(data, start)
         best: Match | None = None
         for signed in self._by_sign:
-            best = _better(best, self._next_signed(signed, data, folded, start, end, wanted, around))
+            if not around.quiet or data.find(signed.sign, start) >= 0:
+                best = _better(best, self._next_signed(signed, data, folded, start, end, wanted, around))
+        if around.quiet:
+            return best
         if around.leads:
             best = self._next_behind(data, folded, start, end, wanted, around, best)
         return _better(best, self._next_free(data, folded, start, end if best is None else best.start + 1, wanted, around))
@@ -312,6 +322,8 @@ class Finder:
     ) -> Match | None:
         """The same for a recogniser with a sign. What a search has seen is not searched again, except for what goes with the first sign
         from `start` on: a match that ended right before `start` may have cut off what spoiled it."""
+        if around.signed is None:
+            around.signed = {}
         known = around.signed.get(signed.number)
         if known is None:
             known = around.signed[signed.number] = Known()
@@ -348,7 +360,9 @@ class Finder:
     def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around) -> Match | None:
         """The same for recognisers that need nothing right before them and have no sign. No place is looked at twice."""
         known = around.free
-        if known.match is not None:
+        if known is None:
+            known = around.free = Known()
+        elif known.match is not None:
             if known.match.start >= start:
                 return known.match if known.match.start < end else None
             known.match = None
