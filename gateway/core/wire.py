@@ -226,6 +226,11 @@ class EventReader:
         """
         raise NotImplementedError
 
+    def spoken(self, data: bytes, texts: TextFilter) -> bytes:
+        """The same for one whole event that differs from one before only in its text, so that it need not be parsed. b"" for other data, of
+        which the filter has seen nothing: it must be read."""
+        return b""
+
     def smaller(self, event: bytes, most: int) -> list[bytes]:
         """A large event as several that say the same, with at most so many characters of each text; itself where that cannot be.
 

@@ -15,10 +15,10 @@ from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
 from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps
-from gateway.core.snapshot import Inspector
+from gateway.core.snapshot import Inspector, ModelEntry
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Driver, check
-from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter
+from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter, WholeAnswer
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
 from gateway.pipeline.nested import decoded
@@ -34,6 +34,8 @@ PIECE: Final = 4096
 MAX_BACKLOG: Final = 4 * MAX_EVENT_BYTES
 HOLD_LIMIT: Final = 1024 * 1024
 """Most characters of one choice that a guardrail which cannot work on streams may hold."""
+MOST_HELD: Final = max(HOLD_LIMIT, MAX_EVENT_BYTES)
+"""Most characters of one text that all matchers together may hold."""
 
 
 def raise_verdict(verdict: Verdict, name: str) -> bool:
@@ -131,15 +133,30 @@ def labelled(x: Exchange, labels: frozenset[str]) -> None:
     x.detail = {**(x.detail or {}), "labels": sorted(x.request.labels)}
 
 
-async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
+def only_guardrails(x: Exchange, entry: ModelEntry) -> bool:
+    """Whether phase 6 is nothing but guardrails."""
+    request = x.request
+    return not (entry.request_tools or request.unsure or request.api.moderates)  # type: ignore[union-attr]
+
+
+def clears(x: Exchange, entry: ModelEntry) -> bool:
+    """Whether nothing is left of phase 6, because one scan says that all guardrails allow the request. Nobody need wait then."""
+    request = x.request
+    if not only_guardrails(x, entry) or request.api.unreadable(request) or not _cleared(x, entry.request_guardrails):  # type: ignore[union-attr,arg-type]
+        return False
+    x.clock.mark("inspect")
+    return True
+
+
+async def request(x: Exchange, guardrails: Sequence[Inspector], scanned: bool = False) -> None:
     """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. The parsed request can be read in only one way, so
-    the engine reads the same texts."""
+    the engine reads the same texts. scanned: `clears` has scanned it, and said no."""
     inference = x.request
     assert inference is not None
     api = inference.api
     if why := api.unreadable(inference):
         raise GuardrailViolation(why, code=guardrails[0].name)
-    if _cleared(x, guardrails):
+    if not scanned and _cleared(x, guardrails):
         return
     if inference.prompt_tokens > LARGE_REQUEST and x.snapshot.parse_steps is not None:
         found = await x.plane.turns.run(api.texts_steps(inference))
@@ -184,6 +201,28 @@ def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:
         guardrail.allowed(took)
         took = 0
     return True
+
+
+def clears_answer(x: Exchange, entry: ModelEntry, head: ResponseHead, body: bytes) -> WholeAnswer | None:
+    """A whole answer that all guardrails allow, as one scan says: what `answer` would do with it, without a wait. Else None. Raises
+    EngineError for an answer that cannot be read."""
+    prefilter, guardrails = x.snapshot.prefilter, entry.response_guardrails
+    if prefilter is None or not guardrails or entry.response_tools or x.shapes or x.layers:
+        return None
+    for guardrail in guardrails:
+        if not guardrail.triggered:
+            return None
+    found = x.request.api.answer(x.request, head, body, True)  # type: ignore[union-attr,arg-type]
+    began = perf_counter_ns()
+    if not prefilter.clear(found.texts):  # what is clear has no backslash, so no JSON inside of it says more
+        return None
+    took = perf_counter_ns() - began
+    for guardrail in guardrails:
+        guardrail.allowed(took)
+        took = 0
+    if (detail := found.detail(x.snapshot.audit.hash_body)) is not None:
+        x.detail = {**(x.detail or {}), **detail}
+    return found
 
 
 async def answer(
@@ -240,7 +279,8 @@ async def _nested_answer(x: Exchange, guardrails: Sequence[Inspector], texts: Se
 
 
 class InspectedRelay(StreamRelay):
-    """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice.
+    """A stream that guardrails read: the texts of every event pass through the matchers of their choice. An event is decoded unless it
+    differs from one before only in its text.
 
     What comes in a large read is inspected in turns of the loop; the engine's stream waits meanwhile.
     """
@@ -258,6 +298,17 @@ class InspectedRelay(StreamRelay):
         self._backlog: list[bytes] | None = None
         """What has come and is inspected in turns, or waits for it; None while nothing is."""
         self._ends = False
+
+    def on_body(self, data: bytes) -> None:
+        if not self._carry and not self._after_cr and self._backlog is None and len(data) <= PIECE:
+            passed = self._reader.spoken(data, self._texts)
+            if passed:
+                if not self._events:
+                    self._begun()
+                self._events += 1
+                self.emit(passed)
+                return
+        super().on_body(data)
 
     def _forward(self, data: bytes) -> None:
         if self._backlog is not None:
@@ -365,19 +416,20 @@ class StreamTexts(TextFilter):
 class _Channel:
     """One text of one choice and the matchers it passes in sequence."""
 
-    __slots__ = ("_finished", "_held", "_matchers")
+    __slots__ = ("_feeds", "_finished", "_held", "_matchers")
 
     def __init__(self, matchers: list[StreamMatcher]) -> None:
         self._matchers = matchers
+        self._feeds: list[Callable[[str], str]] = [matcher.feed for matcher in matchers]
         self._finished = False
         self._held = 0
 
     def feed(self, text: str) -> str:
         self._held += len(text)
-        for matcher in self._matchers:
-            text = matcher.feed(text)
+        for feed in self._feeds:
+            text = feed(text)
         self._held -= len(text)
-        if self._held > max(HOLD_LIMIT, MAX_EVENT_BYTES):
+        if self._held > MOST_HELD:
             raise GuardrailViolation("The answer is too long to be inspected.", code="guardrail")
         return text
 

@@ -36,7 +36,6 @@ from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
 """Bytes above which a body is not copied behind its head, and is parsed in turns of the loop."""
-
 INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="insufficient_scope"'),)
 """RFC 6750, 3.1."""
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
@@ -82,8 +81,8 @@ async def serve(x: Exchange) -> None:
     x.reservation = await reservation if entry.counts_prompts or isinstance(reservation, WAITS) else reservation
     x.clock.mark("reserve")
 
-    if entry.request_guardrails or entry.request_tools or request.unsure:  # 6
-        await _inspected(x, entry)
+    if (entry.request_guardrails or entry.request_tools or request.unsure) and not inspect.clears(x, entry):  # 6
+        await _inspected(x, entry, True)
 
     x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
     relay_type: type[AnswerRelay] = _relay_type(x, entry)
@@ -102,7 +101,8 @@ async def serve(x: Exchange) -> None:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
         if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
-            body, evidence = await _shaped(x, entry, ticket, head, body)
+            clear = inspect.clears_answer(x, entry, head, body)
+            body, evidence = await _shaped(x, entry, ticket, head, body) if clear is None else (clear.body, clear.evidence())
         if request.memory is not None and request.memory.keeps:
             await conversations.keep(x, body)
         _send(x, head, body, evidence)
@@ -249,13 +249,13 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
     return True
 
 
-async def _inspected(x: Exchange, entry: ModelEntry) -> None:
-    """Phase 6. Raises GuardrailViolation, LimitExceeded, Overloaded."""
+async def _inspected(x: Exchange, entry: ModelEntry, asked: bool = False) -> None:
+    """Phase 6. asked: `inspect.clears` has been, and said no. Raises GuardrailViolation, LimitExceeded, Overloaded."""
     guardrails = entry.request_guardrails
     if x.request.api.moderates:  # type: ignore[union-attr]
         guardrails = moderation.before(x, guardrails)
     if guardrails:
-        await inspect.request(x, guardrails)
+        await inspect.request(x, guardrails, asked and inspect.only_guardrails(x, entry))
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
     x.clock.mark("inspect")

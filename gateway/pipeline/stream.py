@@ -232,7 +232,8 @@ class StreamRelay(AnswerRelay):
         exchange = self.exchange
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
-        self._send(b"%x\r\n%b\r\n" % (len(data), data))
+        size = len(data)
+        self._send((_SIZES[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")
 
     def _begun(self) -> None:
         """The first event has arrived."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 MAX_MISSES: Final = 4
 """How many shapes in a row may be learned without a match before a stream is given up on."""
@@ -23,6 +25,39 @@ def shape(event: bytes, marks: tuple[bytes, ...], closing: tuple[int, ...]) -> t
                 return event[:start], event[end:]
             break
     return b"", b""
+
+
+class Spoken:
+    """The shape of events that guardrails read: what stands before and behind the text, which choice and path it has, and the fields around
+    the choices (`frame`)."""
+
+    __slots__ = ("after", "before", "choice", "frame", "path")
+
+    def __init__(self, before: bytes, after: bytes, choice: Any, path: tuple[Any, ...], frame: dict[str, Any]) -> None:
+        self.before, self.after = before, after
+        self.choice, self.path, self.frame = choice, path, frame
+
+    def text(self, data: bytes) -> str:
+        """The text of one whole event of this shape if it is written as it is read: printable, without a quote or a backslash; else ""."""
+        before, after = self.before, self.after
+        start, end = len(before), len(data) - len(after)
+        if start >= end or not data.startswith(before) or not data.endswith(after):
+            return ""
+        try:
+            text = data[start:end].decode()
+        except UnicodeDecodeError:
+            return ""
+        return text if plain(text) else ""
+
+    def event(self, text: str) -> bytes:
+        """An event of this shape with a text."""
+        written = text.encode() if plain(text) else msgspec.json.encode(text)[1:-1]
+        return self.before + written + self.after
+
+
+def plain(text: str) -> bool:
+    """Whether JSON may write a text as it is."""
+    return text.isprintable() and text.find('"') < 0 and text.find("\\") < 0
 
 
 def text_of(data: bytes, before: bytes, after: bytes) -> bytes:

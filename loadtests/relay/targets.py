@@ -40,6 +40,7 @@ general_settings: {{master_key: "{key}"}}
 GATEHOUSE = ["{root}/.venv/bin/gatehouse", "serve", "--config", "{root}/loadtests/relay/bench.yaml"]
 EVERYTHING = [*GATEHOUSE[:-1], "{root}/loadtests/relay/everything.yaml"]
 GATEHOUSE_ENV = {
+    "PYTHONPATH": "{root}",  # an environment that was copied may have another checkout installed
     "GATEHOUSE__LISTEN__DATA": "127.0.0.1:{port}",
     "GATEHOUSE__LISTEN__ADMIN": "127.0.0.1:{extra}",
     "GATEHOUSE__STATE_DIR": "{folder}",

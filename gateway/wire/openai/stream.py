@@ -11,7 +11,7 @@ from gateway.core.wire import EventReader, TextFilter
 from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim
 from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
-from gateway.wire.shapes import MAX_MISSES, shape
+from gateway.wire.shapes import MAX_MISSES, Spoken, plain, shape
 from gateway.wire.sse import data_of, says_nothing
 
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
@@ -34,7 +34,7 @@ class OpenAiReader(EventReader):
     bracket follows it.
     """
 
-    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses", "_withheld")
+    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses", "_spoken", "_withheld")
 
     def __init__(self, include_usage: bool) -> None:
         super().__init__()
@@ -42,6 +42,7 @@ class OpenAiReader(EventReader):
         self._before = self._after = b""
         self._misses = 0
         self._frame: dict[str, Any] = _NO_FRAME
+        self._spoken: Spoken | None = None
         self._withheld: dict[str, dict[str, Any]] = _NO_CHUNKS
 
     # --- events that are forwarded as they are
@@ -166,6 +167,49 @@ class OpenAiReader(EventReader):
             followers.append(_line({**frame, "choices": ends, **last}))
         return [_line(document), *followers]
 
+    def spoken(self, data: bytes, texts: TextFilter) -> bytes:
+        shape = self._spoken
+        if shape is None or self._withheld:
+            return b""
+        text = shape.text(data)
+        if text == "":
+            return b""
+        self._misses = 0
+        self._frame = shape.frame
+        released = texts.feed(shape.choice, shape.path, text)
+        return data if released == text else shape.event(released)
+
+    def _learned(self, event: bytes, document: dict[str, Any], choices: list[Any]) -> Spoken | None:
+        """The shape of an event, if those that differ from it only in the text need not be parsed: it has one text of one choice, and
+        nothing else that guardrails, limits or the end of the stream depend on. This is tried out: with another text in its place it must
+        read as it does now."""
+        known = self._spoken
+        if known is not None and event.startswith(known.before) and event.endswith(known.after[:-2]):
+            return known  # only its text is not plain
+        if self._misses >= MAX_MISSES or len(choices) != 1 or not event.startswith(b"data: {") or event.find(b"\n") >= 0:
+            return known
+        choice = choices[0]
+        if choice.__class__ is not dict or choice.get("index", 0).__class__ is not int or "error" in document:
+            return known
+        if choice.get("finish_reason") or choice.get("logprobs") is not None or document.get("usage") is not None:
+            return known
+        places = choice_texts(choice)
+        if len(places) != 1 or places[0][2] == WHOLE or not plain(places[0][1][places[0][2]]):
+            return known
+        self._misses += 1
+        before, after = shape(event, TEXT_BEGINS, _CLOSING)
+        if not before or event.count(b'"') != _line(document).count(b'"'):  # a key that is there twice is read once
+            return known
+        path, holder, key = places[0]
+        text, holder[key] = holder[key], _PROBE
+        try:
+            same = msgspec.json.decode(before[6:] + _PROBE.encode() + after) == document
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            same = False
+        holder[key] = text
+        frame = {name: value for name, value in document.items() if name not in ("choices", "usage")}
+        return Spoken(before, after + b"\n\n", choice.get("index", 0), path, frame) if same else known
+
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
         """A finish reason is withheld while guardrails hold text of its choice, because that text belongs in front of it and an engine may
         send more: it follows with the text when the next chunk of the choice, or the end, shows which."""
@@ -176,6 +220,8 @@ class OpenAiReader(EventReader):
             return self.rest(texts) + DONE
         document, choices = _opened(payload)
         changed = trim(document, lists=False)
+        if not changed:
+            self._spoken = self._learned(event, document, choices)
         before = b""
         if choices:
             self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
@@ -238,6 +284,7 @@ class OpenAiReader(EventReader):
         return b"".join(events)
 
 
+_PROBE: Final = "another text"
 _NO_FRAME: Final[dict[str, Any]] = {}
 _NO_CHUNKS: Final[dict[str, dict[str, Any]]] = {}
 
