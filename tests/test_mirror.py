@@ -153,6 +153,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/sidecar/loading.py": ("tests/unit/engines/sidecar/test_shell.py", "load"),
     "engines/sidecar/rerank.py": ("tests/integration/test_onnx_rerank.py", "/v1/rerank"),
     "gatehouse/client/admin.py": ("tests/e2e/test_python_client.py", "gatehouse.client"),
+    "gatehouse/client/tickets.py": ("tests/e2e/test_tickets.py", "AsyncTickets"),
     "gatehouse/client/async_connection.py": ("tests/unit/gatehouse/client/test_connection.py", "gatehouse.client.async_connection"),
     "gateway/app/approvals.py": ("tests/unit/gateway/app/test_approval_webhook.py", "ApprovalBook"),
     "gateway/app/assembly.py": ("tests/unit/gateway/app/test_snapshots.py", "gateway.app.snapshots"),

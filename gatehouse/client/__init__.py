@@ -6,10 +6,22 @@
         for tenant in admin.tenants.iterate():
             print(tenant["name"])
 
-docs/python-client.md tells the rest. Applications that only send requests need nothing of this: any OpenAI client will do.
+`Tickets` runs requests at the machine that has the engine (docs/tickets.md). docs/python-client.md tells the rest. Applications that only
+send requests need nothing of this: any OpenAI client will do.
 """
 
 from gatehouse.client.admin import Admin, AsyncAdmin
 from gatehouse.client.errors import AdminError, ConnectionFailed, GatehouseClientError
+from gatehouse.client.tickets import AsyncTickets, Ticket, TicketRefused, Tickets
 
-__all__ = ["Admin", "AdminError", "AsyncAdmin", "ConnectionFailed", "GatehouseClientError"]
+__all__ = [
+    "Admin",
+    "AdminError",
+    "AsyncAdmin",
+    "AsyncTickets",
+    "ConnectionFailed",
+    "GatehouseClientError",
+    "Ticket",
+    "TicketRefused",
+    "Tickets",
+]

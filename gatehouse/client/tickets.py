@@ -85,7 +85,7 @@ def _ticket(response: httpx.Response) -> Ticket:
         raise ConnectionFailed(f"the answer is no ticket: {error}") from error
 
 
-def _context(ticket: Ticket) -> ssl.SSLContext:
+def machine_context(ticket: Ticket) -> ssl.SSLContext:
     """Trusts the machines of the gateway alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -137,7 +137,7 @@ class Tickets:
     def _machine(self, ticket: Ticket) -> httpx.Client:
         found = self._machines.get(ticket.ca)
         if found is None:
-            found = self._machines[ticket.ca] = httpx.Client(verify=_context(ticket), timeout=self._timeout, trust_env=False)
+            found = self._machines[ticket.ca] = httpx.Client(verify=machine_context(ticket), timeout=self._timeout, trust_env=False)
         return found
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class AsyncTickets:
     def _machine(self, ticket: Ticket) -> httpx.AsyncClient:
         found = self._machines.get(ticket.ca)
         if found is None:
-            found = self._machines[ticket.ca] = httpx.AsyncClient(verify=_context(ticket), timeout=self._timeout, trust_env=False)
+            found = self._machines[ticket.ca] = httpx.AsyncClient(verify=machine_context(ticket), timeout=self._timeout, trust_env=False)
         return found
 
     async def aclose(self) -> None:

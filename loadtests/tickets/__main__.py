@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from gatehouse.client.tickets import Ticket, TicketRefused, Tickets, _context
+from gatehouse.client.tickets import Ticket, TicketRefused, Tickets, machine_context
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.harness import Gatehouse
 from tests.e2e.joining import CHAT, JoinedMachine, gateway_config, token
@@ -83,7 +83,7 @@ def attack(tickets: Tickets, rng: random.Random) -> dict[str, Any]:
     ticket, other = asked(tickets, request), asked(tickets, request)
     answers: Counter[str] = Counter()
     host = ticket.url.split("/")[2].rpartition(":")[0]
-    with httpx.Client(verify=_context(ticket), trust_env=False, timeout=60) as client:
+    with httpx.Client(verify=machine_context(ticket), trust_env=False, timeout=60) as client:
         for _ in range(TAMPERED):
             text, body, path = tampered(ticket, other, rng)
             headers = {"authorization": f"Bearer {text}", "content-type": "application/json", "host": host}

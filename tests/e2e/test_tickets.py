@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from gatehouse.client.tickets import RECEIPT, AsyncTickets, TicketRefused, Tickets, receipt_in
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.harness import Gatehouse
 from tests.e2e.joining import CHAT as ENGINE
@@ -141,6 +142,33 @@ def test_requests_whose_answers_the_gateway_must_see_get_no_ticket(gatehouse: Ga
     assert wish(gatehouse, unbound).json()["error"]["param"] == "request.max_tokens"
     assert wish(gatehouse, endpoint="/v1/rerank").json()["error"]["param"] == "endpoint"
     assert wish(gatehouse, key="no-key-at-all-0123456789abcdef").status_code == 401
+
+
+def test_the_client_asks_and_runs_in_two_calls(gatehouse: Gatehouse, machine: JoinedMachine) -> None:
+    with Tickets(gatehouse.url, KEYS["none"]) as tickets:
+        ticket = tickets.ask(CHAT)
+        said = tickets.run(ticket).json()
+        assert said["usage"]["completion_tokens"] == settled(gatehouse, ticket.id)["completion_tokens"] == 8
+        with pytest.raises(TicketRefused) as caught:
+            tickets.run(ticket)
+        assert (caught.value.status, caught.value.code) == (409, "used_ticket")
+        with pytest.raises(TicketRefused) as caught:
+            tickets.ask({**CHAT, "model": "read"})
+        assert (caught.value.status, caught.value.code) == (409, "ticket_not_possible")
+        with tickets.stream(streamed := tickets.ask({**CHAT, "stream": True})) as response:
+            lines = list(response.iter_lines())
+        assert "data: [DONE]" in lines and receipt_in("\n".join(lines)).startswith("ghr_")
+        assert settled(gatehouse, streamed.id)["outcome"] == "ok"
+
+
+async def test_the_client_for_asyncio_does_the_same(gatehouse: Gatehouse, machine: JoinedMachine) -> None:
+    async with AsyncTickets(gatehouse.url, KEYS["none"]) as tickets:
+        answer = await tickets.run(await tickets.ask(CHAT))
+        assert answer.json()["usage"]["completion_tokens"] == 8 and answer.headers[RECEIPT].startswith("ghr_")
+        async with tickets.stream(await tickets.ask({**CHAT, "stream": True})) as response:
+            assert "data: [DONE]" in [line async for line in response.aiter_lines()]
+        with pytest.raises(TicketRefused):
+            await tickets.ask({**CHAT, "model": "other"})
 
 
 def test_what_nobody_uses_is_charged_in_full(gatehouse: Gatehouse, machine: JoinedMachine) -> None:
