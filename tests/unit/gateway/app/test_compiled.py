@@ -150,7 +150,10 @@ SLICES = {
         "data[len(known):len(data) - 2]": "it ends with two line ends, which are behind what it begins with: that ends with a brace",
         "text[at:at + most]": "a str",
     },
-    "gateway/wire/shapes.py": {"data[start:end]": "start is before end"},
+    "gateway/wire/shapes.py": {
+        "data[start:end]": "start is before end",
+        "msgspec.json.encode(text)[1:-1]": "the JSON of a text has two quotes at least",
+    },
     "gateway/wire/sse.py": {
         "event[6:first]": "the first line end is behind what the event begins with",
         "event[first:first + 7]": "first is the place of a line end",
@@ -160,6 +163,7 @@ SLICES = {
         "data[start:end]": "returned before",
         "text[at:at + most]": "a str",
     },
+    "gateway/wire/openai/media.py": {"value[begin:begin + _HEAD]": "a constant is added to where the beginning ends"},
     "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
         "data[start:end]": "end < start was asked before",
