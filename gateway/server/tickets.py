@@ -28,7 +28,6 @@ from gateway.pipeline.statuses import outcome_of
 from gateway.pipeline.ticketing import Hand, TicketBook, not_possible, obstacle, only, with_tickets
 from gateway.server.answers import AnswerReader
 from gateway.server.asgi import Message, Receive
-from gateway.server.login import owner_of
 from policies.patterns import matches
 
 PATH: Final = b"/v1/tickets"
@@ -63,8 +62,8 @@ class Waiter:
 
     paused = False
 
-    def __init__(self, plane: DataPlane, hand: Hand, owner: str) -> None:
-        self._plane, self._hand, self._owner, self._held = plane, hand, owner, 0
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
         self.reader = AnswerReader()
         self.parts: list[bytes] = []
 
@@ -140,7 +139,7 @@ class TicketEndpoint:
             own = only(snapshot, {})  # the pipeline says that there is no such model, as always
         else:
             own = with_tickets(snapshot, model, entry, hand, path in _GENERATES)
-        waiter = Waiter(self._plane, hand, owner_of(principal))
+        waiter = Waiter(hand)
         headers = {name: value for name, value in state["headers"].items() if name not in DROPPED}
         x = hand.exchange = Exchange(self._plane, own, waiter, path, headers, state["peer"], state["request_id"])
         x.principal, x.body, x.detail = principal, bytes(wish.request), {"ticket": {"id": id}}
