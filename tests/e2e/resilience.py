@@ -73,7 +73,11 @@ class Load:
         for thread in self._threads:
             thread.join(120)
         assert not self.lost
-        return statuses([answer for _, answer in self.answers])
+        answers = [answer for _, answer in self.answers]
+        for answer in answers:
+            if answer.is_error:
+                print(answer.status_code, dict(answer.headers), answer.text)  # shown where the test fails
+        return statuses(answers)
 
 
 def uncut(load: Load) -> bool:
