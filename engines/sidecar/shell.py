@@ -40,6 +40,7 @@ import uvicorn
 import uvloop
 
 from engines.confinement import Confinement, confine
+from engines.sidecar.gathering import GatheringProtocol
 from engines.sidecar.http import (
     WORKING_SECONDS,
     ApiError,
@@ -358,7 +359,7 @@ class SocketPlace:
 def _server(app: Sidecar) -> uvicorn.Server:
     """uvicorn without its main loop (which ticks ten times a second) and without its signal handlers."""
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="critical", access_log=False,
+        app, http=GatheringProtocol, ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="critical", access_log=False,
         proxy_headers=False, server_header=False, date_header=False, timeout_keep_alive=3600, timeout_graceful_shutdown=1,
     )  # fmt: skip
     config.load()
