@@ -141,13 +141,16 @@ class RequestTexts:
 
 
 class WholeAnswer:
-    """The texts of one whole answer that guardrails read, and the answer's part of the audit record."""
+    """The texts of one whole answer that guardrails read, and the answer's part of the audit record. usage, finish: what the engine
+    reports, where reading the texts has shown it already."""
 
-    __slots__ = ("body", "texts")
+    __slots__ = ("body", "finish", "texts", "usage")
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.texts: list[str] = []
+        self.usage: Usage | None = None
+        self.finish = ""
 
     def replaced(self, texts: Sequence[str]) -> bytes:
         """The answer with each text replaced. Raises GuardrailViolation if one cannot be rewritten."""

@@ -101,7 +101,7 @@ async def serve(x: Exchange) -> None:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
         if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
-            clear = inspect.clears_answer(x, entry, head, body)
+            clear = relay.read = inspect.clears_answer(x, entry, head, body)
             body, evidence = await _shaped(x, entry, ticket, head, body) if clear is None else (clear.body, clear.evidence())
         if request.memory is not None and request.memory.keeps:
             await conversations.keep(x, body)

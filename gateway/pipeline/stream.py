@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Signal
-from gateway.core.wire import MAX_EVENT_BYTES
+from gateway.core.wire import MAX_EVENT_BYTES, WholeAnswer
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.wire.sse import says_nothing
@@ -38,17 +38,18 @@ def _note_prompt(exchange: Exchange, head: ResponseHead) -> None:
 class AnswerRelay:
     """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried.
 
-    The gathered bytes count against the memory budget until the client has taken them.
+    The gathered bytes count against the memory budget until the client has taken them. read: the answer, once guardrails have read it.
     """
 
     held: ClassVar[bool] = False
     """Whether a stream that is `done` has not been sent yet; `release` sends it."""
-    __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head")
+    __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head", "read")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.done: Signal[None] = Signal()
         self.head: ResponseHead | None = None
+        self.read: WholeAnswer | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._reserved = 0
@@ -102,6 +103,8 @@ class AnswerRelay:
         """The engine's count; an estimate for an answer without usable numbers, which would be free otherwise; None without an answer."""
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
             return None
+        if self.read is not None and self.read.usage is not None:
+            return self.read.usage
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
         return request.api.answer_usage(request, self.body())
 
@@ -109,6 +112,8 @@ class AnswerRelay:
         """Why the engine stopped generating, as it said; "" where it did not."""
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
             return ""
+        if self.read is not None and self.read.finish:
+            return self.read.finish
         return self.exchange.request.api.answer_finish(self.body())  # type: ignore[union-attr]
 
     def error_event(self, error: GatehouseError) -> bytes:

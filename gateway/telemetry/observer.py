@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -19,6 +20,8 @@ from gateway.core.types import OutcomeRecord, ResponseHead
 from gateway.telemetry.tracing import Trace, of_header
 
 log = logging.getLogger("gatehouse.requests")
+FAILED: Final = ("failed", "timeout")
+"""Outcomes that are our fault or an engine's."""
 MOST: Final = 8192
 """Requests that wait for the thread."""
 WAKE: Final = 1024
@@ -59,6 +62,8 @@ class RequestLog:
 
     def __init__(self, which: str, slow: float) -> None:
         self._which, self._slow = which, slow
+        self.calm = -1.0 if which == "all" else inf if which == "none" else slow
+        """Below so many milliseconds nobody wants a request that did not fail."""
 
     def wants(self, record: OutcomeRecord) -> bool:
         if self._which == "all":
@@ -85,6 +90,7 @@ class Observer:
         traced: Callable[[OutcomeRecord, str], None] = lambda record, trace: None,
     ) -> None:
         self._requests, self._traces, self.counts, self._traced = requests, traces, counts, traced
+        self._calm = requests.calm
         self._queue: deque[tuple[OutcomeRecord, Any, bytes | None, bytes]] = deque()
         self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -95,8 +101,11 @@ class Observer:
     def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None, head: ResponseHead | None = None) -> None:
         """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`. header: the caller's
         `traceparent`. head: of the answer of the last engine that was asked, where there is one."""
-        if clock.trace is None and not self._requests.wants(record) and (self._traces is None or not failed(record)):
-            return
+        if clock.trace is None:
+            if record.duration_ms < self._calm and record.status < 500 and record.outcome not in FAILED:
+                return  # as nearly all do: without a further call
+            if not self._requests.wants(record) and (self._traces is None or not failed(record)):
+                return
         if len(self._queue) >= MOST:
             self.counts["dropped"] += 1
             return
@@ -152,7 +161,7 @@ class Observer:
 
 def failed(record: OutcomeRecord) -> bool:
     """Whether it is our fault or an engine's; refusals and clients that leave are not."""
-    return record.status >= 500 or record.outcome in ("failed", "timeout")
+    return record.status >= 500 or record.outcome in FAILED
 
 
 def facts_of(record: OutcomeRecord, slow: bool, trace: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from msgspec import Raw
 from gateway.core.errors import EngineError, GuardrailViolation
 from gateway.core.wire import Path, WholeAnswer
 from gateway.wire.openai.scores import narrow
+from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import PlainAnswer
 
 Place: TypeAlias = tuple[Path, Any, Any]
@@ -230,9 +231,12 @@ class OpenAiAnswer(WholeAnswer):
     def __init__(self, body: bytes, generates: bool, inspected: bool = True) -> None:
         super().__init__(body)
         self._document: dict[str, Any] | None = None
-        texts = plain_texts(body) if generates else None
-        if texts is not None:
-            self.texts = texts
+        plain = plain_answer(body) if generates else None
+        if plain is not None:
+            for choice in plain.choices:
+                self.texts.append(choice.message.content)
+                self.finish = choice.finish_reason or self.finish
+            self.usage = usage_from(plain.usage)
             return
         try:
             document = msgspec.json.decode(body) if generates else _without_numbers(body)
@@ -266,9 +270,8 @@ class OpenAiAnswer(WholeAnswer):
         return msgspec.json.encode(document)
 
 
-def plain_texts(body: bytes) -> list[str] | None:
-    """The texts of an answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by
-    field."""
+def plain_answer(body: bytes) -> PlainAnswer | None:
+    """An answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by field."""
     try:
         answer = _PLAIN.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -276,7 +279,7 @@ def plain_texts(body: bytes) -> list[str] | None:
     for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
         if name is not None and not is_name(name):
             return None
-    return [choice.message.content for choice in answer.choices]
+    return answer
 
 
 _PLAIN: Final = msgspec.json.Decoder(PlainAnswer)

@@ -304,9 +304,7 @@ class _PlainCompletionDetails(CompletionDetails, gc=False, forbid_unknown_fields
     pass
 
 
-class PlainUsage(Struct, gc=False, forbid_unknown_fields=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+class PlainUsage(UsageView, gc=False, forbid_unknown_fields=True):
     total_tokens: int | None = None
     prompt_tokens_details: _PlainPromptDetails | None = None
     completion_tokens_details: _PlainCompletionDetails | None = None

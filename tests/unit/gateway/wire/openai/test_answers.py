@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError, GuardrailViolation
-from gateway.wire.openai.answers import OpenAiAnswer, answer_texts, is_json, plain_texts, replace_answer_texts, trim
+from gateway.core.types import Usage
+from gateway.wire.openai.answers import OpenAiAnswer, answer_texts, is_json, plain_answer, replace_answer_texts, trim
+from gateway.wire.openai.usage import finish_in, usage_of
 
 
 def answer() -> dict[str, Any]:
@@ -188,8 +190,10 @@ ANSWERS = objects(AROUND[:7], {"choices": LISTS_OF_CHOICES, "usage": objects(USA
 @settings(max_examples=400)
 def test_the_plain_form_has_the_texts_that_are_found_field_by_field_and_nothing_to_remove(document: str) -> None:
     body = document.encode("utf-8", "surrogatepass")
-    if (texts := plain_texts(body)) is not None:
-        assert read_field_by_field(body) == (texts, False)
+    if plain_answer(body) is not None:
+        read = OpenAiAnswer(body, True)
+        assert read_field_by_field(body) == (read.texts, False)
+        assert (read.usage, read.finish) == (usage_of(body), finish_in(body))
 
 
 PLAIN: dict[str, Any] = {
@@ -206,9 +210,10 @@ PLAIN: dict[str, Any] = {
 
 def test_an_answer_of_the_plain_form_is_kept_as_it_is_and_can_be_rewritten() -> None:
     body = json.dumps(PLAIN).encode()
-    assert plain_texts(body) == ["Hello."]
+    assert plain_answer(body) is not None
     found = OpenAiAnswer(body, True)
     assert (found.texts, found.body) == (["Hello."], body)
+    assert (found.usage, found.finish) == (Usage(9, 12, 3), "stop")
     assert json.loads(found.replaced(["Bye."]))["choices"][0]["message"]["content"] == "Bye."
 
 
@@ -233,4 +238,4 @@ def test_an_answer_of_the_plain_form_is_kept_as_it_is_and_can_be_rewritten() -> 
     ],
 )
 def test_an_answer_with_anything_more_is_read_field_by_field(change: dict[str, Any]) -> None:
-    assert plain_texts(json.dumps({**PLAIN, **change}).encode()) is None
+    assert plain_answer(json.dumps({**PLAIN, **change}).encode()) is None
