@@ -53,8 +53,9 @@ TIERS: dict[str, Tier] = {
         (*BASE, "gateway.transport", "engines.runtimes", "engines.facts", "engines.windows", "engines.environment", "engines.confinement"),
     ),
     "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
+    "engines.chat": Tier(2, (*BASE, "engines.sidecar")),
     **{
-        f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.facts", "engines.windows", "engines.confinement"))
+        f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.chat", "engines.facts", "engines.windows", "engines.confinement"))
         for name in SIDECARS
     },
     "engines.demo": Tier(2, ()),
@@ -397,7 +398,7 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a sidecar and the transport": (
         {"engines/onnx/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
-        "engines.sidecar, engines.facts, engines.windows, engines.confinement)",
+        "engines.sidecar, engines.chat, engines.facts, engines.windows, engines.confinement)",
     ),
     "a sidecar and the supervisor": (
         {"engines/onnx/x.py": "import engines.host.supervisor\n", "engines/host/supervisor.py": ""},

@@ -7,7 +7,7 @@ llama.cpp plan its computation anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,6 @@ from engines.llamacpp.gguf import GgufError, read
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.options import Adapter
 from engines.sidecar.loading import LoadError, sha256_of
-from engines.sidecar.shell import ApiError
 
 TURN: Final = 4
 """Steps in a row for one adapter while others wait."""
@@ -46,18 +45,6 @@ class Turns:
     def _take(self, adapter: str) -> None:
         self.adapter = adapter
         self._steps = 0
-
-
-def adapter_of(model: str, known: Iterable[str]) -> str:
-    """The adapter that a request's `model` names behind the first colon; empty: none. Raises ApiError 404 for one that is not loaded."""
-    name = model.partition(":")[2]
-    names = tuple(known)
-    if not name or not names:
-        return ""
-    if name not in names:
-        message = f"model: this engine has no adapter {name[:64]!r}; it has: {', '.join(names)}"
-        raise ApiError(404, message, param="model", code="model_not_found")
-    return name
 
 
 def check_adapters(adapters: Sequence[Adapter], model: Path, architecture: str) -> list[Path]:

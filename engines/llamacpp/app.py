@@ -12,22 +12,23 @@ from typing import Any
 import llama_cpp
 import msgspec
 
+from engines.chat.chat_handler import ChatHandler
+from engines.chat.completion_handler import CompletionHandler
+from engines.chat.conversation import Converser, Gbnf
+from engines.chat.defaults import Defaults
+from engines.chat.template import ChatTemplate
+from engines.chat.tokens import VocabularyTokenizer
 from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
-from engines.llamacpp.chat import ChatTemplate
-from engines.llamacpp.chat_handler import ChatHandler
 from engines.llamacpp.choosing import thread_count as choosing_threads
-from engines.llamacpp.completion_handler import CompletionHandler
-from engines.llamacpp.conversation import Converser
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
-from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, Defaults, LlamaOptions, is_unified, most_outputs, sequences
+from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, LlamaOptions, is_unified, most_outputs, sequences
 from engines.llamacpp.reranker import LlamaPairs, PairReader
 from engines.llamacpp.scheduler import StepCosts
-from engines.llamacpp.tokens import LlamaTokenizer
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.rerank import Rerank
@@ -171,8 +172,8 @@ class LlamaRuntime:
         if not model.has_encoder:
             batcher.warm_up()
         return Engine(
-            name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
-            converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
+            name=spec.name, vocabulary=model, model=model, context=self._context, batcher=batcher, most=spec.slots + spec.queue,
+            defaults=self._defaults(), converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
             speculation=options.speculation, adapters=tuple(adapter.name for adapter in options.adapters),
         )  # fmt: skip
 
@@ -280,7 +281,7 @@ class LlamaRuntime:
             raise _unsupported(self._task, "tokens")
         engine = self._engine
         longest = engine.context_size if engine is not None else self._embedder.limit if self._embedder is not None else 0
-        return TokenHandler(LlamaTokenizer(self._model, engine, longest))
+        return TokenHandler(VocabularyTokenizer(self._model, engine, longest))
 
     def _scoring(self) -> Rerank:
         if self._reranker is None:
@@ -382,7 +383,7 @@ def _converser(model: Model, options: LlamaOptions) -> Converser:
         configured is not None and compiled is not None and compiled.error is not None
     ):  # a broken template in the file only makes chats fail
         raise LoadError("load_failed", f"options.template is broken: {compiled.error}")
-    return Converser(model, compiled, bos, options.format)
+    return Converser(model, compiled, bos, options.format, Gbnf())
 
 
 def check_file(path: Path) -> tuple[Metadata, list[Path]]:

@@ -19,12 +19,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from engines.chat.events import Event, Mailbox
+from engines.chat.sampling import SamplingParams, logprobs_of
 from engines.llamacpp.adapters import Turns
 from engines.llamacpp.choosing import Choice, Choosers, choice
-from engines.llamacpp.jobs import Event, Mailbox, SequenceJob, Stats
+from engines.llamacpp.jobs import SequenceJob, Stats
 from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
 from engines.llamacpp.prefix import Line, Lines
-from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, logprobs_of
+from engines.llamacpp.sampling import GrammarError, Sampler
 from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, admit, share
 from engines.llamacpp.speculation import Prices, choose
 from engines.sidecar.shell import ApiError, overloaded

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from engines.chat.sampling import TopLogprobs, logprobs_of
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context
-from engines.llamacpp.sampling import TopLogprobs, logprobs_of
 
 WORTH = 65_536
 """Logits of a step below which one thread is as fast as several: waking others takes some 50 microseconds."""

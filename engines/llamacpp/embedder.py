@@ -17,8 +17,8 @@ import msgspec
 import numpy
 from numpy.typing import NDArray
 
+from engines.chat.params import EmbeddingRequest, parse, prompts_of
 from engines.llamacpp.native import Batch, Context, Model, NativeError
-from engines.llamacpp.params import EmbeddingRequest, parse, prompts_of
 from engines.sidecar.shell import ApiError, Request, Response, overloaded
 
 Vector = NDArray[numpy.float32]

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from engines.chat.events import Mailbox
+from engines.chat.sampling import TopLogprobs
 from engines.llamacpp.prefix import Line
-from engines.llamacpp.sampling import Sampler, TopLogprobs
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import Work
 from engines.llamacpp.speculation import Guesser
-from engines.sidecar.shell import ApiError
 
 _RATE_WINDOW = 2.0
-
-Finish = Literal["stop", "length"]
-
-
-@dataclass(slots=True)
-class Event:
-    """One step's result for one sequence: a token (None if it only ends), and why it ended, if it did."""
-
-    token: int | None
-    piece: bytes = b""
-    logprobs: TopLogprobs | None = None
-    finish: Finish | None = None
-    error: ApiError | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -38,7 +24,7 @@ class SequenceJob(Work):
     tokens: list[int]
     sampler: Sampler
     max_tokens: int
-    mailbox: Mailbox
+    mailbox: Mailbox[SequenceJob]
     logprobs: int | None = None
     ignore_eos: bool = False
     prompt_logprobs: bool = False
@@ -58,33 +44,6 @@ class SequenceJob(Work):
     placed: int = 0
     read: int = 0
     prompt_scores: list[TopLogprobs] = field(default_factory=list)
-
-
-class Mailbox:
-    """The loop's end of one request's jobs: events in order, for one reader."""
-
-    __slots__ = ("_events", "_waiter")
-
-    def __init__(self) -> None:
-        self._events: list[tuple[SequenceJob, Event]] = []
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, job: SequenceJob, event: Event) -> None:
-        """Called by the batcher, on the loop."""
-        self._events.append((job, event))
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def get(self) -> list[tuple[SequenceJob, Event]]:
-        """All events since the last call; waits for at least one."""
-        if not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        events, self._events = self._events, []
-        for job, _event in events:
-            job.consumed += 1
-        return events
 
 
 @dataclass(slots=True)

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
+from engines.chat.defaults import Defaults, Format
 from engines.llamacpp.scheduler import MIN_CHUNK, STALL
 from engines.sidecar.loading import ShellOptions
 from gateway.core.specs import Seconds, Spec
-
-Temperature = Annotated[float, Meta(ge=0, le=10)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 
 MAX_SEQUENCES: Final = 256
 """llama.cpp's limit on sequences of one context."""
@@ -23,27 +21,9 @@ SCORED_CHUNK: Final = 32
 _ENCODER_DECODERS: Final = frozenset({"t5", "t5encoder"})
 """Architectures for which llama.cpp reserves logits of every token of a batch, whatever it is told."""
 
-Format = Literal[
-    "harmony", "gemma", "kimi", "deepseek", "deepseek_v3_1", "deepseek_v3_2", "deepseek_v4", "minimax", "command_r", "qwen_coder",
-    "seed_oss", "glm", "mistral", "hermes", "tool_calls", "nemotron", "granite", "gigachat", "llama3", "generic",
-]  # fmt: skip
-"""The names of `engines.llamacpp.formats.table`; a test holds them equal."""
-
 CacheType = Literal["f16", "q8_0", "q4_0"]
 CACHE_BYTES: Final[dict[str, float]] = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Bytes of one value in the KV memory: llama.cpp's blocks hold 32 values and a scale."""
-
-
-class Defaults(Spec, frozen=True):
-    """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` differ."""
-
-    temperature: Temperature = 0.8
-    top_p: Share = 0.95
-    top_k: Annotated[int, Meta(ge=0)] = 40
-    min_p: Share = 0.05
-    typical_p: Share = 1.0
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
-    repeat_last_n: Annotated[int, Meta(ge=0, le=4096)] = 64
 
 
 class Speculation(Spec, frozen=True):

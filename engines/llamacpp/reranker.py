@@ -10,9 +10,9 @@ from typing import TypeVar
 import llama_cpp
 from msgspec import Struct
 
+from engines.chat.params import parse
 from engines.llamacpp.embedder import Embedder
 from engines.llamacpp.native import Model
-from engines.llamacpp.params import parse
 from engines.sidecar.loading import LoadError
 from engines.sidecar.rerank import Asked, PairScorer, Scores
 from engines.sidecar.shell import ApiError, Request

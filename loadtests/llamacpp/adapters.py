@@ -16,10 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from engines.chat.events import Mailbox
+from engines.chat.sampling import SamplingParams
 from engines.llamacpp.batcher import Batcher
-from engines.llamacpp.jobs import Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from loadtests.llamacpp.random_gguf import write, write_lora
 from loadtests.llamacpp.speculation import SHAPE, measured

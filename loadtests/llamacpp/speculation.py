@@ -20,10 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engines.chat.events import Mailbox
+from engines.chat.sampling import SamplingParams
 from engines.llamacpp.batcher import Batcher
-from engines.llamacpp.jobs import Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from engines.llamacpp.speculation import Guesser
 from loadtests.llamacpp.random_gguf import Shape, write_circles

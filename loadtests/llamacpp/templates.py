@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engines.llamacpp.chat import ChatTemplate
-from engines.llamacpp.formats.base import Choice, Tool
-from engines.llamacpp.formats.table import GENERIC, format_of
-from engines.llamacpp.tools import generic_system, short_ids
+from engines.chat.formats.base import Choice, Tool
+from engines.chat.formats.table import GENERIC, format_of
+from engines.chat.template import ChatTemplate
+from engines.chat.tools import generic_system, short_ids
 from engines.sidecar.shell import ApiError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string", "description": "a city"}}, "required": ["city"]}

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy
 import pytest
 
-from engines.llamacpp.formats.base import Choice, Tool
-from engines.llamacpp.formats.table import BY_NAME
+from engines.chat.formats.base import Choice, Tool
+from engines.chat.formats.table import BY_NAME
+from engines.chat.output import Dialect, OutputParser
+from engines.chat.sampling import SamplingParams
+from engines.chat.tools import call_grammar
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from engines.llamacpp.output import Dialect, OutputParser
-from engines.llamacpp.sampling import Sampler, SamplingParams
-from engines.llamacpp.tools import call_grammar
+from engines.llamacpp.sampling import Sampler
 
 CITY = {"type": "string", "enum": ["Oslo", "Rome"]}
 SCHEMA = {"type": "object", "properties": {"city": CITY, "metric": {"type": "boolean"}}, "required": ["city", "metric"]}

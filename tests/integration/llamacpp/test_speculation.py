@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from engines.chat.events import Event, Mailbox
+from engines.chat.sampling import SamplingParams, TopLogprobs
 from engines.llamacpp import batcher as batcher_module
 from engines.llamacpp.batcher import Batcher
-from engines.llamacpp.jobs import Event, Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams, TopLogprobs
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from engines.llamacpp.speculation import Guesser, Prices
 from loadtests.llamacpp.random_gguf import F32, Shape, metadata, write, write_circles

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.adapters import TURN, Turns, adapter_of
+from engines.chat.engine import adapter_of
+from engines.llamacpp.adapters import TURN, Turns
 from engines.sidecar.shell import ApiError
 
 

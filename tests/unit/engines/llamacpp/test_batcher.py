@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from engines.chat.events import Event, Mailbox
+from engines.chat.sampling import SamplingParams
 from engines.llamacpp import app
 from engines.llamacpp import batcher as batcher_module
 from engines.llamacpp.app import LlamaRuntime
 from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher
-from engines.llamacpp.jobs import Event, Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar.shell import ApiError
 from gateway.core.specs import SidecarSpec

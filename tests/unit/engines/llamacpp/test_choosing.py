@@ -9,11 +9,13 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
+from engines.chat.events import Mailbox
+from engines.chat.sampling import SamplingParams
 from engines.llamacpp import choosing
 from engines.llamacpp.choosing import Choosers, choice, thread_count
-from engines.llamacpp.jobs import Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.sampling import Sampler
 from loadtests.llamacpp.random_gguf import Shape, write
 
 PARAMS = (

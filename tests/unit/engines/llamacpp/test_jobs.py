@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from engines.llamacpp.jobs import Event, Mailbox, SequenceJob, Stats
+from engines.chat.events import Event, Mailbox
+from engines.llamacpp.jobs import SequenceJob, Stats
 
 
 def job(mailbox: Mailbox) -> SequenceJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.llamacpp import params
+from engines.chat import params
 from gateway.core.errors import RequestError
 from gateway.wire.openai.fields import KNOWN, MEDIA, MESSAGE, NEVER, PART, forbidden, refused, wrong_case
 
