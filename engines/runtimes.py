@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from engines.command.options import CommandOptions
+from engines.genai.options import GenaiOptions
 from engines.llamacpp.options import LlamaOptions, StepSize, step_size
 from engines.onnx.options import OnnxOptions
 from gateway.core.plugins import Row, Table
@@ -103,6 +104,15 @@ RUNTIMES: Final = Table(
             inspect="engines.llamacpp.inspect:facts",
             suffixes=(".gguf",),
             memory=Layers("engines.llamacpp.gguf", step_size),
+            warmup=ask_completion,
+        ),
+        RuntimeRow(  # before `onnx`, which would take its folders for models of tensors
+            name="genai",
+            settings=GenaiOptions,
+            module="engines.genai",
+            inspect="engines.genai.inspect:facts",
+            folder_files=("genai_config.json",),
+            memory=FileSizes(1.5, 128 * MIB),  # what the slots' keys and values take beside that, the sidecar itself knows and refuses
             warmup=ask_completion,
         ),
         RuntimeRow(

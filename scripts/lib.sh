@@ -406,6 +406,9 @@ ensure_python() {
     else
         once "$1" "$(digest "$requirements")" install_pinned "$requirements"
     fi
+    if [ -r "$VENV/.gatehouse-with-genai" ] && grep -q '^onnxruntime==' "$requirements"; then
+        once genai "$(digest "$requirements" "$ROOT/requirements/genai.txt")" install_pinned "$ROOT/requirements/genai.txt"
+    fi
     once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
 }
 

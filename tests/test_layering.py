@@ -18,7 +18,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MADE = ("gatehouse.client.api.", "gatehouse.client.aio.")  # by a script, from parameters: as long as these are many
 
-SIDECARS = ("llamacpp", "onnx", "command")  # the folders of the engine runtimes, each a process of its own
+SIDECARS = ("llamacpp", "genai", "onnx", "command")  # the folders of the engine runtimes, each a process of its own
 BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
 EVERYTHING = "*"
 

@@ -102,7 +102,7 @@ def test_the_pins_are_those_of_pyproject(name: str, extras: tuple[str, ...]) -> 
         ("gateway", ("postgres", "s3", "grpc")),
         ("quickstart", ("gguf", "onnx", "nvml", "grpc")),
         ("server", ("gguf", "onnx", "nvml", "postgres", "s3", "kafka", "grpc", "language")),
-        ("dev", ("gguf", "onnx", "nvml", "postgres", "s3", "kafka", "grpc", "language", "dev")),
+        ("dev", ("gguf", "onnx", "genai", "nvml", "postgres", "s3", "kafka", "grpc", "language", "dev")),
     ],
 )
 def test_the_pins_are_complete(name: str, extras: tuple[str, ...]) -> None:
@@ -309,6 +309,8 @@ def test_onnx_for_gpus_and_for_openvino_takes_the_place_of_the_other_package(tmp
     assert [line.rpartition("/")[2] if "-r " in line else line for line in shell(code, tmp_path).stdout.splitlines()] == [
         "quickstart.txt", "uninstall -qq -y onnxruntime onnxruntime-openvino", "onnx-openvino.txt",
     ]  # fmt: skip
+    (tmp_path / "venv" / ".gatehouse-with-genai").touch()
+    assert [line.rpartition("/")[2] for line in shell(code, tmp_path).stdout.splitlines()] == ["genai.txt"]
 
 
 def test_a_build_tells_how_far_it_is_and_ends_with_its_directory(tmp_path: Path) -> None:

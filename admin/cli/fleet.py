@@ -28,8 +28,8 @@ RuntimeOption = Annotated[
     str | None,
     typer.Option(
         "--runtime",
-        help="llama.cpp or onnx; default: the one that the model's name suggests.",
-        autocompletion=completion.one_of("llama.cpp", "onnx"),
+        help="llama.cpp, onnx or genai; default: the one that the model's name suggests.",
+        autocompletion=completion.one_of("llama.cpp", "onnx", "genai"),
     ),
 ]
 WAIT_SECONDS = 0.5

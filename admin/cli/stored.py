@@ -39,8 +39,8 @@ def create_engine(
         str,
         typer.Option(
             "--runtime",
-            help="llama.cpp, onnx, or external for a server elsewhere.",
-            autocompletion=completion.one_of("llama.cpp", "onnx", "external"),
+            help="llama.cpp, onnx, genai, or external for a server elsewhere.",
+            autocompletion=completion.one_of("llama.cpp", "onnx", "genai", "external"),
         ),
     ],
     model: Annotated[

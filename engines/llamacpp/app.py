@@ -31,6 +31,7 @@ from engines.llamacpp.reranker import LlamaPairs, PairReader
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.memory import available_memory
 from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
 from engines.sidecar.tokens import TokenHandler
@@ -397,18 +398,6 @@ def check_file(path: Path) -> tuple[Metadata, list[Path]]:
         raise LoadError("model_invalid", f"{path}: {exc}") from None
     except OSError as exc:
         raise LoadError("model_missing", f"{path}: {exc.strerror}") from None
-
-
-def available_memory() -> int | None:
-    """Main memory available without swapping, in bytes; None if the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engines.demo import genai
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.scan import Place, scan
 from engines.host.supervisor import Supervisor
@@ -27,9 +28,10 @@ from tests.unit.engines.test_confinement import landlock
 SMALL = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
 MODELS: dict[str, Callable[[Path], Path]] = {
     "llama.cpp": lambda folder: write(folder / "m.gguf", SMALL),
+    "genai": lambda folder: genai.write(folder / "m"),
     "onnx": lambda folder: save(affine(), folder / "m" / "model.onnx").parent,
 }
-"""By runtime: makes a model of a few kilobytes in a folder, and returns its path."""
+"""By runtime: makes a small model in a folder, and returns its path."""
 
 
 def test_every_runtime_is_held_to_this_contract() -> None:

@@ -56,7 +56,7 @@ def _runtime(path: Path, runtimes: Table[RuntimeRow]) -> RuntimeRow:
         found = runtime_of_file(path.name, runtimes)
     else:
         whole = whole_folder(path, (file.name for file in path.iterdir()), runtimes)
-        found = whole[0] if whole is not None else next((row for row in runtimes if row.folder_files), None)
+        found = whole[0] if whole is not None else next((row for row in runtimes if row.folder_files and row.suffixes), None)
     if found is None:
         raise Refused(f"No runtime takes a model named {path.name!r}.")
     return found

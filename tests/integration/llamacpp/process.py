@@ -26,14 +26,16 @@ TOOLS_TEMPLATE = CHATML.replace(
 
 
 class Sidecar:
+    module, runtime, metrics = "engines.llamacpp", "llama.cpp", "gatehouse_llamacpp"
+
     def __init__(self, directory: Path, model: Path, **settings: Any) -> None:
         self.socket = directory / "s.sock"
         spec = {
-            "name": "tiny", "runtime": "llama.cpp", "model": str(model), "socket": str(self.socket), "state_dir": str(directory),
+            "name": "tiny", "runtime": self.runtime, "model": str(model), "socket": str(self.socket), "state_dir": str(directory),
             "slots": 4, "context": 512, "threads": 1, **settings,
         }  # fmt: skip
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engines.llamacpp"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE,
+            [sys.executable, "-m", self.module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdin is not None
@@ -54,7 +56,7 @@ class Sidecar:
 
     def metric(self, name: str) -> float:
         lines = self.http.get("/metrics").text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(f"gatehouse_llamacpp_{name} "))
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{self.metrics}_{name} "))
 
     def complete(self, prompt: Any = "hello world", **settings: Any) -> dict[str, Any]:
         answer = self.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 8, "seed": 7, **settings})

@@ -12,7 +12,7 @@ import pytest
 from engines.runtimes import RUNTIMES, Layers, RuntimeRow, runtime_of_file
 from gateway.core.modelfiles import FILE_SUFFIXES, FOLDER_SUFFIXES
 
-HEAVY = ("llama_cpp", "onnxruntime", "numpy", "tokenizers", "jinja2", "uvicorn", "uvloop")
+HEAVY = ("llama_cpp", "onnxruntime", "onnxruntime_genai", "numpy", "tokenizers", "jinja2", "uvicorn", "uvloop")
 
 
 def test_the_gateway_reads_the_table_without_loading_a_runtime() -> None:
@@ -25,7 +25,7 @@ def test_the_gateway_reads_the_table_without_loading_a_runtime() -> None:
 def test_what_a_row_names_exists(row: RuntimeRow) -> None:
     assert importlib.util.find_spec(f"{row.module}.__main__") is not None
     module, _, function = row.inspect.partition(":")
-    assert bool(row.inspect) == bool(row.suffixes)
+    assert bool(row.inspect) == bool(row.suffixes or row.folder_files)
     assert not row.inspect or callable(getattr(importlib.import_module(module), function))
     assert not isinstance(row.memory, Layers) or importlib.util.find_spec(row.memory.reader) is not None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engines.genai.options import GenaiOptions
 from engines.llamacpp.options import LlamaOptions
 from engines.onnx.options import OnnxOptions
 from gateway.config.convert import PluginSchemas, plain_settings
@@ -15,7 +16,7 @@ from gateway.config.load import parse
 from gateway.core.errors import ConfigError
 from gateway.core.specs import Spec
 
-SCHEMAS = PluginSchemas(engines={"llama.cpp": LlamaOptions, "onnx": OnnxOptions})
+SCHEMAS = PluginSchemas(engines={"llama.cpp": LlamaOptions, "genai": GenaiOptions, "onnx": OnnxOptions})
 BASE = "version: 1\nidentity: {api_keys: {rely_on_store: true}}\n"
 DEEP = json.loads("[" * 500 + "]" * 500)
 WRONG: list[tuple[str, str, str, str]] = [
@@ -26,6 +27,8 @@ WRONG: list[tuple[str, str, str, str]] = [
     ("llama.cpp", "mlock: 1", "mlock", "it must be true or false"),
     ("llama.cpp", "tensor_split: [0.5, -1]", "tensor_split[1]", "it must be a number of at least 0"),
     ("llama.cpp", "sampling: {top_kk: 3}", "sampling.top_kk", "did you mean 'top_k'?"),
+    ("genai", "chunk: 8", "chunk", "it must be a whole number of at least 16"),
+    ("genai", "sampling: {top_kk: 3}", "sampling.top_kk", "did you mean 'top_k'?"),
     ("onnx", "poling: cls", "poling", "did you mean 'pooling'?"),
     ("onnx", "task: embedding", "task", "did you mean embeddings?"),
     ("onnx", "dimensions: all", "dimensions", "it must be any"),

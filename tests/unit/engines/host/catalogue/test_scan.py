@@ -37,13 +37,19 @@ def only(root: Path) -> Found:
 def test_files_folders_and_what_is_neither(tmp_path: Path) -> None:
     for name in ("b.gguf", "a.onnx", "sub/c.gguf", "embed/model.onnx", "embed/tokenizer.json", "hub/onnx/model.onnx", "hub/config.json",
                  "one/net.onnx", "two/x.onnx", "two/y.onnx", "triton/1/model.onnx", "notes.txt",
+                 "text/model.onnx", "text/genai_config.json",
                  ".hidden.gguf", ".git/z.gguf"):  # fmt: skip
         put(tmp_path / name)
     found = scan((place(tmp_path),))
-    assert names(found) == ["a.onnx", "b.gguf", "embed", "hub", "one", "sub/c.gguf", "triton", "two/x.onnx", "two/y.onnx"]
+    assert names(found) == ["a.onnx", "b.gguf", "embed", "hub", "one", "sub/c.gguf", "text", "triton", "two/x.onnx", "two/y.onnx"]
     by_name = {model.name: model for model in found.models}
     assert by_name["hub"].folder and by_name["hub"].files[0].path.name == "model.onnx" and len(by_name["hub"].files) == 2
-    assert by_name["b.gguf"].runtime == "llama.cpp" and by_name["a.onnx"].runtime == "onnx" and by_name["embed"].size == 2
+    assert (
+        by_name["b.gguf"].runtime == "llama.cpp"
+        and by_name["a.onnx"].runtime == "onnx"
+        and by_name["text"].runtime == "genai"
+        and by_name["embed"].size == 2
+    )
 
 
 def test_a_split_model_is_one(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""A model's folder as onnxruntime-genai's model builder writes it: what is read of it, checked before native code sees it.
+
+`genai_config.json` may tell the library to load other libraries into the process (custom operators) and to compute on other devices than
+the engine was given. The first is refused; the second is overruled (engines.genai.native).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from engines.sidecar.loading import LoadError
+
+CONFIG: Final = "genai_config.json"
+MAX_CONFIG_BYTES: Final = 16 * 1024 * 1024
+MAX_TOKENIZER_BYTES: Final = 256 * 1024 * 1024
+OTHER_PARTS: Final = ("encoder", "vision", "speech", "embedding", "encoder_decoder_init", "mtp", "dflash2")
+LIBRARIES: Final = ("custom_ops_library", "library_path", "ep_library", "shared_lib_path")
+"""Keys, whatever comes before or behind them, that name a library to be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenaiFolder:
+    """What was found. context: tokens of prompt and answer together. eos: tokens that end an answer. search: settings of generation.
+    kv_bytes: of keys and values of one token. template: the chat template, if there is one."""
+
+    root: Path
+    graph: Path
+    architecture: str
+    context: int
+    vocabulary: int
+    layers: int
+    eos: frozenset[int]
+    search: dict[str, Any]
+    kv_bytes: int
+    bos_text: str
+    eos_text: str
+    template: str | None
+
+
+def read_folder(model: str) -> GenaiFolder:
+    """Looks at the folder. Raises LoadError (`model_missing`, `model_invalid`)."""
+    root = Path(model)
+    if not root.is_dir():
+        raise LoadError("model_missing", f"{root}: no such folder; a model of this runtime is a folder with {CONFIG}")
+    config = _json(root / CONFIG, required=True)
+    described = _object(config, "model", root)
+    decoder = _object(described, "decoder", root)
+    others = [part for part in OTHER_PARTS if part in described] + ["pipeline"] * ("pipeline" in decoder)
+    if others:
+        raise LoadError("model_invalid", f"{root / CONFIG}: model.{others[0]}: only models that are one decoder of text are served")
+    for path, key in _keys(config):
+        if any(word in key for word in LIBRARIES):
+            raise LoadError("model_invalid", f"{root / CONFIG}: {path}{key}: a model may not load libraries")
+    graph = _graph(root, decoder.get("filename", "model.onnx"))
+    tokenizer = root / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise LoadError("model_missing", f"{tokenizer}: no such file")
+    if tokenizer.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise LoadError("model_invalid", f"{tokenizer}: larger than {MAX_TOKENIZER_BYTES} bytes")
+    texts = _json(root / "tokenizer_config.json")
+    layers = _count(decoder, "num_hidden_layers", root)
+    heads, width = _count(decoder, "num_key_value_heads", root), _count(decoder, "head_size", root)
+    eos = described.get("eos_token_id")
+    search = config.get("search")
+    return GenaiFolder(
+        root=root,
+        graph=graph,
+        architecture=str(described.get("type", ""))[:64],
+        context=_count(described, "context_length", root),
+        vocabulary=_count(described, "vocab_size", root),
+        layers=layers,
+        eos=frozenset(token for token in (eos if isinstance(eos, list) else [eos]) if isinstance(token, int)),
+        search=search if isinstance(search, dict) else {},
+        kv_bytes=2 * 4 * layers * heads * width,  # at most: graphs with 16 bits keep half
+        bos_text=_text(texts.get("bos_token")),
+        eos_text=_text(texts.get("eos_token")),
+        template=_template(root, texts),
+    )
+
+
+def weights(root: Path) -> int:
+    """Bytes of the folder's files."""
+    return sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+
+
+def _graph(root: Path, name: Any) -> Path:
+    if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise LoadError("model_invalid", f"{root / CONFIG}: model.decoder.filename must be a file in the folder, not {str(name)[:128]!r}")
+    if not (root / name).is_file():
+        raise LoadError("model_missing", f"{root / name}: no such file, though {CONFIG} names it")
+    return root / name
+
+
+def _template(root: Path, texts: dict[str, Any]) -> str | None:
+    """As Hugging Face keeps it: a file of its own, a text, or several with names."""
+    file = root / "chat_template.jinja"
+    if file.is_file() and file.stat().st_size <= MAX_CONFIG_BYTES:
+        return file.read_text("utf-8", "replace")
+    found = texts.get("chat_template")
+    if isinstance(found, list):
+        named = {item.get("name"): item.get("template") for item in found if isinstance(item, dict)}
+        found = named.get("default", next(iter(named.values()), None))
+    return found if isinstance(found, str) else None
+
+
+def _text(token: Any) -> str:
+    """A special token's text: itself, or an object's `content`."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else ""
+
+
+def _json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    if not path.is_file():
+        if required:
+            raise LoadError("model_missing", f"{path}: no such file")
+        return {}
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise LoadError("model_invalid", f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise LoadError("model_invalid", f"{path}: not a JSON object: {error}") from None
+    if not isinstance(found, dict):
+        raise LoadError("model_invalid", f"{path}: not a JSON object")
+    return found
+
+
+def _object(parent: dict[str, Any], key: str, root: Path) -> dict[str, Any]:
+    found = parent.get(key)
+    if not isinstance(found, dict):
+        raise LoadError("model_invalid", f"{root / CONFIG}: {key} is missing")
+    return found
+
+
+def _count(parent: dict[str, Any], key: str, root: Path) -> int:
+    found = parent.get(key)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= 1 << 31:
+        raise LoadError("model_invalid", f"{root / CONFIG}: {key} must be a whole number of at least 1")
+    return found
+
+
+def _keys(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of a JSON value, with the path to it."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield path, key
+            yield from _keys(item, f"{path}{key}.")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(item, path)

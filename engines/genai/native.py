@@ -1,0 +1,125 @@
+"""The only caller of onnxruntime-genai: a model on one device, and a sequence that is generated with it.
+
+The library's own tokenizer is used by guidance alone. It releases Python's lock while it computes; a sequence belongs to one thread at a
+time, and several threads may each run one of the same model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import onnxruntime_genai
+from numpy.typing import NDArray
+
+from engines.chat.sampling import SamplingParams, TopLogprobs, logprobs_of
+from engines.genai.folder import GenaiFolder
+from engines.sidecar.loading import LoadError
+
+QUIET = 4
+"""Log severity `fatal`: the runtime's messages quote values of tensors, which must not be logged."""
+SEEDS = 2**31 - 1
+COLDEST = 1e-6
+"""Below this temperature the most likely token is taken."""
+
+
+class GuidanceError(Exception):
+    """The schema cannot be followed."""
+
+
+class GenaiModel:
+    """A loaded model. Thread-safe."""
+
+    def __init__(self, folder: GenaiFolder, device: str, threads: int) -> None:
+        """Raises LoadError. device: `cpu` or `cuda:0`."""
+        self.eos = folder.eos
+        onnxruntime_genai.disable_telemetry_events()
+        if device != "cpu" and not (device.startswith("cuda") and onnxruntime_genai.is_cuda_available()):
+            raise LoadError("device_unavailable", f"{device}: this package of onnxruntime-genai was built without support for this device")
+        session: dict[str, Any] = {"log_severity_level": QUIET, "session.intra_op.allow_spinning": "0", "inter_op_num_threads": 1}
+        if threads:
+            session["intra_op_num_threads"] = threads
+        try:
+            config = onnxruntime_genai.Config(str(folder.root))
+            config.clear_providers()  # the folder says where its author computed, not where this engine does
+            if device != "cpu":
+                config.append_provider("cuda")
+            config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+            self.handle = onnxruntime_genai.Model(config)
+        except (RuntimeError, ValueError) as exc:
+            code = "insufficient_memory" if "alloc" in str(exc) else "model_invalid"
+            raise LoadError(code, f"{folder.graph}: {exc}") from None
+
+    def sequence(self, params: SamplingParams, longest: int, *, ignore_eos: bool = False) -> Text:
+        """A new sequence of at most so many tokens, the prompt's among them. Raises GuidanceError, or RuntimeError."""
+        return Text(self, params, longest, ignore_eos)
+
+
+class Text:
+    """One sequence: `read` the prompt, then `next` as long as it is not `done`."""
+
+    def __init__(self, model: GenaiModel, params: SamplingParams, longest: int, ignore_eos: bool) -> None:
+        greedy = params.temperature < COLDEST or params.top_k == 1 or params.top_p <= 0
+        settings = onnxruntime_genai.GeneratorParams(model.handle)
+        options: dict[str, Any] = {
+            "max_length": longest, "min_length": 0, "batch_size": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": not greedy,
+            "repetition_penalty": params.repeat_penalty, "no_repeat_ngram_size": 0, "random_seed": params.seed % SEEDS,
+        }  # fmt: skip
+        if not greedy:
+            options |= {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
+        settings.set_search_options(**options)
+        self.guided = params.grammar is not None
+        try:
+            if params.grammar is not None:
+                settings.set_guidance("json_schema", params.grammar)
+            self._generator = onnxruntime_genai.Generator(model.handle, settings)
+        except RuntimeError as exc:
+            if self.guided:
+                raise GuidanceError(str(exc).partition("\n")[0][:300]) from None
+            raise
+        self._params = params
+        self._bias = list(params.logit_bias) + [(token, -math.inf) for token in model.eos if ignore_eos and not self.guided]
+        self._counts: dict[int, int] = {}
+        self._changes = bool(self._bias or params.min_p > 0 or params.presence_penalty or params.frequency_penalty)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing may follow."""
+        return bool(self._generator.is_done())
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """A part of the prompt. Raises RuntimeError."""
+        self._generator.append_tokens(numpy.asarray(tokens, numpy.int32))
+
+    def next(self, logprobs: int | None = None) -> tuple[int, TopLogprobs | None]:
+        """The next token, and log-probabilities if so many are wanted. Raises GuidanceError, or RuntimeError."""
+        before: NDArray[numpy.float32] | None = None
+        if self._changes or logprobs is not None:
+            given = self._generator.get_logits()
+            before = given.reshape(-1)[-given.shape[-1] :].astype(numpy.float32)
+            if self._changes:
+                self._generator.set_logits(self._changed(before).reshape(given.shape))
+        try:
+            self._generator.generate_next_token()
+        except RuntimeError as exc:
+            if self.guided:
+                raise GuidanceError(str(exc).partition("\n")[0][:300]) from None
+            raise
+        token = int(self._generator.get_next_tokens()[0])
+        self._counts[token] = self._counts.get(token, 0) + 1
+        return token, logprobs_of(before, token, logprobs) if before is not None and logprobs is not None else None
+
+    def _changed(self, logits: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
+        """The logits with what the library does not do: bias, presence and frequency of what was generated, least probability."""
+        params, changed = self._params, logits.copy()
+        for token, value in self._bias:
+            changed[token] += value
+        if params.presence_penalty or params.frequency_penalty:
+            for token, count in self._counts.items():
+                changed[token] -= params.presence_penalty + params.frequency_penalty * count
+        if params.min_p > 0:
+            changed[changed < changed.max() + math.log(params.min_p)] = -math.inf
+        return changed
