@@ -35,6 +35,10 @@ class GenaiEngine(TextEngine):
             raise unsupported("typical_p", "this runtime does not have it")
         if params.repeat_last_n != self.defaults.repeat_last_n:
             raise unsupported("repeat_last_n", "this runtime's penalty looks at the whole text")
+        if params.grammar is not None and params.min_p > 0:
+            if params.min_p != self.defaults.min_p:
+                raise unsupported("min_p", "this runtime cannot combine it with an answer's form; use top_p")
+            params = replace(params, min_p=0.0)
         params = replace(params, top_k=min(params.top_k, self.vocabulary.n_vocab))
         mailbox: Mailbox[GenaiJob] = Mailbox()
         jobs: list[GenaiJob] = []

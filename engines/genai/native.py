@@ -96,18 +96,21 @@ class Text:
 
     def next(self, logprobs: int | None = None) -> tuple[int, TopLogprobs | None]:
         """The next token, and log-probabilities if so many are wanted. Raises GuidanceError, or RuntimeError."""
+        try:
+            return self._next(logprobs)
+        except RuntimeError as exc:
+            if self.guided:  # a bias that forbids all that may follow, a grammar that grows too large: the request's fault
+                raise GuidanceError(str(exc).partition("\n")[0][:300]) from None
+            raise
+
+    def _next(self, logprobs: int | None) -> tuple[int, TopLogprobs | None]:
         before: NDArray[numpy.float32] | None = None
         if self._changes or logprobs is not None:
             given = self._generator.get_logits()
             before = given.reshape(-1)[-given.shape[-1] :].astype(numpy.float32)
             if self._changes:
                 self._generator.set_logits(self._changed(before).reshape(given.shape))
-        try:
-            self._generator.generate_next_token()
-        except RuntimeError as exc:
-            if self.guided:
-                raise GuidanceError(str(exc).partition("\n")[0][:300]) from None
-            raise
+        self._generator.generate_next_token()
         token = int(self._generator.get_next_tokens()[0])
         self._counts[token] = self._counts.get(token, 0) + 1
         return token, logprobs_of(before, token, logprobs) if before is not None and logprobs is not None else None

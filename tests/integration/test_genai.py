@@ -117,6 +117,7 @@ def test_an_answer_follows_a_schema_and_forced_calls(engine: GenaiSidecar) -> No
     ("settings", "param", "code"),
     [
         ({"grammar": 'root ::= "a"'}, "grammar", "unsupported_parameter"),
+        ({"min_p": 0.1, "response_format": {"type": "json_object"}}, "min_p", "unsupported_parameter"),
         ({"typical_p": 0.5}, "typical_p", "unsupported_parameter"),
         ({"repeat_last_n": 7}, "repeat_last_n", "unsupported_parameter"),
         ({"max_tokens": 5000}, "max_tokens", "context_length_exceeded"),
@@ -133,6 +134,15 @@ def test_an_answer_follows_a_schema_and_forced_calls(engine: GenaiSidecar) -> No
 def test_what_it_does_not_do_is_refused_by_name(engine: GenaiSidecar, settings: dict[str, Any], param: str, code: str) -> None:
     error = engine.error("/v1/chat/completions", messages=QUESTION, **settings)
     assert (error["param"], error["code"]) == (param, code)
+
+
+def test_a_form_that_a_bias_forbids_is_the_requests_fault(engine: GenaiSidecar) -> None:
+    """Three faults in a row would end the engine."""
+    bias = {str(token): -100 for token in range(1000)}
+    for _ in range(4):
+        error = engine.error("/v1/chat/completions", messages=QUESTION, response_format={"type": "json_object"}, logit_bias=bias)
+        assert error["code"] == "unsupported_schema"
+    assert engine.health()["state"] == "ready" and engine.metric("faults_total") == 0
 
 
 def test_echoed_scores_and_other_kinds_of_requests_are_refused(engine: GenaiSidecar) -> None:
