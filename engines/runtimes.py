@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from engines.command.options import CommandOptions
 from engines.genai.options import GenaiOptions
-from engines.llamacpp.options import LlamaOptions, StepSize, step_size
+from engines.llamacpp.options import LlamaOptions, StepSize, draft_file, step_size
 from engines.onnx.options import OnnxOptions
 from gateway.core.plugins import Row, Table
 from gateway.core.specs import EngineSpec
@@ -32,10 +32,12 @@ Ask = tuple[str, str, dict[str, Any] | None]
 @dataclass(frozen=True, slots=True)
 class Layers:
     """Memory planned layer by layer. reader: `python -m READER FILE` prints `engines.host.placement.Metadata` as one JSON line.
-    step: what a step of an engine with these options, slots, architecture and device takes."""
+    step: what a step of an engine with these options, slots, architecture and device takes. draft: the file beside the model's with a
+    second model, which is wholly on the first device, if the options name one."""
 
     reader: str
     step: Callable[[Mapping[str, Any], int, str, str], StepSize]
+    draft: Callable[[Mapping[str, Any]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ RUNTIMES: Final = Table(
             module="engines.llamacpp",
             inspect="engines.llamacpp.inspect:facts",
             suffixes=(".gguf",),
-            memory=Layers("engines.llamacpp.gguf", step_size),
+            memory=Layers("engines.llamacpp.gguf", step_size, draft_file),
             warmup=ask_completion,
         ),
         RuntimeRow(  # before `onnx`, which would take its folders for models of tensors

@@ -13,7 +13,18 @@ from typing import Any
 
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, device_overhead, host_free
-from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan, with_cache, with_window
+from engines.host.placement import (
+    MARGIN,
+    InsufficientMemory,
+    InvalidModel,
+    Metadata,
+    Plan,
+    inspect,
+    mebibytes,
+    plan,
+    with_cache,
+    with_window,
+)
 from engines.runtimes import RUNTIMES, Declared, FileSizes, Layers, RuntimeRow
 from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
@@ -61,16 +72,19 @@ class MemoryLedger:
             return None
         try:
             metadata = await self._look(memory.reader, spec.model)
+            name = memory.draft(spec.options)
+            draft = await self._look(memory.reader, str(Path(spec.model).with_name(name))) if name is not None else None
         except InvalidModel:
             return None
         before = dict(self._promised)  # an engine that becomes ready while the devices are asked would otherwise be counted nowhere
         free, main = await asyncio.to_thread(self._measure, device)
         overhead = await asyncio.to_thread(self._overhead, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
-        made = _plan(memory, metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised), overhead)
+        models = (metadata, draft)
+        made = _both(memory, models, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised), overhead)
         if beside is not None and beside.device == device and free is not None:
             room = _left(_plus(free, beside), _units(device), promised)
-            alone = _plan(memory, metadata, spec, device, room, _less(main, HOST, promised), overhead)
+            alone = _both(memory, models, spec, device, room, _less(main, HOST, promised), overhead)
             if made.gpu_layers < alone.gpu_layers:
                 raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
         self._promised[key] = _promise(made)
@@ -116,6 +130,32 @@ def _size(model: Path, row: RuntimeRow) -> int:
     whole = whole_folder(model, (file.name for file in files if file.parent == model), Table(RuntimeRow, (row,)))
     others = [str(file) for file in files if file.name.endswith(row.suffixes) and whole is not None and file != whole[1]]
     return sum(file.stat().st_size for file in files if not str(file).startswith(tuple(others)))
+
+
+def _both(
+    memory: Layers, models: tuple[Metadata, Metadata | None], spec: EngineSpec, device: str, free: list[int] | None, main: int | None,
+    overhead: int,
+) -> Plan:  # fmt: skip
+    """The plan of a model, and of the draft model beside it, which takes its memory first: without it on the device there is no gain."""
+    metadata, draft = models
+    if draft is None:
+        return _plan(memory, metadata, spec, device, free, main, overhead)
+    micro_batch, _outputs, lines, _partial, unified = memory.step(spec.options, spec.start_slots, draft.architecture, device)
+    small = plan(
+        draft, device, None, spec.context, spec.start_slots, micro_batch=micro_batch, outputs=lines, lines=lines,
+        flash=spec.options.get("flash_attention") != "off", unified=unified, overhead=0,
+    )  # fmt: skip
+    if free:
+        free = [max(0, free[0] - small.device_bytes), *free[1:]]
+    main = None if main is None else max(0, main - small.host_bytes)
+    try:
+        return _plan(memory, metadata, spec, device, free, main, overhead).beside(small)
+    except InsufficientMemory as error:
+        taken = small.host_bytes if error.device in ("cpu", "main memory") else small.device_bytes
+        hint = f"{mebibytes(taken)} MiB of it for the draft model"
+        raise InsufficientMemory(
+            error.device, error.needed + taken, error.free + taken, f"{hint}; {error.hint}" if error.hint else hint
+        ) from None
 
 
 def _plan(

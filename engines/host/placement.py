@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -87,10 +87,11 @@ class InsufficientMemory(Exception):
     """The model does not fit. `needed` and `free` are bytes of all devices together; `hint` says what else could be done."""
 
     def __init__(self, device: str, needed: int, free: int, hint: str = "") -> None:
-        super().__init__(f"{device}: {_mib(needed)} MiB needed, {_mib(free)} MiB free{hint and '; '}{hint}")
+        super().__init__(f"{device}: {mebibytes(needed)} MiB needed, {mebibytes(free)} MiB free{hint and '; '}{hint}")
         self.device = device
         self.needed = needed
         self.free = free
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +232,14 @@ class Plan:
     split: tuple[float, ...] = ()
     each: tuple[int, ...] = ()
 
+    def beside(self, draft: Plan) -> Plan:
+        """This plan with what a draft model takes on the first device and in main memory."""
+        each = (self.each[0] + draft.device_bytes, *self.each[1:]) if self.each else ()
+        return replace(
+            self, device_bytes=self.device_bytes + draft.device_bytes, host_bytes=self.host_bytes + draft.host_bytes, each=each,
+            weights_bytes=self.weights_bytes + draft.weights_bytes, kv_bytes=self.kv_bytes + draft.kv_bytes,
+        )  # fmt: skip
+
     def on_each(self, count: int) -> tuple[int, ...]:
         """Bytes on each of `count` devices; what is not known for each is taken to be even."""
         return self.each if len(self.each) == count else (self.device_bytes // max(count, 1),) * count
@@ -329,5 +338,6 @@ def _fits(device: str, needed: int, free: int) -> None:
         raise InsufficientMemory(device, needed, free)
 
 
-def _mib(size: int) -> int:
+def mebibytes(size: int) -> int:
+    """Bytes in MiB, rounded up."""
     return -(-size // (1024 * 1024))

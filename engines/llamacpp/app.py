@@ -21,6 +21,7 @@ from engines.chat.tokens import VocabularyTokenizer
 from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.choosing import thread_count as choosing_threads
+from engines.llamacpp.drafting import Drafter, check_draft, check_pair
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
@@ -66,6 +67,8 @@ class LlamaRuntime:
         self._gpu: GpuMeter | None = None
         self._pinned: list[list[int]] = []
         self._adapter_files: list[Path] = []
+        self._draft_file: tuple[Path, Metadata] | None = None
+        self._draft: tuple[Model, Context] | None = None
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
@@ -74,6 +77,8 @@ class LlamaRuntime:
         self._metadata, files = check_file(path)
         self._sha256 = verify_sha256(path, spec.sha256, files[1:])
         self._adapter_files = check_adapters(options.adapters, path, self._metadata.architecture)
+        if options.speculation is not None and options.speculation.draft is not None:
+            self._draft_file = check_draft(options.speculation.draft, path)
         self._check_memory(self._metadata)
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
@@ -119,6 +124,9 @@ class LlamaRuntime:
         cells = min(spec.context, metadata.context) * spec.slots
         wanted = int(share * (metadata.weights + self._kv_bytes(metadata, cells) * self._kv_share()))
         wanted += sum(file.stat().st_size for file in self._adapter_files)
+        if self._draft_file is not None and spec.device == "cpu":
+            draft = self._draft_file[1]
+            wanted += draft.weights + cells * sum(draft.kv_per_token)
         free = available_memory()
         if free is not None and wanted > free:
             raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
@@ -168,7 +176,7 @@ class LlamaRuntime:
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, outputs=outputs,
             costs=StepCosts(options.stall, options.least_chunk), drafts=drafts, adapters=self._load_adapters(model, log),
-            choosers=choosing_threads(options.choosers, spec.device),
+            choosers=choosing_threads(options.choosers, spec.device), drafter=self._drafter(model, log, cells, lines),
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()
@@ -177,6 +185,31 @@ class LlamaRuntime:
             defaults=self._defaults(), converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
             speculation=options.speculation, adapters=tuple(adapter.name for adapter in options.adapters),
         )  # fmt: skip
+
+    def _drafter(self, model: Model, log: NativeLog, cells: int, lines: int) -> Drafter | None:
+        """The draft model of the options, whose file has been checked, with as much KV memory as the model and room for its guesses. On
+        GPUs it is wholly on the first. Raises LoadError where it cannot guess for this model."""
+        spec, options = self._spec, self._options
+        if self._draft_file is None or options.speculation is None:
+            return None
+        path, metadata = self._draft_file
+        try:
+            draft = Model(
+                str(path), log, gpu_layers=0 if spec.device == "cpu" else metadata.layers + 1, use_mmap=options.mmap,
+                use_mlock=options.mlock,
+            )  # fmt: skip
+        except NativeError as exc:
+            raise LoadError("model_invalid", f"options.speculation.draft: {path}: {exc}") from None
+        check_pair(model, draft, path)
+        unified = is_unified(options.kv_unified, spec.device)
+        threads = spec.threads or thread_count(draft.size)
+        context = Context(
+            draft, log, cells=cells + (spec.slots * options.speculation.tokens if unified else 0), sequences=lines, batch=options.batch,
+            micro_batch=min(MICRO_BATCH, options.batch), threads=threads, threads_batch=threads, outputs=lines, unified=unified,
+            flash=_FLASH[options.flash_attention],
+        )  # fmt: skip
+        self._draft = draft, context
+        return Drafter(draft, context, batch=options.batch, lines=lines, vocabulary=model.n_vocab, longest=draft.n_ctx_train)
 
     def _load_adapters(self, model: Model, log: NativeLog) -> dict[str, LoraAdapter]:
         """The adapters of the options, whose files have been checked. Raises LoadError for one whose tensors do not fit the model."""
@@ -357,7 +390,7 @@ class LlamaRuntime:
             self._engine.executor.shutdown(wait=False, cancel_futures=True)
         if self._embedder is not None:
             self._embedder.close()
-        for resource in (self._context, self._model):
+        for resource in (*reversed(self._draft or ()), self._context, self._model):
             if resource is not None:
                 resource.close()
 

@@ -23,12 +23,13 @@ from engines.chat.events import Event, Mailbox
 from engines.chat.sampling import SamplingParams, logprobs_of
 from engines.llamacpp.adapters import Turns
 from engines.llamacpp.choosing import Choice, Choosers, choice
+from engines.llamacpp.drafting import Drafter
+from engines.llamacpp.guessing import Guessing
 from engines.llamacpp.jobs import SequenceJob, Stats
 from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler
 from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, admit, share
-from engines.llamacpp.speculation import Prices, choose
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
@@ -41,6 +42,8 @@ PIN_PRIORITY = -(2**31)
 """Pinned prompts are read before all others."""
 WARM_UP = 16
 """Tokens of the largest warm-up step, few enough for every batch size."""
+WARM_UP_SECONDS = 1.0
+"""After so long a warm-up step is not repeated."""
 
 
 class Batcher:
@@ -49,19 +52,20 @@ class Batcher:
     def __init__(
         self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0,
         adapters: Mapping[str, LoraAdapter] | None = None, outputs: int | None = None, choosers: int = 1,
+        drafter: Drafter | None = None,
     ) -> None:  # fmt: skip
-        """outputs: the most logits that a step may ask for; default: as many as its tokens. choosers: threads that choose tokens."""
+        """outputs: the most logits that a step may ask for; default: as many as its tokens. choosers: threads that choose tokens. drafter:
+        a draft model that guesses as well."""
         self._model = model
         self._context = context
         self.slots = slots
         self.queue = queue
         self.stats = Stats()
         self.costs = costs
-        self._drafts = drafts
         self._adapters = adapters or {}
         self._turns = Turns() if adapters else None
         self._adapter = ""
-        self._prices = Prices() if drafts else None
+        self._guessing = Guessing(drafts, self.stats, drafter) if drafts else None
         self._choosers = Choosers(choosers)
         self.failed: str | None = None
         self._batch = Batch(batch)
@@ -92,22 +96,28 @@ class Batcher:
 
         Raises RuntimeError if llama.cpp cannot run the model.
         """
-        costs = {}
-        for count in (1, 1, WARM_UP, WARM_UP):  # the first of each pays for one-time setup
+        costs: dict[int, float] = {}
+        began = time.monotonic()
+        for count in (1, 1, WARM_UP, WARM_UP, 1, WARM_UP, 1, WARM_UP):
+            if time.monotonic() - began > WARM_UP_SECONDS and WARM_UP in costs:
+                break
             self._batch.clear()
             last = self._batch.add(0, 0, [max(self._model.bos, 0)] * count, output_last=True)
-            if self._prices is not None:  # each guess needs logits
+            if self._guessing is not None:  # each guess needs logits
                 self._batch.output[:count] = 1
             started = time.monotonic()
             self._decode()
             self._context.logits(last)  # waits for an asynchronous device
-            costs[count] = time.monotonic() - started
+            # The first pays for one-time setup; of the others the shortest counts, which nothing else delayed.
+            costs[count] = min(costs.get(count, math.inf), time.monotonic() - started)
             self._context.clear()
         self.costs.observe(1, 0, costs[1])
         self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
-        if self._prices is not None:
+        if self._guessing is not None:
             for count, seconds in costs.items():
-                self._prices.observe(count, seconds)
+                self._guessing.prices.observe(count, seconds)
+            if self._guessing.drafter is not None:
+                self._guessing.drafter.warm_up(WARM_UP)
 
     def stuck(self) -> bool:
         """Whether the decode thread has followed a grammar for longer than any sensible one takes."""
@@ -286,6 +296,8 @@ class Batcher:
             self._context.trim(line.seq, 0)
             del line.tokens[:]
             reuse = 0
+        if self._guessing is not None:
+            self._guessing.place(line, reuse, placement.source)
         job.line, job.done, job.reused, job.placed = line, reuse, reuse, time.perf_counter_ns()
         self.stats.prompt_tokens += len(job.tokens)
         self.stats.cached_tokens += reuse
@@ -294,7 +306,9 @@ class Batcher:
         batch = self._batch
         batch.clear()
         prefilled = depths = 0
-        drafted = self._draft(plan) if self._prices is not None and not plan.prefill else 0
+        drafted = 0
+        if self._guessing is not None and not plan.prefill:
+            drafted = self._guessing.make(plan.decode, min(batch.capacity, self._outputs) - len(plan.decode))
         for job in plan.decode:
             line = _line(job)
             job.output = batch.add_one(line.seq, len(line.tokens), job.last)
@@ -316,45 +330,35 @@ class Batcher:
         self._decode(drafted)
         self._faults = 0
         self.stats.steps += 1
-        self._harvest(plan)
+        produced = self._harvest(plan)
         now = time.monotonic()
         if not drafted:
             self.costs.observe(len(plan.decode), prefilled, now - started, depths / max(1, prefilled))
-        if self._prices is not None and not prefilled:
-            self._prices.observe(batch.count, now - started)
+        if self._guessing is not None and not prefilled:
+            self._guessing.observe(len(plan.decode), batch.count, now - started, produced)
+            self._guessing.settle()
         self.stats.decode_seconds += now - started
         self.stats.longest_step = max(self.stats.longest_step, now - started)
         self.stats.cells_used = self._lines.used()
 
-    def _draft(self, plan: Plan[SequenceJob]) -> int:
-        """Guess the next tokens of the streams, as far as it pays; how many in all."""
-        offers = []
-        for job in plan.decode:
-            most = min(self._drafts, job.max_tokens - job.generated - 1)
-            offers.append(job.guesser.chances(most) if job.guesser is not None else [])
-        if self._prices is None or not any(offers):
-            return 0
-        room = min(self._batch.capacity, self._outputs) - len(plan.decode)
-        counts = choose(self._prices, len(plan.decode), offers, room)
-        for job, count in zip(plan.decode, counts, strict=True):
-            job.drafts = job.guesser.guess(count) if job.guesser is not None and count else []
-        self.stats.drafted += sum(counts)
-        return sum(counts)
-
     def _decode(self, drafted: int = 0) -> None:
         """Run the batch. Makes room among the cached lines first (also for guesses), and once more if llama.cpp finds none."""
-        for line in self._lines.room(drafted):
-            self._context.trim(line.seq, 0)
+        self._make_room(drafted)
         status = self._context.decode(self._batch)
         if status == 1:
-            for line in self._lines.room(self._context.cells):
-                self._context.trim(line.seq, 0)
+            self._make_room(self._context.cells)
             status = self._context.decode(self._batch)
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")
 
-    def _harvest(self, plan: Plan[SequenceJob]) -> None:
-        """Sample one token for every sequence that has logits."""
+    def _make_room(self, need: int) -> None:
+        for line in self._lines.room(need):
+            self._context.trim(line.seq, 0)
+            if self._guessing is not None:
+                self._guessing.cut(line, 0)
+
+    def _harvest(self, plan: Plan[SequenceJob]) -> int:
+        """Sample one token for every sequence that has logits; how many were produced."""
         produced = 0
         chosen = self._choose(plan)
         for job in plan.decode:
@@ -367,6 +371,7 @@ class Batcher:
                 job.decoding, job.read = True, time.perf_counter_ns()
                 produced += self._sample(job, chosen.get(id(job)))
         self.stats.produced(produced, time.monotonic())
+        return produced
 
     def _choose(self, plan: Plan[SequenceJob]) -> Mapping[int, Choice]:
         """What several threads choose at once. Grammars stay with the decode thread, whose time at them is watched; of a sequence with
@@ -386,6 +391,7 @@ class Batcher:
                 break
             line.tokens.append(job.last)
             self.stats.accepted += 1
+            self.stats.model_accepted += job.by_model
         self._context.trim(line.seq, len(line.tokens))
         return produced
 
@@ -422,6 +428,8 @@ class Batcher:
         job.last = token
         if job.guesser is not None:
             job.guesser.add(token)
+        if job.trust is not None:
+            job.trust.add(token)
         event = Event(token, job.markers.get(token) or self._model.piece(token), chosen.scores)
         if job.generated >= job.max_tokens:
             event.finish = "length"
@@ -437,6 +445,8 @@ class Batcher:
         if job.line is not None:
             if job.pin and job.decoding:
                 self._lines.pin(job.line)
+                if self._guessing is not None:
+                    self._guessing.pinned(job.line, job.line.tokens)
             else:
                 self._lines.release(job.line)
             job.line = None
@@ -459,6 +469,8 @@ class Batcher:
             self._running.remove(job)
             self._end(job, Event(None, error=error))
         self._context.clear()
+        if self._guessing is not None:
+            self._guessing.clear()
         self._lines.forget()
         self._flush()
         if lost:

@@ -16,7 +16,7 @@ from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context, Model
 from engines.llamacpp.options import SCORED_CHUNK, Speculation
 from engines.llamacpp.sampling import GrammarError, Sampler
-from engines.llamacpp.speculation import Guesser
+from engines.llamacpp.speculation import Guesser, Trust
 from engines.sidecar.shell import ApiError, Request
 
 BYTES_A_THREAD = 16 * 1024 * 1024
@@ -72,6 +72,7 @@ def build(
                     domain=request.cache_salt, adapter=adapter, largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
                     guesser=Guesser(prompt.tokens, engine.speculation.match) if engine.speculation is not None else None,
+                    trust=Trust() if engine.speculation is not None and engine.speculation.draft is not None else None,
                 )  # fmt: skip
                 jobs.append(job)
                 first = first or job

@@ -11,7 +11,7 @@ from engines.chat.sampling import TopLogprobs
 from engines.llamacpp.prefix import Line
 from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import Work
-from engines.llamacpp.speculation import Guesser
+from engines.llamacpp.speculation import Guesser, Trust
 
 _RATE_WINDOW = 2.0
 
@@ -33,7 +33,9 @@ class SequenceJob(Work):
     adapter: str = ""
     markers: Mapping[int, bytes] = field(default_factory=dict)
     guesser: Guesser | None = None
+    trust: Trust | None = None
     drafts: list[int] = field(default_factory=list)
+    by_model: bool = False
     line: Line | None = None
     reused: int = 0
     generated: int = 0
@@ -61,6 +63,9 @@ class Stats:
     faults: int = 0
     drafted: int = 0
     accepted: int = 0
+    model_drafted: int = 0
+    model_accepted: int = 0
+    draft_seconds: float = 0.0
     adapter_changes: int = 0
     in_use: int = 0
     waiting: int = 0
@@ -91,6 +96,9 @@ class Stats:
             ("faults_total", "counter", self.faults),
             ("drafted_tokens_total", "counter", self.drafted),
             ("accepted_draft_tokens_total", "counter", self.accepted),
+            ("model_drafted_tokens_total", "counter", self.model_drafted),
+            ("accepted_model_draft_tokens_total", "counter", self.model_accepted),
+            ("draft_seconds_total", "counter", round(self.draft_seconds, 6)),
             ("adapter_changes_total", "counter", self.adapter_changes),
             ("slots_in_use", "gauge", self.in_use),
             ("waiting", "gauge", self.waiting),

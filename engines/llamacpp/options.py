@@ -26,13 +26,24 @@ CACHE_BYTES: Final[dict[str, float]] = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 
 """Bytes of one value in the KV memory: llama.cpp's blocks hold 32 values and a scale."""
 
 
+class Draft(Spec, frozen=True):
+    """A small model that guesses a larger one's next tokens."""
+
+    file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,250}\.gguf$")]
+    """A file in the model's folder; of a model in parts, the first."""
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
 class Speculation(Spec, frozen=True):
-    """Several tokens a step where the next ones can be guessed: what followed when the last tokens occurred before, in prompt or answer."""
+    """Several tokens a step where the next ones can be guessed: what followed when the last tokens occurred before, in prompt or answer,
+    or what a small model says."""
 
     tokens: Annotated[int, Meta(ge=1, le=64)] = 16
     """Most guessed tokens of one request in a step."""
     match: Annotated[int, Meta(ge=2, le=16)] = 3
     """How many last tokens must have occurred before."""
+    draft: Draft | None = None
+    """A small model of the same vocabulary, which guesses where nothing repeats itself."""
 
 
 class Adapter(Spec, frozen=True):
@@ -112,6 +123,14 @@ def most_outputs(batch: int, slots: int, lines: int, drafts: int = 0) -> int:
     """Rows of logits that one step may ask for: each slot's, with those of as many guesses (`drafts`), or with a chunk of a scored prompt.
     llama.cpp wants room for each line."""
     return max(lines, min(batch, slots + max(slots * drafts, SCORED_CHUNK)))
+
+
+def draft_file(options: Mapping[str, Any]) -> str | None:
+    """The file of the draft model that these options (not checked yet) name, which lies beside the model's."""
+    guesses = options.get("speculation")
+    draft = guesses.get("draft") if isinstance(guesses, dict) else None
+    file = draft.get("file") if isinstance(draft, dict) else None
+    return file if isinstance(file, str) and "/" not in file else None
 
 
 class StepSize(NamedTuple):

@@ -64,10 +64,13 @@ def readable(model: Path) -> Iterator[Path]:
             yield _real(path)
 
 
-def adapters_beside(model: Path, options: Mapping[str, Any]) -> Iterator[Path]:
-    """The files of the adapters that an engine's options name, in the model's folder; the options have been checked."""
+def named_beside(model: Path, options: Mapping[str, Any]) -> Iterator[Path]:
+    """The files of the adapters and of the draft model that an engine's options name, in the model's folder; the options have been
+    checked."""
     for adapter in options.get("adapters", ()):
         yield _real(model.with_name(Path(adapter["file"]).name))
+    if draft := (options.get("speculation") or {}).get("draft"):
+        yield from readable(model.with_name(Path(draft["file"]).name))
 
 
 def _goes_with(model: Path, path: Path) -> bool:

@@ -57,7 +57,7 @@ from engines.sidecar.http import (
     overloaded,
     send_whole,
 )
-from engines.sidecar.loading import LoadError, adapters_beside, cache_folder, readable, shell_options
+from engines.sidecar.loading import LoadError, cache_folder, named_beside, readable, shell_options
 from gateway.core.specs import SidecarSpec
 from gateway.wire.table import is_inference
 
@@ -452,7 +452,7 @@ def _confined(spec: SidecarSpec) -> Confinement:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TMPDIR"] = str(own)
     devices = spec.device != "cpu"
-    reads = (*readable(Path(spec.model)), *adapters_beside(Path(spec.model), spec.options))
+    reads = (*readable(Path(spec.model)), *named_beside(Path(spec.model), spec.options))
     return confine(reads=reads, writes=(own, cache), devices=devices, files=shell_options(spec.options).confine)
 
 

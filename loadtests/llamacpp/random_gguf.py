@@ -162,16 +162,21 @@ def write(
     return path
 
 
-def write_circles(path: Path, shape: Shape, *, kind: int = Q8_0, circle: int = 24) -> Path:
+def write_circles(path: Path, shape: Shape, *, kind: int = Q8_0, circle: int = 24, wrong: float = 0.0) -> Path:
     """Write a model that runs in circles: after token t comes the next one of its block of `circle` tokens, after the last the first.
 
     It computes all that a model of this shape computes, but its layers add nothing. At temperature 1 the next token is nearly certain; at a
-    higher one it is left now and then, for a random token and its circle.
+    higher one it is left now and then, for a random token and its circle. wrong: share of the tokens after which another one comes, as a
+    draft model is wrong now and then; those below 300 are right.
     """
     size = len(vocabulary(shape.extra_words)[0])
     embedding = numpy.random.default_rng(2).standard_normal((size, shape.width), numpy.float32) / numpy.float32(shape.width**0.5)
     following = [token // circle * circle + (token + 1) % circle for token in range(size)]
     following = [token if token < size else size // circle * circle for token in following]
+    if wrong:
+        others = [token for token in range(300, size) if token * 7919 % 1000 < 1000 * wrong]
+        for token, other in zip(others, others[1:] + others[:1], strict=True):
+            following[token], following[other] = following[other], following[token]
     output = numpy.zeros_like(embedding)
     output[following] = embedding
 

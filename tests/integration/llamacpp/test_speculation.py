@@ -12,7 +12,7 @@ import pytest
 
 from engines.chat.events import Event, Mailbox
 from engines.chat.sampling import SamplingParams, TopLogprobs
-from engines.llamacpp import batcher as batcher_module
+from engines.llamacpp import guessing as guessing_module
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Context, Model, NativeLog
@@ -103,7 +103,7 @@ async def read(job: SequenceJob) -> Answer:
 
 @pytest.fixture
 async def engines(model: Model, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engines]:
-    monkeypatch.setattr(batcher_module, "Prices", Eager)
+    monkeypatch.setattr(guessing_module, "Prices", Eager)
     engines = Engines(model)
     yield engines
     engines.close()

@@ -67,6 +67,34 @@ class TestPromises:
         guesses = await ledger.reserve("a", self.spec(options={"speculation": {"tokens": 64}}), "cpu")
         assert guesses is not None and guesses.host_bytes - small.host_bytes == (2 * 65 - 34) * MODEL.vocabulary * 4
 
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:0,1"])
+    async def test_a_draft_model_is_planned_beside_its_model_on_the_first_device(self, device: str) -> None:
+        asked: list[str] = []
+
+        async def look(reader: str, path: str) -> Metadata:
+            asked.append(path)
+            return MODEL
+
+        free = [9000 * MIB] * (1 + device.count(","))
+        ledger = self.ledger(lambda device: None if device == "cpu" else free, look)
+        alone = await ledger.reserve("a", self.spec(model="/models/m.gguf"), device)
+        options = {"speculation": {"draft": {"file": "d.gguf"}}}
+        both = await ledger.reserve("a", self.spec(model="/models/m.gguf", options=options), device)
+        assert alone is not None and both is not None and asked[1:] == ["/models/m.gguf", "/models/d.gguf"]
+        assert both.weights_bytes == 2 * alone.weights_bytes and both.kv_bytes == 2 * alone.kv_bytes
+        assert both.host_bytes > alone.host_bytes and sum(both.each) == (both.device_bytes if both.each else 0)
+        if device == "cuda:0,1":
+            assert both.split[0] < both.split[1] and both.each[0] <= 9000 * MIB
+
+    async def test_a_model_that_fits_without_its_draft_model_alone_does_not_fit(self) -> None:
+        ledger = self.ledger(lambda device: [2100 * MIB])
+        spec = self.spec(options={"allow_partial": False})
+        alone = await ledger.reserve("a", spec, "cuda:0")
+        with pytest.raises(InsufficientMemory, match="MiB of it for the draft model") as caught:
+            options = {"allow_partial": False, "speculation": {"draft": {"file": "d.gguf"}}}
+            await ledger.reserve("a", self.spec(options=options), "cuda:0")
+        assert alone is not None and caught.value.free == 2100 * MIB and caught.value.needed > alone.device_bytes
+
     async def test_each_line_is_planned_its_own_memory_where_they_share_none(self) -> None:
         ledger = self.ledger(lambda device: None)
         sizes = {}

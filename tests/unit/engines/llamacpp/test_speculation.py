@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.speculation import MOST_DRAFTED, Guesser, Prices, choose
+from engines.llamacpp.speculation import (
+    FIRST_PAUSE,
+    FIRST_SECONDS,
+    LONGEST_PAUSE,
+    MOST_DRAFTED,
+    MOST_SECONDS,
+    SHARE,
+    Account,
+    Guesser,
+    Prices,
+    Trust,
+    choose,
+    depths,
+)
 
 
 def fed(tokens: list[int], match: int = 3, prompt: int = 0) -> Guesser:
@@ -84,7 +97,7 @@ def test_without_measurements_no_guess_pays() -> None:
 
 def test_prices_keep_their_shape_when_the_machine_slows_down() -> None:
     prices = flat()
-    for _ in range(50):
+    for _ in range(30):
         prices.observe(1, 3.15)  # three times as slow, seen at steps of one token only
     assert prices.at(16) / prices.at(1) == pytest.approx(1.8 / 1.05, rel=0.25)
     for _ in range(150):
@@ -97,3 +110,98 @@ def test_one_outlier_changes_little() -> None:
     prices = flat()
     prices.observe(16, 100.0)
     assert prices.at(16) / prices.at(1) < 1.25 * 1.8 / 1.05
+
+
+def test_a_price_that_was_measured_too_high_is_measured_again() -> None:
+    """Else guesses would never be made, and so never be seen to be cheap."""
+    prices, steps = Prices(), 0
+    for count, seconds in ((1, 1.05), (16, 100.0)):  # something else took the processor
+        prices.observe(count, seconds)
+    while choose(prices, 1, [[0.9, 0.8, 0.7]], 63) == [0] and steps < 1000:
+        prices.observe(1, 1.05)
+        steps += 1
+    assert 0 < steps < 400
+    for _ in range(20):
+        prices.observe(4, 1.2)
+        prices.observe(1, 1.05)
+    assert choose(prices, 1, [[0.9, 0.8, 0.7]], 63) == [3]
+
+
+def test_one_size_of_steps_that_is_seen_alone_for_long_leaves_the_others_prices() -> None:
+    prices = flat()
+    for _ in range(20):
+        prices.observe(1, 1.05)
+    for _ in range(500):
+        prices.observe(5, 6.5)  # five times what was thought
+    assert prices.stale(1) and not prices.stale(5)
+    assert prices.at(5) / prices.at(1) > 4
+
+
+# --- guesses of a draft model
+
+CHEAP, DEAR = flat(0.05, 0.005), flat(1.0, 0.05)
+"""Draft models that take a twentieth of the model's time, and as much."""
+
+
+def test_a_cheap_draft_model_guesses_as_far_as_it_is_right() -> None:
+    often, seldom = [0.95**ahead for ahead in range(1, 17)], [0.3**ahead for ahead in range(1, 9)]
+    assert depths(flat(), CHEAP, 1, [often], 63)[0] > 5
+    assert depths(flat(), CHEAP, 1, [seldom], 63)[0] <= 2
+    assert depths(flat(), CHEAP, 2, [often, seldom], 63)[0] > depths(flat(), CHEAP, 2, [often, seldom], 63)[1]
+
+
+def test_a_draft_model_that_costs_what_it_saves_guesses_nothing() -> None:
+    assert depths(flat(), DEAR, 1, [[0.9**ahead for ahead in range(1, 17)]], 63) == [0]
+    assert depths(flat(small=0.0, per_token=1.0), CHEAP, 8, [[0.9, 0.8]] * 8, 63) == [0] * 8, "the processor is busy with 8 streams"
+    assert depths(flat(), CHEAP, 1, [[]], 63) == [0]
+    assert sum(depths(flat(per_token=0.0001), flat(0.0, 1e-6), 32, [[0.99] * 16] * 32, 20)) <= 20
+
+
+def test_trust_follows_what_came_for_each_degree_of_sureness() -> None:
+    trust = Trust()
+    assert trust.chance(0.99) > trust.chance(0.7) > trust.chance(0.1)
+    for _ in range(60):
+        trust.follow([1, 2, 3], [0.99, 0.99, 0.2])
+        for token in (1, 2, 9):
+            trust.add(token)
+    assert trust.chance(0.99) > 0.95 and trust.chance(0.2) < 0.05
+    assert 0.5 < trust.hope < 0.75
+
+
+def test_what_follows_a_wrong_guess_says_nothing() -> None:
+    trust, fresh = Trust(), Trust()
+    trust.follow([1, 2, 3], [0.9] * 3)
+    trust.add(7)
+    lower = trust.chance(0.9)
+    for token in (2, 3, 4):
+        trust.add(token)
+    assert trust.chance(0.9) == lower < fresh.chance(0.9)
+
+
+def test_a_stream_whose_drafts_did_not_pay_is_tried_again_ever_later() -> None:
+    trust, pauses = Trust(), []
+    for _ in range(8):
+        count = 0
+        while not trust.due():
+            trust.add(5)
+            count += 1
+        pauses.append(count)
+        trust.follow([], [])
+        trust.settle(pays=False)
+    assert pauses[0] == FIRST_PAUSE and pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
+    trust.settle(pays=True)
+    for _ in range(FIRST_PAUSE):
+        trust.add(5)
+    assert trust.due()
+
+
+def test_the_account_bounds_what_drafts_may_cost() -> None:
+    account = Account()
+    account.spend(FIRST_SECONDS + 1)
+    for _ in range(100):
+        account.step(0.5)
+    assert account.seconds == pytest.approx(-1 + 50 * SHARE)
+    account.drafted(1000.0)
+    assert account.seconds == MOST_SECONDS
+    account.drafted(-1000.0)
+    assert account.seconds == -MOST_SECONDS

@@ -29,6 +29,8 @@ WRONG: list[tuple[str, str, str, str]] = [
     ("llama.cpp", "sampling: {top_kk: 3}", "sampling.top_kk", "did you mean 'top_k'?"),
     ("genai", "chunk: 8", "chunk", "it must be a whole number of at least 16"),
     ("genai", "sampling: {top_kk: 3}", "sampling.top_kk", "did you mean 'top_k'?"),
+    ("llama.cpp", "speculation: {draft: {file: ../d.gguf}}", "speculation.draft.file", "../d.gguf"),
+    ("llama.cpp", "speculation: {draft: d.gguf}", "speculation.draft", "must be a mapping"),
     ("onnx", "poling: cls", "poling", "did you mean 'pooling'?"),
     ("onnx", "task: embedding", "task", "did you mean embeddings?"),
     ("onnx", "dimensions: all", "dimensions", "it must be any"),
