@@ -1,12 +1,12 @@
 """Speculation on and off, by turns, in one process: tokens a second over texts that repeat themselves and over texts that do not.
 
     python -m loadtests.llamacpp.speculation [--rounds 3] [--tokens 200] [--counts 1,8] [--threads 2] [--kinds repeating,mixed,...]
-                                             [--draft 0.2]
+                                             [--draft 0.2] [--circle 24] [--large]
 
 The model has 29M parameters in Q8_0 and runs in circles of 24 tokens, the more loosely the higher the temperature: *repeating* never
 leaves its circle, *mixed* leaves it now and then, *misleading* so often that few guesses are right, *varied* at once. With `--draft` a
 draft model of 1.2M parameters guesses as well, which is wrong after that share of the tokens; `--circle 4000` makes texts in which nothing
-repeats itself. Prints each
+repeats itself; `--large` takes a model of 142M parameters. Prints each
 measurement as a line of JSON, then for each the medians, and the median, least and greatest ratio of on to off of the same round, in time
 and in processor time.
 """
@@ -36,6 +36,7 @@ from loadtests.llamacpp.random_gguf import Shape, write_circles
 
 MATCH, MOST, CONTEXT = 3, 16, 1024
 SHAPE = Shape(layers=8, width=512, heads=8, kv_heads=4, feed_forward=1408, extra_words=4000)
+LARGE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, extra_words=4000)
 SMALL = Shape(layers=1, width=128, heads=4, kv_heads=2, feed_forward=256, extra_words=4000)
 KINDS = {"repeating": 1.0, "mixed": 1.75, "misleading": 2.0, "varied": 20.0}
 """Temperatures."""
@@ -93,7 +94,7 @@ async def run(options: argparse.Namespace) -> None:
     batchers: dict[str, Batcher] = {}
     contexts: list[Context] = []
     with tempfile.TemporaryDirectory(prefix="gh") as directory:
-        path = write_circles(Path(directory) / "circles.gguf", SHAPE, circle=options.circle)
+        path = write_circles(Path(directory) / "circles.gguf", LARGE if options.large else SHAPE, circle=options.circle)
         model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
         drafter = None
         if options.draft is not None:
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--draft", type=float, help="with a draft model that is wrong after this share of the tokens")
+    parser.add_argument("--large", action="store_true", help="a model of 142M parameters")
     parser.add_argument("--circle", type=int, default=24, help="tokens after which a text repeats itself")
     asyncio.run(run(parser.parse_args()))
 
