@@ -179,6 +179,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/client_files.py": ("tests/e2e/test_batches.py", "files.create"),
     "gateway/app/client_work.py": ("tests/e2e/test_batches.py", "batches="),
     "gateway/app/config_history.py": ("tests/e2e/test_config_history.py", "rolled_back_to"),
+    "gateway/app/copy_store.py": ("tests/deploy/test_copy_store.py", "copy-store"),
     "gateway/app/data_side.py": ("tests/e2e/test_gateway_tokens.py", "tests.e2e.harness"),
     "gateway/app/durable_limits.py": ("tests/contract/store/test_counters.py", "DurableLimits"),
     "gateway/app/file_rows.py": ("tests/e2e/test_batches.py", "files.list"),

@@ -63,6 +63,25 @@ def serve(
     raise typer.Exit(process.serve(config, quickstart=quickstart, workers=workers))
 
 
+@app.command("copy-store")
+def copy_store(
+    source: Annotated[Path, typer.Argument(help="The SQLite file: gatehouse.db in the state directory. It is only read.")],
+    target: Annotated[
+        str, typer.Argument(envvar="GATEHOUSE__STORE__URL", help="postgresql://USER@HOST/DATABASE, an empty database.", show_envvar=True)
+    ],
+) -> None:
+    """Copies the store from SQLite to PostgreSQL, all of it or nothing. Stop the gateway first."""
+    from gateway.app import copy_store as copying  # noqa: PLC0415 - see above
+    from gateway.core.errors import ConfigError  # noqa: PLC0415
+
+    try:
+        counts = copying.copy(source, target)
+    except ConfigError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo("\n".join(f"{name}: {count}" for name, count in counts.items() if count))
+
+
 def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """gateway.app.offline.verify_audit_log, imported when it is called."""
     from gateway.app import offline  # noqa: PLC0415 - see above
