@@ -41,7 +41,7 @@ def router_steps(
     old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
     yield
     for number, spec in enumerate(models):
-        pool = _pool(spec, number, known, members, registry)
+        pool = yield from _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
         if previous is not None and previous.equals(spec, pool):
             routes.append(previous)
@@ -131,16 +131,18 @@ def _check_names(models: tuple[ModelSpec, ...]) -> Steps[None]:
 
 def _pool(
     spec: ModelSpec, number: int, engines: dict[str, EngineSpec], members: _Members, registry: EndpointRegistry
-) -> tuple[Member, ...]:
+) -> Steps[tuple[Member, ...]]:
     pool: list[Member] = []
+    there: set[str] = set()
     for at, entry in enumerate(spec.pool):
         path = f"models[{number}].pool[{at}]"
         wanted = entry if isinstance(entry, PoolMemberSpec) else PoolMemberSpec(engine=entry)
         engine = engines.get(wanted.engine)
         if engine is None:
             raise ConfigError(f"there is no engine named {wanted.engine}", path=path)
-        if any(member.endpoint.name == engine.name for member in pool):
+        if engine.name in there:
             raise ConfigError(f"{engine.name} is in the pool twice", path=path)
+        there.add(engine.name)
         endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry)
         if (weight := wanted.weight * engine.weight) > 0:
             headers = request_headers(engine, path)
@@ -149,6 +151,8 @@ def _pool(
             salting, seen = _salting(engine), clearance(engine)
             counting = "tokenize" if engine.foreign else "input_tokens"
             pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen, engine.apis, counting))
+        if at % 16 == 15:
+            yield
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)

@@ -25,6 +25,10 @@ JITTER = 0.1
 """Each interval varies by up to this share, so that probes of many endpoints do not coincide."""
 SHORTEST = 0.05
 """The least seconds between two probes."""
+MOST = 500
+"""Probes a second of all endpoints together: with more endpoints than fit into their intervals, each is probed less often."""
+AT_ONCE = 64
+"""New endpoints that are probed at once; further ones follow at the pace of MOST."""
 PATIENCE = 0.5
 """Seconds within which a suspect must answer."""
 RECOVERY = 1.0
@@ -99,7 +103,7 @@ class Probed(Protocol):
 
 
 class Prober:
-    """Probes every endpoint it watches, each in a task of its own, until closed. Control plane only.
+    """Probes every endpoint it watches, each in a task of its own, until closed. Control plane only. Never more than MOST a second.
 
     A failed request makes its endpoint a suspect: it is probed at once, with a short timeout, and one failure is enough. So an engine
     that hangs is out soon after the first request to it timed out.
@@ -115,13 +119,14 @@ class Prober:
 
     def watch(self, endpoints: list[Probed]) -> None:
         """Probes exactly these from now on. Needs a running loop."""
-        for endpoint in [known for known in self._watched if known not in endpoints]:
+        wanted, names = set(endpoints), {endpoint.name for endpoint in endpoints}
+        for endpoint in [known for known in self._watched if known not in wanted]:
             self._watched.pop(endpoint).cancel()
-            if all(other.name != endpoint.name for other in endpoints):
+            if endpoint.name not in names:
                 self._owner.spawn(self._probe.forget(endpoint.name), name=f"{endpoint.name}:forget")
-        for endpoint in endpoints:
-            if endpoint not in self._watched:
-                self._watched[endpoint] = self._owner.spawn(self._run(endpoint), name=endpoint.name)
+        for place, endpoint in enumerate([new for new in endpoints if new not in self._watched]):
+            delay = max(0, place + 1 - AT_ONCE) / MOST
+            self._watched[endpoint] = self._owner.spawn(self._run(endpoint, delay), name=endpoint.name)
 
     def suspect(self, endpoint: Probed) -> None:
         """A request failed there: probes it now instead of at the next interval, one probe at a time."""
@@ -135,19 +140,24 @@ class Prober:
         self._watched.clear()
         await self._probe.aclose()
 
-    async def _run(self, endpoint: Probed) -> None:
+    def _interval(self, endpoint: Probed) -> float:
+        return max(SHORTEST, endpoint.spec.health.interval, len(self._watched) / MOST)
+
+    async def _run(self, endpoint: Probed, delay: float) -> None:
+        if delay:
+            await asyncio.sleep(delay)
         while True:
             await self._ask(endpoint, endpoint.spec.health.timeout, decisive=False)
             jitter = 1 + JITTER * (2 * self._entropy.uniform() - 1)
-            await asyncio.sleep(max(SHORTEST, endpoint.spec.health.interval) * jitter)
+            await asyncio.sleep(self._interval(endpoint) * jitter)
 
     async def _confirm(self, endpoint: Probed) -> None:
         try:
             well = await self._ask(endpoint, min(PATIENCE, endpoint.spec.health.timeout), decisive=True)
             await asyncio.sleep(SHORTEST)
             good = endpoint.spec.health.rise if well else 0
-            while good < endpoint.spec.health.rise and endpoint in self._watched and endpoint.spec.health.interval > RECOVERY:
-                await asyncio.sleep(RECOVERY)
+            while good < endpoint.spec.health.rise and endpoint in self._watched and self._interval(endpoint) > RECOVERY:
+                await asyncio.sleep(max(RECOVERY, len(self._suspects) / MOST))
                 good = good + 1 if await self._ask(endpoint, endpoint.spec.health.timeout, decisive=False) else 0
         finally:
             self._suspects.discard(endpoint)

@@ -133,6 +133,21 @@ async def test_a_suspect_that_failed_is_probed_until_it_is_well(monkeypatch: pyt
     await prober.aclose()
 
 
+async def test_many_endpoints_share_the_probes_of_a_second(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.routing.health.MOST", 0.001)
+    monkeypatch.setattr("gateway.routing.health.AT_ONCE", 2)
+    answers, endpoints = Answers(**{name: [GOOD, GOOD] for name in "abcd"}), [Watched(name, interval=0.05) for name in "abcd"]
+    prober = Prober(answers, FixedEntropy())
+    prober.watch(endpoints[:3])
+    async with asyncio.timeout(60):
+        assert await endpoints[0].seen.get() == await endpoints[1].seen.get() == GOOD
+        prober.watch(endpoints)  # a further one alone is probed at once
+        assert await endpoints[3].seen.get() == GOOD
+    assert prober._interval(endpoints[0]) == 4000.0
+    assert answers.asked == ["a", "b", "d"] and endpoints[2].seen.empty()
+    await prober.aclose()
+
+
 async def test_removed_endpoints_are_no_longer_probed_and_the_others_are():
     answers, one, two = Answers(a=[GOOD], b=[GOOD]), Watched("a", 3600.0), Watched("b", 3600.0)
     prober = Prober(answers, FixedEntropy())

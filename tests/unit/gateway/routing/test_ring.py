@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.routing.ring import HEAVIEST, POINTS, TURN, Ring, counts_of, points_of
+from gateway.routing.ring import HEAVIEST, MOST, POINTS, TURN, Ring, counts_of, points_of
 
 _RANDOM = random.Random(7)
 KEYS = [_RANDOM.getrandbits(64) for _ in range(5_000)]
@@ -84,6 +84,19 @@ def test_large_and_small_weights_make_a_ring_of_ordinary_size():
     assert counts_of([90, 10]) == [int(POINTS * HEAVIEST), round(POINTS * HEAVIEST / 9)]
     assert counts_of([0.01, 0.02]) == [POINTS // 2, POINTS]
     assert counts_of([1000, 0.001]) == [int(POINTS * HEAVIEST), 1]
+
+
+def test_a_ring_of_many_members_is_bounded_and_each_has_its_place():
+    assert counts_of([1.0] * 2048) == [POINTS] * 2048
+    assert counts_of([1.0] * 4096) == [POINTS // 2] * 4096
+    assert counts_of([8.0] + [0.0001] * 100_000)[1] == 1
+    assert sum(counts_of([HEAVIEST] * 10_000)) <= MOST * 1.01
+    names = [f"engine-{number}" for number in range(20_000)]
+    ring = Ring(names, [1.0] * len(names))
+    assert ring.size == len(names) == len(set(ring.owners)) and len(ring.positions) <= MOST * 1.01
+    assert all(ring.at(key) == bisect_right(ring.positions, key) for key in KEYS[:500])
+    fewer = Ring(names[:-1], [1.0] * (len(names) - 1))
+    assert all(old == new for old, new in zip(owners(ring, names), owners(fewer, names), strict=True) if old != names[-1])
 
 
 def test_the_walk_meets_every_member_once_and_starts_at_the_owner():
