@@ -41,7 +41,14 @@ variable "host" {
   type = string
 }
 
-# Both are kept in Terraform's state: keep that encrypted and closed. The pepper must never change (docs/store.md).
+# The admin listener's certificate, for the names gatehouse-admin and gatehouse-admin.gatehouse.svc, with its key and the authority that
+# signed it, as PEM. Where cert-manager makes it (deploy/kustomize/components/secrets/certificate.yaml), leave this and its secret out.
+variable "admin_tls" {
+  type      = object({ certificate = string, key = string, authority = string })
+  sensitive = true
+}
+
+# All secrets are kept in Terraform's state: keep that encrypted and closed. The pepper must never change (docs/store.md).
 resource "random_id" "pepper" {
   byte_length = 32
   lifecycle { prevent_destroy = true }
@@ -71,6 +78,19 @@ resource "kubernetes_secret_v1" "gatehouse" {
   }
 }
 
+resource "kubernetes_secret_v1" "admin_tls" {
+  metadata {
+    name      = "gatehouse-admin-tls"
+    namespace = kubernetes_namespace_v1.gatehouse.metadata[0].name
+  }
+  type = "kubernetes.io/tls"
+  data = {
+    "tls.crt" = var.admin_tls.certificate
+    "tls.key" = var.admin_tls.key
+    "ca.crt"  = var.admin_tls.authority
+  }
+}
+
 resource "helm_release" "gatehouse" {
   name      = "gatehouse"
   chart     = "${path.module}/../helm/gatehouse"
@@ -83,7 +103,7 @@ resource "helm_release" "gatehouse" {
     ingress        = { enabled = true, host = var.host }
     serviceMonitor = { enabled = true }
   })]
-  depends_on = [kubernetes_secret_v1.gatehouse]
+  depends_on = [kubernetes_secret_v1.gatehouse, kubernetes_secret_v1.admin_tls]
 }
 
 output "operator_key" {

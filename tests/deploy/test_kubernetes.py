@@ -1,6 +1,7 @@
 """Kustomize and Helm, rendered by the real tools: every object is what its API's schema allows, runs without rights, and brings a
 configuration that the gateway's own loader accepts."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -161,3 +162,22 @@ def test_the_chart_is_clean_and_refuses_wrong_values() -> None:
         command = [str(TOOLS / "helm/helm"), "template", "g", str(CHART), "--set", wrong]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode != 0 and said in done.stderr, wrong
+
+
+def test_the_terraform_example_gives_the_chart_what_it_takes() -> None:
+    text = (ROOT / "deploy/terraform/main.tf").read_text()
+    values = re.search(r"values = \[yamlencode\(\{\n(.*?)\n  \}\)\]", text, re.DOTALL)
+    secret = re.search(r"  data = \{\n(.*?)\n  \}", text, re.DOTALL)
+    assert values and secret
+    given = {"var.image": '{ repository = "registry.example/gatehouse", digest = "sha256:%s" }' % ("a" * 64), "var.host": '"a.example"'}
+    as_yaml = re.sub(r"(\w+) += ", r"\1: ", re.sub("|".join(map(re.escape, given)), lambda found: given[found[0]], values[1]))
+    command = [str(TOOLS / "helm/helm"), "template", "g", str(CHART), "--values", "-"]
+    done = subprocess.run(command, input=as_yaml, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    assert {"StatefulSet", "HorizontalPodAutoscaler", "Ingress", "ServiceMonitor"} <= {item["kind"] for item in objects}
+    kept = set(re.findall(r"^    ([a-z-]+) +=", secret[1], re.MULTILINE))
+    pod = json.dumps([item for item in objects if item["kind"] == "StatefulSet"])
+    named = set(re.findall(r'"secret(?:Key)?(?:Name|Ref)": (?:\{"name": )?"([a-z-]+)"', pod))
+    assert named == set(re.findall(r'kubernetes_secret_v1" "\w+" \{\n  metadata \{\n    name += "([a-z-]+)"', text))
+    assert kept == {"pepper", "database-url", "redis-url", "operator-key"} and all(f'"key": "{key}"' in pod for key in kept)
