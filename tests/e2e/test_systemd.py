@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.core.specs import ListenSpec
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import ROOT, Gatehouse, _read, configuration, external
 from tests.e2e.resilience import reload
@@ -163,3 +164,9 @@ def test_a_socket_for_another_address_ends_the_start(service: Callable[..., Serv
     assert gatehouse.ended() == 1
     until(lambda: any("listen.admin: the service manager passes a socket on" in line for line in gatehouse.lines), what="the reason")
     assert yaml.safe_load(gatehouse.file.read_text())["listen"]["admin"] == "127.0.0.1:1"
+
+
+def test_the_units_listen_where_the_configuration_does_by_default() -> None:
+    for name in ("data", "admin"):
+        unit = (ROOT / f"deploy/systemd/gatehouse-{name}.socket").read_text()
+        assert f"\nListenStream={getattr(ListenSpec(), name)}\n" in unit
