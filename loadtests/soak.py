@@ -87,7 +87,7 @@ class Account:
 
     def __init__(self, gatehouse: Gatehouse) -> None:
         self.gatehouse = gatehouse
-        self.begin = time.monotonic()
+        self.begin, self.wall = time.monotonic(), time.time()
         self.samples: list[Sample] = []
 
     def sample(self) -> Sample:
@@ -158,8 +158,23 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
         "before": asdict(before),
         "after": asdict(after),
         "peak_mib": max(s.memory_mib for s in account.samples),
+        "refused": refused(gatehouse, account.wall),
         "samples": [asdict(s) for s in account.samples],
     }
+
+
+def refused(gatehouse: Gatehouse, begin: float) -> dict[str, Any]:
+    """Why requests were refused, from the audit log: codes with the seconds at which they were given, and when load shedding changed its
+    level. What was refused while it was in force is the machine's doing, not the gateway's."""
+    codes: dict[str, list[float]] = {}
+    shedding: list[tuple[float, int]] = []
+    for record in gatehouse.audit():
+        at = round(record["time"] - begin, 1)
+        if record.get("event") == "load_shedding":
+            shedding.append((at, record["detail"]["level"]))
+        elif record.get("code") and record.get("outcome") not in ("ok", "cancelled"):
+            codes.setdefault(record["code"], []).append(at)
+    return {"codes": codes, "shedding": shedding}
 
 
 def reload(gatehouse: Gatehouse, number: int) -> None:
