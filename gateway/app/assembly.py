@@ -13,6 +13,7 @@ from functools import partial
 from gateway.app.access import AccessBuilder
 from gateway.app.answer_versions import version_of
 from gateway.app.countries import Countries
+from gateway.app.model_steps import Pipelines, StepsRoute
 from gateway.app.moderation import moderation_of
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
@@ -131,10 +132,11 @@ class Assembler:
         salts = Salts(self._salts())
         secret = salts.secret("answers")
         for model in spec.models:
-            route = router.route(model.name)
+            route: Route | None = router.route(model.name) if model.pipeline is None else StepsRoute(model, entries)
             assert route is not None
             cache = None if model.cache is None else self._caches.of(model, version_of(model, spec, version), secret)
-            entry = self._entry(reading, model, route, prices.get(model.name), cache)
+            price = prices.get(model.name) if model.pipeline is None else None  # its steps have theirs
+            entry = self._entry(reading, model, route, price, cache)
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
         for model in spec.models:
@@ -200,6 +202,8 @@ class Assembler:
         )
 
     def _watch(self, model: ModelSpec) -> Watch | None:
+        if model.pipeline is not None:
+            return Pipelines(self._trials.shadows.plane, model)
         shadow = model.shadow
         if shadow is None or shadow.key == "request":
             return self._trials.of(model, None)

@@ -16,6 +16,7 @@ from gateway.pipeline.guarded import Guarded
 def moderation_of(spec: ConfigSpec, guardrails: Sequence[tuple[GuardrailSpec, Guarded]], parts: PartsBuilder) -> Moderations:
     """Raises ConfigError for a guardrail that asks a model that is not there, and for one that cannot answer."""
     names = {name: model.name for model in spec.models for name in (model.name, *model.aliases)}
+    pipelines = {model.name for model in spec.models if model.pipeline is not None}
     found: dict[str, Moderator] = {}
     for number, (settings, guarded) in enumerate(guardrails):
         row = parts.row(settings)
@@ -25,6 +26,10 @@ def moderation_of(spec: ConfigSpec, guardrails: Sequence[tuple[GuardrailSpec, Gu
         if moderator.model not in names:
             raise ConfigError(
                 f"there is no model {moderator.model!r}; {nearest(moderator.model, names)}", path=f"guardrails[{number}].settings.model"
+            )
+        if names[moderator.model] in pipelines:
+            raise ConfigError(
+                f"{moderator.model!r} is a pipeline, which answers callers alone", path=f"guardrails[{number}].settings.model"
             )
         if row.moderates:
             found[settings.name] = _Named(moderator, names[moderator.model])

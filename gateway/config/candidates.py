@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from gateway.config.convert import nearest, quoted
+from gateway.config.pipeline_rules import pipeline_fault
 from gateway.core.specs import ModelSpec
 
 
@@ -18,9 +19,11 @@ def canary_fault(model: ModelSpec) -> str:
     return "" if len(pool) > 1 else "is the only engine of the pool: there would be nothing left without it"
 
 
-def shadow_fault(model: ModelSpec, names: Collection[str]) -> str:
+def shadow_fault(model: ModelSpec, models: Mapping[str, ModelSpec]) -> str:
     """What is wrong with the candidate of a model's shadow traffic, where these models exist; "" where nothing is."""
     candidate = model.shadow.model if model.shadow is not None else ""
     if candidate == model.name:
         return "is the model itself; name another one"
-    return "" if candidate in names else f"there is no model {quoted(candidate)}; {nearest(candidate, names)}"
+    if candidate not in models:
+        return f"there is no model {quoted(candidate)}; {nearest(candidate, models)}"
+    return pipeline_fault(candidate, models)

@@ -18,6 +18,7 @@ import msgspec
 from gateway.config import label_rules, validate
 from gateway.config.candidates import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
+from gateway.config.pipeline_rules import pipeline_fault
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
 from gateway.core.slices import Steps
@@ -183,7 +184,8 @@ def _engines(file: ConfigSpec, engines: Iterable[EngineSpec], left_out: dict[Whi
 def _models(
     file: ConfigSpec, models: Sequence[ModelSpec], engines: set[str], left_out: dict[Which, ConfigError]
 ) -> Steps[tuple[ModelSpec, ...]]:
-    own = {model.name for model in file.models}
+    file_models = {model.name: model for model in file.models}
+    own = set(file_models)
     named = {alias: model.name for model in file.models for alias in model.aliases}
     candidates = {model.name: model for model in models if model.name not in own}
     fitting: dict[str, ModelSpec] = {}
@@ -191,8 +193,13 @@ def _models(
         try:
             if name in named:
                 raise _error("name", f"{quoted(name)} is an alias of the model {quoted(named[name])}")
+            if model.pipeline is not None:
+                raise _error("pipeline", "is only for models of the configuration file")
             validate.pool(model, "", engines, _error)
-            if model.shadow is not None and (why := shadow_fault(model, {*own, *candidates})):
+            for place, fallback in enumerate(model.fallbacks):
+                if why := pipeline_fault(fallback, file_models):
+                    raise _error(f"fallbacks[{place}]", why)
+            if model.shadow is not None and (why := shadow_fault(model, {**candidates, **file_models})):
                 raise _error("shadow.model", why)
             if why := canary_fault(model):
                 raise _error("canary.engine", why)

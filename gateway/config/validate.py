@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, telemetry_rules
+from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, pipeline_rules, telemetry_rules
 from gateway.config.candidates import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
@@ -243,9 +243,13 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
     engines = {engine.name for engine in spec.engines}
     names = {model.name: f"models[{index}].name" for index, model in enumerate(spec.models)}
     taken = dict(names)
+    by_name = {model.name: model for model in spec.models}
     for index, model in enumerate(spec.models):
         path = f"models[{index}]"
-        pool(model, path, engines, error)
+        if model.pipeline is None:
+            pool(model, path, engines, error)
+        else:
+            pipeline_rules.check(model, path, by_name, error)
         for place, alias in enumerate(model.aliases):
             where = f"{path}.aliases[{place}]"
             if alias in taken:
@@ -255,7 +259,9 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
         for place, name in enumerate(model.fallbacks):
             if name not in names:
                 raise error(f"models[{index}].fallbacks[{place}]", f"there is no model {quoted(name)}; {nearest(name, names)}")
-        if model.shadow is not None and (why := shadow_fault(model, names)):
+            if why := pipeline_rules.pipeline_fault(name, by_name):
+                raise error(f"models[{index}].fallbacks[{place}]", why)
+        if model.shadow is not None and (why := shadow_fault(model, by_name)):
             raise error(f"models[{index}].shadow.model", why)
         if why := canary_fault(model):
             raise error(f"models[{index}].canary.engine", why)
@@ -265,7 +271,7 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
 def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) -> None:
     """Checks that a model's pool names existing engines, each once."""
     if not model.pool:
-        raise error(f"{path}.pool", "is empty; name at least one engine")
+        raise error(f"{path}.pool", "is empty; name at least one engine, or give the model a pipeline")
     seen = set()
     for index, member in enumerate(model.pool):
         name = member.engine if isinstance(member, PoolMemberSpec) else member

@@ -40,7 +40,9 @@ from gateway.core.limit_specs import (
     RollingSpec,
     WeightsSpec,
 )
+from gateway.core.listen_specs import CorsSpec, SocketsSpec
 from gateway.core.moderation_specs import ModerationSpec
+from gateway.core.pipeline_specs import PipelineSpec
 from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.retention_specs import CheckpointSpec, RetentionSpec
@@ -95,6 +97,7 @@ __all__ = [
     "OidcSpec",
     "Overlap",
     "Period",
+    "PipelineSpec",
     "PoolMemberSpec",
     "Positive",
     "PriceSpec",
@@ -134,23 +137,6 @@ DEFAULT_SLOTS = 8
 """Requests that run at once in a sidecar if neither the configuration nor the sidecar says."""
 EXTERNAL_SLOTS = 256
 """Requests that run at once in an external engine, which batches and queues by itself, if neither the configuration nor the engine says."""
-
-
-class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Cross-origin access of browsers to the data listener; off while `origins` is empty."""
-
-    origins: tuple[str, ...] = ()
-    max_age: Seconds = 600.0
-
-
-class SocketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """WebSockets at `/v1/stream`: how much one may ask for at once, and when one ends on which nothing comes."""
-
-    max_requests: Positive = 128
-    max_per_principal: Positive = 64
-    ping_interval: Timeout = 20.0
-    ping_timeout: Timeout = 20.0
-    idle_timeout: Timeout = 600.0
 
 
 class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -371,10 +357,11 @@ class PoolMemberSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A public model name and the pool of engines behind it."""
+    """A public model name and what is behind it: a pool of engines, or a pipeline of steps that ask other models."""
 
     name: Name
-    pool: tuple[str | PoolMemberSpec, ...]
+    pool: tuple[str | PoolMemberSpec, ...] = ()
+    pipeline: PipelineSpec | None = None
     aliases: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     upstream_model: str | None = None

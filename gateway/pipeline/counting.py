@@ -20,6 +20,7 @@ from gateway.core.ports import Counter, Reservation
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal
+from gateway.core.wire import WireApi
 from gateway.pipeline.exchange import Exchange
 
 SECONDS: Final = 1.0
@@ -121,9 +122,20 @@ async def reserved(x: Exchange, entry: ModelEntry) -> Reservation | None:
     """Phase 5 for a model whose engines count: reserves the most that the prompt can have where there is plenty, otherwise a guess, and
     then it is to be counted. Raises LimitExceeded, Overloaded."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
+    if entry.spec.pipeline is not None:
+        return await _reserved_one(x, request)
     request.most = most(request, entry)
     await _reserve(x, request.model)
     return x.reservation
+
+
+async def _reserved_one(x: Exchange, request: InferenceRequest) -> Reservation:
+    """Of a pipeline: one request without tokens, as each of its steps takes its own."""
+    request.prompt_tokens = request.guess = request.max_tokens = 0
+    one = InferenceRequest(WireApi(request.operation), request.path, request.model, {}, None)
+    found: Any = x.snapshot.limiter.reserve(x.principal, one)  # type: ignore[arg-type]
+    reservation: Reservation = await found if isinstance(found, WAITS) else found
+    return reservation
 
 
 async def renewed(x: Exchange, asked: ModelEntry, fallback: ModelEntry) -> bool:

@@ -40,7 +40,7 @@ INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="in
 """RFC 6750, 3.1."""
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
 """Types of errors that a fallback may not have."""
-TOLD: Final[tuple[str, ...]] = ("batch", "ticket")
+TOLD: Final[tuple[str, ...]] = ("batch", "pipeline", "ticket")
 NOT_CLEARED: Final = "label_not_cleared"
 """The code where no engine of a model may see the request; those of a fallback may."""
 

@@ -41,6 +41,8 @@ def router_steps(
     old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
     yield
     for number, spec in enumerate(models):
+        if spec.pipeline is not None:
+            continue  # its steps take the routes of other models
         pool = yield from _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
         if previous is not None and previous.equals(spec, pool):

@@ -60,10 +60,46 @@ class CanarySpec(TypedDict):
     tokens_factor: NotRequired[float | None]
 
 
+class CaseSpec(TypedDict):
+    """The model for some labels, where the classifier is sure enough."""
+
+    labels: list[str]
+    min_score: NotRequired[float]
+    model: str
+
+
+class ChooseStep(TypedDict):
+    """Chooses a model by an earlier classification: the first case that fits, else the default."""
+
+    by: str
+    cases: list[CaseSpec]
+    default: str
+
+
+class ClassifyStep(TypedDict):
+    """A classifier labels a text: the prompt, or what an earlier step generated."""
+
+    model: str
+    input: NotRequired[str]
+
+
 class EngineState(TypedDict):
     engine: str
     state: str
     version: str
+
+
+class GenerateStep(TypedDict):
+    """A chat. model, or choice: an earlier step that chooses one. input: the conversation, or one text as a user's message. documents:
+    put before the last message of the user. system: put first. max_tokens: the most it generates; the last step takes the request's own.
+    """
+
+    model: NotRequired[str | None]
+    choice: NotRequired[str | None]
+    input: NotRequired[str]
+    documents: NotRequired[str | None]
+    system: NotRequired[str | None]
+    max_tokens: NotRequired[int | None]
 
 
 class ModelAction(TypedDict):
@@ -81,7 +117,8 @@ class ModelPage(TypedDict):
 
 class ModelPatch(TypedDict):
     name: NotRequired[str]
-    pool: NotRequired[list[str | PoolMemberSpec]]
+    pool: NotRequired[list[str | PoolMemberSpec] | None]
+    pipeline: NotRequired[PipelineSpec | None]
     aliases: NotRequired[list[str] | None]
     fallbacks: NotRequired[list[str] | None]
     upstream_model: NotRequired[str | None]
@@ -98,10 +135,11 @@ class ModelPatch(TypedDict):
 
 
 class ModelSpec(TypedDict):
-    """A public model name and the pool of engines behind it."""
+    """A public model name and what is behind it: a pool of engines, or a pipeline of steps that ask other models."""
 
     name: str
-    pool: list[str | PoolMemberSpec]
+    pool: NotRequired[list[str | PoolMemberSpec]]
+    pipeline: NotRequired[PipelineSpec | None]
     aliases: NotRequired[list[str]]
     fallbacks: NotRequired[list[str]]
     upstream_model: NotRequired[str | None]
@@ -123,6 +161,13 @@ class ModelsModelDryRun(TypedDict):
     result: ModelAction
 
 
+class PipelineSpec(TypedDict):
+    """steps: in the order in which they run; the last one generates the answer. timeout: seconds for all of them."""
+
+    steps: list[StepSpec]
+    timeout: NotRequired[float]
+
+
 class PoolMemberSpec(TypedDict):
     """One member of a pool: an engine, its weight, and its own name for the model if that differs."""
 
@@ -137,6 +182,18 @@ class QueueSpec(TypedDict):
     size: NotRequired[int]
     timeout: NotRequired[float]
     weights: NotRequired[dict[str, float]]
+
+
+class RankStep(TypedDict):
+    """The documents that fit a text best, best first. documents: the request's, or those of an earlier step. min_score: those below are
+    left out.
+    """
+
+    model: str
+    query: NotRequired[str]
+    documents: NotRequired[str]
+    top: NotRequired[int]
+    min_score: NotRequired[float | None]
 
 
 class ResourceModelDryRun(TypedDict):
@@ -181,6 +238,17 @@ class ShadowSpec(TypedDict):
     queue: NotRequired[int]
     spare: NotRequired[float]
     compare: NotRequired[bool]
+
+
+class StepSpec(TypedDict):
+    """One step: a name, and exactly one of the others."""
+
+    name: str
+    classify: NotRequired[ClassifyStep | None]
+    embed: NotRequired[RankStep | None]
+    rerank: NotRequired[RankStep | None]
+    choose: NotRequired[ChooseStep | None]
+    generate: NotRequired[GenerateStep | None]
 
 
 class StoredModelView(TypedDict):
