@@ -26,6 +26,7 @@ SPECS = tuple(
         "batch_specs",
         "fleet_specs",
         "guardrail_specs",
+        "hedge_specs",
         "identity_specs",
         "limit_specs",
         "listen_specs",

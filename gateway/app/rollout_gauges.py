@@ -13,7 +13,7 @@ class RolloutGauges:
     """`Metrics.gauges` calls `collect`, in each process that serves."""
 
     def __init__(self, trials: Trials) -> None:
-        self._shadows = trials.shadows
+        self._shadows, self._hedges = trials.shadows, trials.hedges
 
     def collect(self) -> Iterable[Metric]:
         labels = ["model", "candidate"]
@@ -39,3 +39,10 @@ class RolloutGauges:
             alike.add_metric(pair, figures.likeness_sum)
             waiting.add_metric(pair, figures.waiting)
         yield from (mirrored, answers, tokens, compared, alike, waiting)
+        hedges = CounterMetricFamily("gatehouse_hedges", "Second attempts, and those that were to be", labels=["model", "result"])
+        wasted = CounterMetricFamily("gatehouse_hedge_wasted_seconds", "Seconds of attempts that lost", labels=["model"])
+        for model, state in self._hedges.figures().items():
+            for result, count in state.results.items():
+                hedges.add_metric([model, result], count)
+            wasted.add_metric([model], state.wasted)
+        yield from (hedges, wasted)

@@ -14,7 +14,7 @@ from gateway.core.specs import ModelSpec
 ErrorAt = Callable[[str, str], ConfigError]
 RESERVED: Final = (PROMPT, DOCUMENTS, MESSAGES)
 KINDS: Final = ("classify", "embed", "rerank", "choose", "generate")
-WITHOUT: Final = ("pool", "fallbacks", "upstream_model", "routing", "prefix_sharing", "cache", "shadow", "canary", "count_prompts")
+WITHOUT: Final = ("pool", "fallbacks", "upstream_model", "routing", "prefix_sharing", "cache", "shadow", "canary", "hedge", "count_prompts")
 """Settings of models that concern a pool of engines."""
 _PLAIN: Final = ModelSpec(name="x")
 

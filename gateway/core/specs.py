@@ -18,6 +18,7 @@ from gateway.core.cache_specs import CacheSpec, CachesSpec
 from gateway.core.conversations import ResponsesSpec
 from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec, TicketsSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
+from gateway.core.hedge_specs import HedgeSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -79,6 +80,7 @@ __all__ = [
     "GatewayTokensSpec",
     "GuardrailSpec",
     "HealthSpec",
+    "HedgeSpec",
     "HookSpec",
     "IdentitySpec",
     "JoinedSpec",
@@ -374,6 +376,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cache: CacheSpec | None = None
     shadow: ShadowSpec | None = None
     canary: CanarySpec | None = None
+    hedge: HedgeSpec | None = None
     count_prompts: bool | Literal["auto"] = "auto"
 
 

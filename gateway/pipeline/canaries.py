@@ -13,6 +13,7 @@ from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import CanaryFigures, RolloutsTold, Side, Watch, class_of
 from gateway.core.specs import ModelSpec
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.hedges import Hedges
 from gateway.pipeline.shadows import KeyOf, Shadows
 from gateway.pipeline.taps import Room, Seen, TappedAttempt, failed
 
@@ -130,14 +131,13 @@ class Trials:
     """All that is tried on real traffic in a process."""
 
     def __init__(self, shadows: Shadows) -> None:
-        self.shadows, self.canaries = shadows, Canaries()
+        self.shadows, self.canaries, self.hedges = shadows, Canaries(), Hedges()
 
     def of(self, model: ModelSpec, key: KeyOf | None) -> Watch | None:
         """What watches a model's engines; None if nothing does. key: of requests that are mirrored together."""
         canary, shadow = self.canaries.of(model), self.shadows.of(model, key)
-        if canary is None or shadow is None:
-            return canary or shadow
-        return Both(canary, shadow)
+        both = canary or shadow if canary is None or shadow is None else Both(canary, shadow)
+        return self.hedges.of(model, both)
 
     def told(self) -> RolloutsTold:
         return RolloutsTold(self.shadows.figures(), self.canaries.figures())

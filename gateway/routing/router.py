@@ -23,6 +23,7 @@ from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 from gateway.routing.admission import RANKS, AdmissionQueue, Avoids, Entry
 from gateway.routing.endpoints import Endpoint
+from gateway.routing.hedging import may_hedge
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.retry import RetryBudget
@@ -272,6 +273,20 @@ class PoolRoute:
             and len(self._waiting) < self._queue.size
             and self.budget.allows(attempts, self._under_way())
         )
+
+    def second(
+        self, request: InferenceRequest, principal: Principal, session: bytes | None, endpoint: str, running: int, budget: float
+    ) -> PoolAttempt | None:
+        """An attempt at another endpoint, at once, for a request that is under way at this one. None where that is not to be: requests
+        wait, the pool is loaded (`may_hedge`), or `running` second attempts are all that this share of the requests under way allows."""
+        if request.labels and (cleared := self.cleared(request.labels)) is not self:
+            return cleared.second(request, principal, session, endpoint, running, budget)
+        if running >= max(1.0, budget * self._under_way()) or self._waiting or self._registry.shedding:
+            return None
+        barred = may_hedge(self.members, endpoint)
+        key = 0 if self._key is None else self._key(request, principal, session)
+        member = None if barred is None else self._select(key, (self.in_flight + 1) / self._weight, barred)
+        return None if member is None or barred is None or member.endpoint.name in barred else self._grant(member, False)
 
     def _under_way(self) -> int:
         """Requests in flight or waiting, whatever their labels."""

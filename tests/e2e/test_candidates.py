@@ -1,5 +1,5 @@
 """Candidates that are tried on real traffic, over a running gateway with two workers: requests that are mirrored to them, engines on trial
-that are withdrawn."""
+that are withdrawn. And requests that are put to a second endpoint because the first one takes long."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def trying(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, candi
             {"name": "m1", "pool": ["fake"], "shadow": {"model": "n1", "share": 1, "key": "request", "timeout": "2s", "queue": 8}},
             {"name": "n1", "pool": ["next"]},
             {
+                "name": "h1",
+                "pool": ["fake", "trial"],
+                "routing": {"key": "tenant"},
+                "hedge": {"after": 0.1, "operations": ["chat"]},
+                "cache": {"temperature": "any"},
+            },
+            {
                 "name": "c1",
                 "pool": [{"engine": "fake", "weight": 50}, {"engine": "trial", "weight": 50}],
                 "routing": {"policy": "weighted", "breaker": {"open_for": "0.05s", "open_max": "0.1s"}},
@@ -77,6 +84,31 @@ def event(gatehouse: Gatehouse, kind: str, request_id: str) -> dict[str, Any]:
 
     (one,) = until(found, what=kind)
     return dict(one)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_takes_long_is_answered_by_another_endpoint(
+    trying: Gatehouse, engine: EngineThread, candidate: EngineThread, stream: bool
+) -> None:
+    known = trying.outcome(ask(trying, f"whose is this? {stream}", "h1").headers["x-request-id"])
+    usual = known.get("detail", {}).get("hedge", {}).get("first", known["endpoint"])
+    slow = engine if usual == "fake" else candidate
+    left = len(slow.engine.cancelled)
+    slow.play("hold")
+    before = trying.metric("gatehouse_hedges_total", model="h1", result="won")
+    answer = ask(trying, f"take your time {stream}", "h1", stream=stream)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-gatehouse-endpoint"] == ("trial" if usual == "fake" else "fake")
+    outcome = trying.outcome(answer.headers["x-request-id"])
+    told = outcome["detail"]["hedge"]
+    assert (told["first"], told["second"], told["result"]) == (usual, outcome["endpoint"], "won")
+    assert outcome["attempts"] == 2 and told["after_ms"] >= 100 and told["wasted_ms"] >= told["after_ms"]
+
+    def settled() -> bool:
+        counted = trying.metric("gatehouse_hedges_total", model="h1", result="won") == before + 1
+        return counted and len(slow.engine.cancelled) == left + 1 and trying.metric("gatehouse_endpoint_in_flight") == 0
+
+    until(settled, what="the end of the attempt that lost")
 
 
 def test_requests_are_mirrored_as_guardrails_left_them_and_nobody_pays(

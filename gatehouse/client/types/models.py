@@ -102,6 +102,16 @@ class GenerateStep(TypedDict):
     max_tokens: NotRequired[int | None]
 
 
+class HedgeSpec(TypedDict):
+    """after: seconds without an answer, or `p95`: what 95 of 100 answers of the model took so far. budget: share of the requests under
+    way that may have a second attempt. operations: those that may.
+    """
+
+    after: NotRequired[float | Literal["p95"]]
+    budget: NotRequired[float]
+    operations: NotRequired[list[Literal["chat", "classify", "completions", "embeddings", "infer", "rerank", "score", "tokenize"]]]
+
+
 class ModelAction(TypedDict):
     """The engines acted on, with their present state."""
 
@@ -131,6 +141,7 @@ class ModelPatch(TypedDict):
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
     canary: NotRequired[CanarySpec | None]
+    hedge: NotRequired[HedgeSpec | None]
     count_prompts: NotRequired[bool | Literal["auto"] | None]
 
 
@@ -152,6 +163,7 @@ class ModelSpec(TypedDict):
     cache: NotRequired[CacheSpec | None]
     shadow: NotRequired[ShadowSpec | None]
     canary: NotRequired[CanarySpec | None]
+    hedge: NotRequired[HedgeSpec | None]
     count_prompts: NotRequired[bool | Literal["auto"]]
 
 

@@ -105,6 +105,8 @@ def read(text: str) -> ConfigSpec:
         (A + "models: [{name: m, pool: [chat-a], shadow: {model: nn}}]", "models[0].shadow.model: there is no model 'nn'; known: m"),
         (A + "models: [{name: m, pool: [chat-a], canary: {engine: x}}]", "models[0].canary.engine: 'x' is not in the model's pool"),
         (A + "models: [{name: m, pool: [chat-a], canary: {engine: chat-a}}]", "models[0].canary.engine: is the only engine of the pool"),
+        (A + "models: [{name: m, pool: [chat-a], canary: {engine: chat-a}, hedge: {}}]", "cannot be judged where the model hedges"),
+        (A + "models: [{name: m, pool: [chat-a], hedge: {after: 200ms}}]", "models[0].hedge.after: "),
         (A + "models: [{name: m, pool: [chat-a], shadow: {model: m}}]", "models[0].shadow.model: is the model itself; name another one"),
         (A + "models: [{name: m, pool: [chat-a], fallbacks: [m]}]", "models[0].fallbacks: the fallbacks go round in a circle: m -> m"),
         (
