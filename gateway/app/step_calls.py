@@ -11,7 +11,7 @@ from gateway.core.labels import HEADER
 from gateway.core.ports import Receiver
 from gateway.core.types import Headers, Peer, ResponseHead
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.pipeline import serve
+from gateway.pipeline.pipeline import NOT_CLEARED, serve
 
 GONE: Final = "The pipeline needs the step no more."
 TRACE: Final = b"traceparent"
@@ -65,6 +65,8 @@ def of_step(name: str, error: GatehouseError) -> GatehouseError:
     """The error as the caller of the pipeline gets it: it names the step, and no model that the caller may not know of."""
     if isinstance(error, ModelNotFound | PermissionDenied):
         what = "you may not use the model that it asks"
+        if error.code == NOT_CLEARED:
+            what = "no engine of the model that it asks may see data with the labels of this request"
         return PermissionDenied(f"The step {name!r} is refused: {what}.", code=error.code if error.status == 403 else None)
     error.message = f"The step {name!r} failed: {error.message}"
     error.interrupts = False
