@@ -20,7 +20,7 @@ def version_of(model: ModelSpec, spec: ConfigSpec, version: int) -> bytes:
     runs = {key_of((_runs(engines[name]), own)) for name, own in members if name in engines}
     guardrails = [guard for guard in spec.guardrails if any(matches(pattern, model.name) for pattern in guard.models)]
     read = version if any(reads_files(guard.settings) for guard in guardrails) else 0
-    parts = [model.upstream_model, model.unknown_fields, sorted(runs), guardrails, read]
+    parts = [model.upstream_model, model.unknown_fields, model.engine_tools, sorted(runs), guardrails, read]
     return blake2b(key_of(parts), digest_size=32).digest()
 
 

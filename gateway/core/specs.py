@@ -373,6 +373,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     created: Natural = 0
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
+    engine_tools: tuple[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}(:[!-~]{1,128})?$")], ...] = ()
     cache: CacheSpec | None = None
     shadow: ShadowSpec | None = None
     canary: CanarySpec | None = None

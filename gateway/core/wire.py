@@ -325,8 +325,8 @@ class WireApi:
         """Why no answer to this request could be inspected; "" where one may be."""
         return ""
 
-    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        """Applies the model's `unknown_fields` to the request's unknown fields. Raises RequestError."""
+    def settle_unknown(self, request: InferenceRequest, policy: str, tools: Sequence[str] = ()) -> None:
+        """Applies the model's `unknown_fields` and `engine_tools` to the request's unknown fields. Raises RequestError."""
         raise NotImplementedError
 
     def rename(self, request: InferenceRequest, model: str) -> None:

@@ -198,7 +198,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
         x.entry = entry
         x.plane.standing.admit_model(entry.name, request.model)
     if request.unknown:
-        request.api.settle_unknown(request, entry.spec.unknown_fields)
+        request.api.settle_unknown(request, entry.spec.unknown_fields, entry.spec.engine_tools)
     if entry.name != request.model:
         request.asked = request.model
         request.api.rename(request, entry.name)
@@ -423,6 +423,8 @@ async def _may_stand_in(x: Exchange, asked: ModelEntry, fallback: ModelEntry) ->
     if not x.snapshot.authorizer.decide(x.principal, request, x.peer, x.size).allow:  # type: ignore[arg-type]
         return False
     if x.plane.standing.active and x.plane.standing.of_model(fallback.name) is not None:
+        return False
+    if request.unknown and not frozenset(asked.spec.engine_tools) <= frozenset(fallback.spec.engine_tools):
         return False
     if fallback.request_guardrails or fallback.request_tools:
         try:

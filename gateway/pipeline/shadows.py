@@ -118,6 +118,8 @@ class Shadow:
         assert request is not None and principal is not None
         if exchange.upload is not None or request.operation not in KINDS or HEADER in exchange.headers or exchange.spent is not None:
             return attempt
+        if request.unknown and exchange.entry is not None and exchange.entry.spec.engine_tools:
+            return attempt  # what an engine does by itself has effects
         if not self._samples(exchange, request, principal):
             return attempt
         if request.size > MOST_REQUEST:

@@ -209,7 +209,7 @@ class Upload:
         assert x.request is not None and x.entry is not None
         late = x.request.api.form(x.path, msgspec.json.encode({"model": x.request.model, **_object(self._late)}), x.headers)
         if late.unknown:
-            late.api.settle_unknown(late, x.entry.spec.unknown_fields)
+            late.api.settle_unknown(late, x.entry.spec.unknown_fields, x.entry.spec.engine_tools)
         fields = _FIELDS.decode(msgspec.json.encode(late.fields))
         del fields["model"]
         return self._written(fields)

@@ -82,6 +82,9 @@ class Health:
         lax = {m.name: m.unknown_fields for m in snapshot.spec.models if m.unknown_fields != "refuse"}
         if lax:
             report["unknown_fields"] = lax
+        unseen = {m.name: m.engine_tools for m in snapshot.spec.models if m.engine_tools}
+        if unseen:
+            report["engine_tools"] = unseen
         if snapshot.spec.insecure:
             report["insecure"] = True
         return not missing, report

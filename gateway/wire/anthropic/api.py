@@ -71,8 +71,8 @@ class MessagesApi(JsonApi):
         request.max_tokens = view.max_tokens
         request.stream = view.stream is True
 
-    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        structure.settle_unknown(request.fields, self._known, request.unknown, policy)
+    def settle_unknown(self, request: InferenceRequest, policy: str, tools: Sequence[str] = ()) -> None:
+        structure.settle_unknown(request.fields, self._known, request.unknown, policy, tools)
 
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         model = name or request.model

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gateway.core.errors import RequestError
+from gateway.wire import engine_tools
 from gateway.wire.anthropic import fields as lists
 from gateway.wire.anthropic.fields import BLOCK, MESSAGE, METADATA, SERVER_RESULT, SOURCE, TOOL
 from gateway.wire.bodies import plain
@@ -135,22 +136,30 @@ def _at_clients(kind: Any) -> bool:
     return isinstance(kind, str) and kind.startswith(lists.AT_CLIENTS)
 
 
+def _runs_elsewhere(tool: dict[str, Any]) -> bool:
+    return tool.get("type") in _PLAIN or _at_clients(tool["type"])
+
+
 # --- unknown fields, once the model is known
 
 
-def settle_unknown(fields: dict[str, Raw], known: frozenset[str], unknown: Sequence[str], policy: str) -> None:
-    """Refuses unknown fields, removes them, or lets them pass, except those that never may. Raises RequestError."""
+def settle_unknown(fields: dict[str, Raw], known: frozenset[str], unknown: Sequence[str], policy: str, tools: Sequence[str] = ()) -> None:
+    """Refuses unknown fields, removes them, or lets them pass, except those that never may. tools: what the engine may do by itself.
+    Raises RequestError."""
+    unknown = engine_tools.others(fields, unknown, policy, tools)
+    if not unknown:
+        return
     if policy == "refuse":
         place = unknown[0]
         raise openai.refused(place, frozenset() if _never(place) else _known_at(place, known))
     if policy == "drop":
-        _drop(fields, known)
+        _drop(fields, known, tools)
         return
     for place in unknown:
         if _never(place):
             raise openai.refused(place, frozenset())
     for name, value in fields.items():
-        if name not in known and (inner := openai.forbidden(plain(value, name))) is not None:
+        if name not in known and not engine_tools.keeps(name, tools) and (inner := openai.forbidden(plain(value, name))) is not None:
             raise openai.refused(f"{name}.{inner}", frozenset())
 
 
@@ -165,8 +174,8 @@ def _known_at(place: str, known: frozenset[str]) -> frozenset[str]:
     return {"messages": MESSAGE, "metadata": METADATA, "tools": TOOL, "tool_choice": lists.CHOICE}.get(holder, frozenset())
 
 
-def _drop(fields: dict[str, Raw], known: frozenset[str]) -> None:
-    for name in [name for name in fields if name not in known]:
+def _drop(fields: dict[str, Raw], known: frozenset[str], allowed: Sequence[str]) -> None:
+    for name in [one for one in fields if one not in known and not engine_tools.keeps(one, allowed)]:
         del fields[name]
     for name in ("messages", "system", "tools", "metadata", "tool_choice"):
         if name in fields:
@@ -178,7 +187,7 @@ def _drop(fields: dict[str, Raw], known: frozenset[str]) -> None:
             elif name == "system":
                 _drop_blocks(value)
             elif name == "tools":
-                value = [tool for tool in value or () if tool.get("type") in _PLAIN or _at_clients(tool["type"])]
+                value = [tool for tool in value or () if _runs_elsewhere(tool) or engine_tools.allows(tool, allowed)]
                 for tool in value:
                     if tool.get("type") in _PLAIN:
                         _keep(tool, TOOL)

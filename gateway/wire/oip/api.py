@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -76,7 +76,7 @@ class InferApi(WireApi):
         request.unknown = unknown
         return request
 
-    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
+    def settle_unknown(self, request: InferenceRequest, policy: str, tools: Sequence[str] = ()) -> None:
         """Tensors are forwarded unchanged, so nothing is dropped from them."""
         if policy != "forward":
             raise refused(request.unknown[0], frames.TOP | frames.TENSOR)

@@ -91,8 +91,8 @@ class OpenAiApi(JsonApi):
                     _asking_for_usage(fields["stream_options"]) if isinstance(options, StreamOptions) else _WITH_USAGE
                 )
 
-    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        settle_unknown(request.fields, self.operation, request.unknown, policy)
+    def settle_unknown(self, request: InferenceRequest, policy: str, tools: Sequence[str] = ()) -> None:
+        settle_unknown(request.fields, self.operation, request.unknown, policy, tools)
 
     def _wanted(self, view: Any) -> int:
         """The most tokens that the request may generate; 0 when it sets no bound."""

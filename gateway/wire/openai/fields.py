@@ -8,7 +8,7 @@ Where the lists come from, and when they were last compared with it, field by fi
 
 Documented fields that are left out on purpose: those in NEVER, with which a client would choose an upstream, a file, a program, a slot or a
 place in the engine's queue, or would send a prompt that guardrails cannot read; those in STORED, which name media that an engine keeps for
-all its callers; with which an engine searches the web by itself (`web_search_options`);
+all its callers; with which an engine searches the web by itself (`web_search_options`, gateway.wire.engine_tools);
 what would show the operator's own template or switch off a choice of theirs (`return_prompt_text`, `watermarking`); what
 makes metrics grow (`custom_labels`); and what is for debugging an engine (`return_routed_experts`, `response_fields`, `n_cache_reuse`).
 """
@@ -134,10 +134,12 @@ DOCUMENT: Final = names("text title id content")
 STREAM_OPTIONS: Final = names("include_usage include_obfuscation continuous_usage_stats")
 TOOL: Final = names("type function custom defer_loading")
 TOOL_KINDS: Final = frozenset({"", "function", "custom"})
-"""Tools that the caller runs. Any other is run by the engine, which fetches, runs or asks something: its type is an unknown field."""
+"""Tools that the caller runs. Any other is run by the engine, which fetches, runs or asks something (gateway.wire.engine_tools): its type
+is an unknown field."""
+AUDIO: Final = names("data format transcript expires_at")
+"""Of a sound in a message. Its `id` names one that the engine generated and kept (gateway.wire.engine_tools): it is an unknown field."""
 TOOL_FUNCTION: Final = names("name description parameters strict defer_loading")
 FORMAT: Final = names("type json_schema schema")
-_UNSEEN: Final = frozenset({"web_search_options", "store"})
 SETTING: Final = "models[].unknown_fields"
 
 
@@ -155,19 +157,12 @@ def never(place: str) -> bool:
     return name in NEVER or (name in STORED and ".content[" in place)
 
 
-def unseen(place: str) -> bool:
-    """Whether the field at a place has the engine fetch, run or keep something by itself."""
-    return place in _UNSEEN or (place.startswith("tools[") and place.endswith("].type"))
-
-
 def refused(place: str, known: frozenset[str]) -> RequestError:
     """The 400 for a field that is unknown at its place."""
     name = place.rpartition(".")[2]
     near = difflib.get_close_matches(name[:64], known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    if unseen(place):
-        text = f"{place[:256]}: the engine would do this by itself, unseen from here. ({SETTING}: drop leaves it out, forward lets it.)"
-    elif never(place):
+    if never(place):
         text = f"{place[:256]}: this field never reaches an engine; leave it out.{hint}"
     else:
         text = f"{place[:256]}: this field is not known here.{hint} ({SETTING}: drop or forward lets requests with it pass.)"

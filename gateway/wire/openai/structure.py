@@ -12,13 +12,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from gateway.wire import unique
+from gateway.wire import engine_tools, unique
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as lists
 from gateway.wire.openai import media
-from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
+from gateway.wire.openai.fields import AUDIO, CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
 
 SPACED: Final = (b" :", b"\n:", b"\t:", b"\r:")
+_STORED: Final = frozenset({"id"})
 PAUSE: Final = 256
 """Fields, messages or documents checked in one turn."""
 
@@ -157,6 +158,8 @@ class Structure:
                 self._names(message, MESSAGE, f"messages[{number}].")
             if "audio" in message:
                 media.refuse_addresses(message["audio"], f"messages[{number}].audio")
+                if isinstance(message["audio"], dict):
+                    self._audio(message["audio"], f"messages[{number}].audio.")
             content = message.get("content")
             if content.__class__ is list:
                 for at, part in enumerate(content):
@@ -195,6 +198,11 @@ class Structure:
             elif name not in PROSE or not isinstance(value, str):
                 media.refuse_addresses(value, f"{place}{name}")
         self._names(part, PART, place)
+
+    def _audio(self, audio: dict[str, Any], place: str) -> None:
+        for name in audio:
+            wrong_case(name, _STORED, place)
+        self._names(audio, AUDIO, place)
 
     def _document(self, document: dict[str, Any], place: str) -> None:
         content = document.get("content")
@@ -240,32 +248,41 @@ def _cases(found: Any, known: frozenset[str], place: str) -> None:
 # --- unknown fields, once the model is known
 
 
-def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str], policy: str) -> None:
-    """Refuses unknown fields, removes them, or lets them pass, except those that never may. Raises RequestError."""
+def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str], policy: str, tools: Sequence[str] = ()) -> None:
+    """Refuses unknown fields, removes them, or lets them pass, except those that never may. tools: what the engine may do by itself.
+    Raises RequestError."""
+    unknown = engine_tools.others(fields, unknown, policy, tools)
+    if not unknown:
+        return
     if policy == "refuse":
         raise lists.refused(unknown[0], _known_at(unknown[0], operation))
     if policy == "drop":
-        drop(fields, operation)
+        drop(fields, operation, tools)
         return
     for place in unknown:
         if lists.never(place):
             raise lists.refused(place, frozenset())
     for name, value in fields.items():
-        if name not in KNOWN[operation] and (inner := lists.forbidden(plain(value, name))) is not None:
+        if (
+            name not in KNOWN[operation]
+            and not engine_tools.keeps(name, tools)
+            and (inner := lists.forbidden(plain(value, name))) is not None
+        ):
             raise lists.refused(f"{name}.{inner}", frozenset())
 
 
 _KEPT: Final = "store"
 
 
-def drop(fields: dict[str, Raw], operation: str) -> None:
-    """Removes every unknown field, at the top level and inside messages and documents."""
-    for name in [name for name in fields if name not in KNOWN[operation] or name == _KEPT]:
+def drop(fields: dict[str, Raw], operation: str, allowed: Sequence[str] = ()) -> None:
+    """Removes every unknown field, at the top level and inside messages and documents. allowed: what the engine may do by itself."""
+    for name in [one for one in fields if (one not in KNOWN[operation] or one == _KEPT) and not engine_tools.keeps(one, allowed)]:
         del fields[name]
     if "messages" in fields:
         messages = plain(fields["messages"], "messages")
         for message in messages:
             _keep(message, MESSAGE)
+            _drop_audio(message, allowed)
             content = message.get("content")
             for part in content if isinstance(content, list) else ():
                 _keep_part(part)
@@ -276,7 +293,8 @@ def drop(fields: dict[str, Raw], operation: str) -> None:
     if "tools" in fields and operation == "chat":
         tools = plain(fields["tools"], "tools")
         if isinstance(tools, list):
-            offered([tool for tool in tools if not isinstance(tool, dict) or _at_clients(tool)], fields)
+            kept = [tool for tool in tools if not isinstance(tool, dict) or _at_clients(tool) or engine_tools.allows(tool, allowed)]
+            offered(kept, fields)
     if "documents" in fields and operation == "rerank":
         documents = plain(fields["documents"], "documents")
         for document in documents:
@@ -296,6 +314,14 @@ def offered(tools: list[Any], fields: dict[str, Raw]) -> None:
     else:
         for name in ("tools", "tool_choice"):
             fields.pop(name, None)
+
+
+def _drop_audio(message: dict[str, Any], allowed: Sequence[str]) -> None:
+    audio = message.get("audio")
+    if isinstance(audio, dict):
+        _keep(audio, AUDIO | _STORED if engine_tools.AUDIO in allowed else AUDIO)
+        if not audio:
+            del message["audio"]
 
 
 def _keep_part(part: dict[str, Any]) -> None:

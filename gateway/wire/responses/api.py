@@ -71,8 +71,8 @@ class ResponsesApi(JsonApi):
         request.max_tokens = view.max_output_tokens or 0
         request.stream = view.stream is True
 
-    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        structure.settle_unknown(request.fields, request.unknown, policy)
+    def settle_unknown(self, request: InferenceRequest, policy: str, tools: Sequence[str] = ()) -> None:
+        structure.settle_unknown(request.fields, request.unknown, policy, tools)
 
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         model = name or request.model

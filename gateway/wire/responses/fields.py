@@ -4,9 +4,8 @@
 The lists are those of the API reference ("Create a model response") and of openai-python 3.52, and the sampling fields that vLLM adds, as
 of November 2026.
 
-Left out on purpose: what names a server, a container, a file or a store that the engine would use for the caller (`mcp`, `file_search`,
-`code_interpreter`, `image_generation`, `file_id`, `container_id`), as these belong to the operator of the engine and not to one of its
-callers.
+Left out on purpose: what names a server, a container, a file or a store that the engine would use for the caller (`file_search`,
+`image_generation`, `file_id`, `container_id`, `server_url`), as these belong to the operator of the engine and not to one of its callers.
 """
 
 from __future__ import annotations
@@ -45,6 +44,9 @@ ITEM: Final[dict[str, frozenset[str]]] = {
     "computer_call": names(_CALLED, "action actions pending_safety_checks"),
     "computer_call_output": names(_CALLED, "output acknowledged_safety_checks"),
     "web_search_call": names("type id status action"),
+    "code_interpreter_call": names("type id status code outputs"),
+    "mcp_call": names("type id status name server_label arguments output error"),
+    "mcp_list_tools": names("type id server_label tools error"),
 }
 """The items of `input` -> the names in there. One without a type is a message."""
 PART: Final[dict[str, frozenset[str]]] = {
@@ -66,13 +68,15 @@ TOOL: Final[dict[str, frozenset[str]]] = {
     "apply_patch": names("type allowed_callers"),
     "web_search": names("type filters search_context_size user_location search_content_types external_web_access"),
     "web_search_preview": names("type search_context_size user_location search_content_types"),
+    "code_interpreter": names("type container"),
+    "mcp": names("type server_label server_description allowed_tools require_approval defer_loading"),
     "computer": names("type"),
     "computer_use_preview": names("type display_width display_height environment"),
     "namespace": names("type name description tools"),
 }
 """The tools that may be offered -> the names in there."""
-AT_ENGINES: Final = frozenset({"web_search", "web_search_preview"})
-"""Tools that the engine runs by itself, which the caller does not see: their types are unknown fields."""
+AT_ENGINES: Final = frozenset({"web_search", "web_search_preview", "code_interpreter", "mcp"})
+"""Tools that the engine runs by itself, which the caller does not see (gateway.wire.engine_tools): their types are unknown fields."""
 IN_NAMESPACE: Final = {kind: TOOL[kind] for kind in ("function", "custom")}
 """The tools that a namespace may have -> the names in there."""
 CHOICE: Final = names("type name namespace mode tools")

@@ -22,6 +22,8 @@ _WORDS: Final = names(
     "working_directory shell_call shell_call_output commands max_output_length stdout stderr outcome exit exit_code timeout",
     "apply_patch_call apply_patch_call_output operation create_file update_file delete_file path diff computer_call computer_call_output",
     "actions pending_safety_checks acknowledged_safety_checks computer_screenshot web_search_call query search url caller direct",
+    "code_interpreter_call mcp_call mcp_list_tools outputs error code_interpreter container mcp server_label server_description",
+    "require_approval",
     "function custom local_shell shell apply_patch web_search web_search_preview computer computer_use_preview description parameters",
     "strict format grammar syntax definition lark regex namespace async tools",
     "properties required items enum const anyOf oneOf allOf $ref $defs $schema definitions default pattern minimum maximum",
@@ -35,6 +37,8 @@ _SOURCES: Final = {"developer": "system"}
 _MESSAGE: Final = frozenset({"role", "content"})
 _TOLD: Final = "_output"
 """Ends the type of an item with what a tool gave."""
+_BY_ENGINE: Final = frozenset({"code_interpreter_call", "mcp_call", "mcp_list_tools"})
+"""Items that say what a tool that the engine ran has given."""
 
 
 class ResponsesTexts(BlockTexts):
@@ -72,7 +76,7 @@ class ResponsesTexts(BlockTexts):
             if len(item) > 2:
                 self._object(item, _MESSAGE, "other")
             return
-        source = "tool" if kind.endswith(_TOLD) else "assistant"
+        source = "tool" if kind.endswith(_TOLD) or kind in _BY_ENGINE else "assistant"
         opaque = self._opaque.get(kind, "")
         for name, value in item.items():
             self._name(name)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import RequestError
+from gateway.wire import engine_tools
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as openai
 from gateway.wire.openai import media
@@ -123,7 +124,7 @@ class ResponsesStructure(Structure):
             self._namespace(tool, place)
             return
         for name, value in tool.items():
-            if name not in _FREE:
+            if name not in _FREE and not engine_tools.of_its_own(name, value):
                 _refuse(name, value, place)
 
     def _namespace(self, tool: dict[str, Any], place: str) -> None:
@@ -185,36 +186,44 @@ def _unknown_kind(kind: Any, place: str, what: str, known: Mapping[str, frozense
 # --- unknown fields, once the model is known
 
 
-def settle_unknown(fields: dict[str, Raw], unknown: Sequence[str], policy: str) -> None:
-    """Refuses unknown fields, removes them, or lets them pass, except those that never may. Raises RequestError."""
+def settle_unknown(fields: dict[str, Raw], unknown: Sequence[str], policy: str, tools: Sequence[str] = ()) -> None:
+    """Refuses unknown fields, removes them, or lets them pass, except those that never may. tools: what the engine may do by itself.
+    Raises RequestError."""
+    unknown = engine_tools.others(fields, unknown, policy, tools)
+    if not unknown:
+        return
     if policy == "refuse":
         place = unknown[0]
         raise openai.refused(place, lists.TOP if place.find(".") < 0 else frozenset())
     if policy == "drop":
-        _drop(fields)
+        _drop(fields, tools)
         return
     for place in unknown:
         if openai.never(place) or place.rpartition(".")[2].casefold() in NEVER:
             raise openai.refused(place, frozenset())
     for name, value in fields.items():
-        if name not in lists.TOP and (inner := openai.forbidden(plain(value, name))) is not None:
+        if name not in lists.TOP and not engine_tools.keeps(name, tools) and (inner := openai.forbidden(plain(value, name))) is not None:
             raise openai.refused(f"{name}.{inner}", frozenset())
 
 
-def _drop(fields: dict[str, Raw]) -> None:
-    for name in [name for name in fields if name not in lists.TOP]:
+def _drop(fields: dict[str, Raw], allowed: Sequence[str]) -> None:
+    for name in [one for one in fields if one not in lists.TOP and not engine_tools.keeps(one, allowed)]:
         del fields[name]
     if "input" in fields:
         found = plain(fields["input"], "input")
         for item in found if found.__class__ is list else ():
-            _keep(item, ITEM[kind_of(item)])
+            known = ITEM.get(kind_of(item))
+            if known is None:  # of an earlier answer, which was kept here
+                continue
+            _keep(item, known)
             for name in _CONTENTS:
                 for part in item[name] if item.get(name).__class__ is list else ():
-                    if "type" in part:
+                    if part.get("type") in PART:
                         _keep(part, PART[part["type"]])
         fields["input"] = Raw(msgspec.json.encode(found))
     if "tools" in fields:
-        tools = [tool for tool in plain(fields["tools"], "tools") or () if tool["type"] not in lists.AT_ENGINES]
+        offer = plain(fields["tools"], "tools") or ()
+        tools = [tool for tool in offer if tool["type"] not in lists.AT_ENGINES or engine_tools.allows(tool, allowed)]
         for tool in tools:
             _keep(tool, TOOL[tool["type"]])
             for inner in tool["tools"] if tool["type"] == NAMESPACE else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
@@ -70,6 +71,22 @@ def test_a_fallback_that_the_caller_may_not_use_is_not_asked() -> None:
     _, client = world.start()
     assert (client.status, code_of(client)) == (503, "no_healthy_endpoint")
     assert world.engine.calls == []
+
+
+@pytest.mark.parametrize("theirs", [(), ("web_search",), ("store", "code_interpreter")])
+def test_a_fallback_whose_engines_may_do_less_by_themselves_takes_no_request_for_it(theirs: tuple[str, ...]) -> None:
+    world = away()
+    world.entry.spec = msgspec.structs.replace(world.entry.spec, engine_tools=("web_search", "store"))
+    (fallback,) = world.entry.fallbacks
+    fallback.spec = msgspec.structs.replace(fallback.spec, engine_tools=theirs)
+    _, client = world.start(json.dumps({**json.loads(BODY), "store": True}).encode())
+    assert (client.status, code_of(client), world.engine.calls) == (503, "no_healthy_endpoint", [])
+    world = away()
+    (fallback,) = world.entry.fallbacks
+    world.entry.spec = fallback.spec = msgspec.structs.replace(fallback.spec, engine_tools=("store",))
+    _, client = world.start(json.dumps({**json.loads(BODY), "store": True}).encode())
+    world.call.answer()
+    assert client.headers["x-gatehouse-model"] == "n"
 
 
 def test_the_error_is_that_of_the_model_that_was_asked_for() -> None:

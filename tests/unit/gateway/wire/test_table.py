@@ -106,17 +106,23 @@ BODY: dict[bytes, dict[str, Any]] = {
     MESSAGES: {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]},
     RESPONSES: {"model": "m", "input": "hi"},
 }
-BY_ITSELF: list[tuple[bytes, str, Any]] = [
-    (CHAT, "web_search_options", {}),
-    (CHAT, "store", True),
-    (CHAT, "tools", {"type": "web_search"}),
-    (CHAT, "tools", {"type": "builtin_function", "function": {"name": "$web_search"}}),
-    (MESSAGES, "tools", {"type": "web_search_20250305", "name": "web_search"}),
-    (MESSAGES, "tools", {"type": "web_fetch_20250910", "name": "web_fetch"}),
-    (MESSAGES, "tools", {"type": "code_execution_20250825", "name": "code_execution"}),
-    (MESSAGES, "tools", {"type": "mcp_toolset", "mcp_server_name": "s"}),
-    (RESPONSES, "tools", {"type": "web_search"}),
-    (RESPONSES, "tools", {"type": "web_search_preview"}),
+BY_ITSELF: list[tuple[bytes, str, Any, str]] = [
+    (CHAT, "web_search_options", {}, "web_search"),
+    (CHAT, "store", True, "store"),
+    (CHAT, "tools", {"type": "web_search"}, "web_search"),
+    (CHAT, "tools", {"type": "code_interpreter", "container": {"type": "auto"}}, "code_interpreter"),
+    (CHAT, "tools", {"type": "builtin_function", "function": {"name": "$web_search"}}, "builtin_function"),
+    (MESSAGES, "web_search_options", {}, "web_search"),
+    (MESSAGES, "tools", {"type": "web_search_20250305", "name": "web_search"}, "web_search"),
+    (MESSAGES, "tools", {"type": "web_search_20250305", "name": "web_search"}, "web_search_20250305"),
+    (MESSAGES, "tools", {"type": "web_fetch_20250910", "name": "web_fetch"}, "web_fetch"),
+    (MESSAGES, "tools", {"type": "code_execution_20250825", "name": "code_execution"}, "code_execution"),
+    (MESSAGES, "tools", {"type": "mcp_toolset", "mcp_server_name": "s"}, "mcp_toolset:s"),
+    (RESPONSES, "tools", {"type": "web_search"}, "web_search"),
+    (RESPONSES, "tools", {"type": "web_search_preview"}, "web_search_preview"),
+    (RESPONSES, "tools", {"type": "code_interpreter", "container": {"type": "auto"}}, "code_interpreter"),
+    (RESPONSES, "tools", {"type": "mcp", "server_label": "files"}, "mcp"),
+    (RESPONSES, "tools", {"type": "mcp", "server_label": "files", "allowed_tools": ["read"]}, "mcp:files"),
 ]
 OWN: dict[bytes, dict[str, Any]] = {
     CHAT: {"type": "function", "function": {"name": "f", "parameters": {}}},
@@ -125,18 +131,20 @@ OWN: dict[bytes, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "field", "value"), BY_ITSELF)
-def test_what_an_engine_would_do_by_itself_is_the_models_setting(path: bytes, field: str, value: Any) -> None:
+@pytest.mark.parametrize(("path", "field", "value", "name"), BY_ITSELF)
+def test_what_an_engine_would_do_by_itself_is_the_models_setting(path: bytes, field: str, value: Any, name: str) -> None:
     def parsed(given: Any) -> InferenceRequest:
         return parse(path, json.dumps({**BODY[path], field: given}).encode(), {})
 
     given = [OWN[path], value] if field == "tools" else value
     request = parsed(given)
     assert request.unknown == ("tools[1].type" if field == "tools" else field,)
-    with pytest.raises(RequestError, match="by itself"):
-        request.api.settle_unknown(request, "refuse")
-    request.api.settle_unknown(request, "forward")
-    assert json.loads(bytes(request.fields[field])) == given
+    for policy, allowed in (("refuse", ()), ("forward", ()), ("forward", ("web", "mcp:other", "function")), ("refuse", (f"{name}_",))):
+        with pytest.raises(RequestError, match=r"by itself.*models\[\]\.engine_tools"):
+            request.api.settle_unknown(request, policy, allowed)
+    for policy in ("refuse", "forward", "drop"):
+        request.api.settle_unknown(request, policy, ("other", name))
+        assert json.loads(bytes(request.fields[field])) == given
     request.api.settle_unknown(request, "drop")
     assert json.loads(bytes(request.fields.get(field, Raw(b"null")))) == ([OWN[path]] if field == "tools" else None)
     if field == "tools":

@@ -281,3 +281,21 @@ def test_the_large_body_s_order_is_that_of_a_small_one(body: bytes) -> None:
         except StopIteration as done:
             assert done.value is in_order(body, fields, messages)
             break
+
+
+def test_a_sound_that_the_engine_kept_is_the_models_setting() -> None:
+    def spoken(**audio: Any) -> Any:
+        return parse({"model": "m", "messages": [USER, {"role": "assistant", "content": "b", "audio": audio}]})
+
+    found = spoken(id="audio_1")
+    assert found.unknown == ("messages[1].audio.id",)
+    for policy in ("refuse", "forward"):
+        with pytest.raises(RequestError, match="'stored_audio'"):
+            found.api.settle_unknown(found, policy, ("audio", "store"))
+    for policy in ("refuse", "forward", "drop"):
+        found.api.settle_unknown(found, policy, ("stored_audio",))
+        assert json.loads(bytes(found.fields["messages"]))[1]["audio"] == {"id": "audio_1"}
+    assert settled(found, "drop")["messages"] == [USER, {"role": "assistant", "content": "b"}]
+    assert settled(spoken(id="audio_1", transcript="b"), "drop")["messages"][1]["audio"] == {"transcript": "b"}
+    with pytest.raises(RequestError, match="lower case"):
+        spoken(ID="audio_1")
