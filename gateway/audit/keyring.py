@@ -187,7 +187,8 @@ class KeyRing:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._asked: dict[str, Signal[DataKey]] = {}
         self._failed: OrderedDict[str, tuple[float, GatehouseError]] = OrderedDict()
-        self._drops = 0
+        self._stale: set[str] = set()
+        """Tenants whose keys were dropped while they were being fetched."""
 
     @property
     def size(self) -> int:
@@ -219,7 +220,7 @@ class KeyRing:
 
     def drop(self, tenant: str | None) -> None:
         """Forgets the keys of a tenant, or all."""
-        self._drops += 1
+        self._stale.update(self._asked if tenant is None else [tenant] if tenant in self._asked else [])
         self._failed.clear()
         for name in [tenant] if tenant is not None else list(self._kept):
             kept = self._kept.pop(name, None)
@@ -243,25 +244,29 @@ class KeyRing:
         except GatehouseError as failed:
             error = failed
         except BaseException:
-            self._asked.pop(tenant, None)
+            self._ended(tenant)
             asked.fail(MasterUnavailable("the gateway ends"))
             raise
         else:
-            self._asked.pop(tenant, None)
+            self._ended(tenant)
             asked.set(key)
             return
         self._failed[tenant] = (self._clock.monotonic() + PAUSE_SECONDS, error)
         while len(self._failed) > self._capacity:
             self._failed.popitem(last=False)
         log.error("there is no data key for the texts of the tenant %r: %s", tenant[:128], error.message)
-        self._asked.pop(tenant, None)
+        self._ended(tenant)
         asked.fail(error)
+
+    def _ended(self, tenant: str) -> None:
+        self._asked.pop(tenant, None)
+        self._stale.discard(tenant)
 
     async def _fetched(self, tenant: str) -> DataKey:
         while True:
-            drops = self._drops
+            self._stale.discard(tenant)
             given = await self._fetch(tenant)
-            if drops == self._drops:  # nothing was dropped meanwhile
+            if tenant not in self._stale:  # nothing of it was dropped meanwhile
                 break
         now = self._clock.monotonic()
         known = self._kept.get(tenant)

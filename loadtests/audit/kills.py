@@ -48,7 +48,8 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %
 
 @dataclass
 class Found:
-    """What was seen. early: kills during a start. answered: the ids of requests with a 200. from_journal: records that starts took from a
+    """What was seen. early: kills during a start. answered: the ids of requests with a 200. other: other
+    answers while all of the gateway was there; orphaned: those of workers whose control process had been killed. from_journal: records that starts took from a
     journal."""
 
     starts: int = 0
@@ -56,6 +57,7 @@ class Found:
     failed: int = 0
     answered: set[str] = field(default_factory=set)
     other: Counter[str] = field(default_factory=Counter)
+    orphaned: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     twice: int = 0
     from_journal: int = 0
@@ -111,9 +113,10 @@ class Load:
                 status = head.split(b" ", 2)[1].decode()
                 if status == "200":  # its head is proof enough: nothing of it is sent before the intent is recorded
                     self._found.answered.add(request_id)
-                else:
-                    self._found.other[status] += 1
-                await reader.readexactly(_length(head))
+                body = await reader.readexactly(_length(head))
+                if status != "200":
+                    seen = self._found.orphaned if self._over else self._found.other
+                    seen[f"{status} {body[:200].decode(errors='replace')}"] += 1
         except (OSError, EOFError):  # killed
             pass
 
@@ -347,7 +350,7 @@ def main() -> None:
     print(
         f"kills {found.kills}, of workers {found.workers}, starts {found.starts}, failed starts {found.failed}, starts killed {found.early}"
     )
-    print(f"requests answered {len(found.answered)}, other answers {dict(found.other)}")
+    print(f"requests answered {len(found.answered)}, other answers {dict(found.other)}, by workers after the kill {dict(found.orphaned)}")
     print(
         f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
     )

@@ -146,6 +146,26 @@ async def test_a_drop_overtakes_an_answer_that_is_on_its_way() -> None:
     assert (await waiting).id == "dk-acme-2" and len(bench.source.asked) == 2
 
 
+async def test_what_happens_to_others_keys_makes_nobody_ask_again() -> None:
+    bench = Bench()
+    bench.source.gate = asyncio.Event()
+    waiting = asyncio.ensure_future(bench.key("globex"))
+    while not bench.source.asked:
+        await asyncio.sleep(0)
+    bench.ring.drop("acme")
+    bench.source.gate.set()
+    await waiting
+    assert bench.source.asked == ["globex"]
+    bench.source.gate.clear()
+    waiting = asyncio.ensure_future(bench.key("acme"))
+    while bench.source.asked != ["globex", "acme"]:
+        await asyncio.sleep(0)
+    bench.ring.drop(None)
+    bench.source.gate.set()
+    await waiting
+    assert bench.source.asked == ["globex", "acme", "acme"], "that concerns all"
+
+
 async def test_dropping_takes_the_key_from_who_has_it() -> None:
     bench = Bench()
     key, other = await bench.key(), await bench.key("globex")
