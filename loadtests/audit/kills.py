@@ -48,9 +48,9 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %
 
 @dataclass
 class Found:
-    """What was seen. early: kills during a start. answered: the ids of requests with a 200. other: other
-    answers while all of the gateway was there; orphaned: those of workers whose control process had been killed. from_journal: records that starts took from a
-    journal."""
+    """What was seen. early: kills during a start. answered: the ids of requests with a 200. other: other answers while all of the gateway
+    was there. orphaned: those of workers whose control process had been killed. from_journal: records that starts took from a journal.
+    """
 
     starts: int = 0
     early: int = 0
