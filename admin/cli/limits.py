@@ -147,12 +147,29 @@ def _rows(session: Session, found: list[dict[str, Any]]) -> None:
     rows = []
     for one in found:
         shared = {"limit": one["limit"], "scope": one["scope"] or "-", "binds": "yes" if one["binds"] else ""}
-        rows += [{**shared, **{name: _plain(value) for name, value in amount.items()}} for amount in one["amounts"]]
+        for amount in one["amounts"]:
+            plain = {name: _plain(value) for name, value in amount.items()}
+            rows.append({**shared, **plain, "resets_in": span(amount.get("resets_in"))})
         for amount in ("concurrent", "queued"):
             if most := one.get(amount):
                 left = max(0, most - one["in_use"])
                 rows.append({**shared, "amount": amount, "most": most, "used": one["in_use"], "left": left})
     session.out.rows(rows, COLUMNS)
+
+
+def span(seconds: float | None) -> str:
+    """A time for people, in its two largest units: `2d18h`, `18h10m`, `5m3s`, `0.497s`."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:g}s"
+    rest = round(seconds)
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        many, rest = divmod(rest, size)
+        parts.append(f"{many}{unit}" if many else "")
+    first = next(number for number, part in enumerate(parts) if part)
+    return "".join(parts[first : first + 2])
 
 
 group.command("reconcile")(usage.reconcile)

@@ -20,7 +20,7 @@ from admin.cli import output, profile
 from admin.cli.client import ApiError, Client
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration, expiry
-from admin.cli.limits import rate_of
+from admin.cli.limits import rate_of, span
 from admin.cli.profile import Profile
 from admin.cli.session import DEFAULT_URL, changed, resolve
 from admin.cli.usage import first_day
@@ -38,6 +38,25 @@ def test_a_limit_is_set_to_numbers_only(text: str) -> None:
     with pytest.raises(UsageError, match=r"--requests: .* is not a rate; write RATE/PERIOD"):
         rate_of(text, "requests")
     assert rate_of("9/1m", "requests") == {"rate": 9.0, "per": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, ""),
+        (0.0, "0s"),
+        (0.497, "0.497s"),
+        (59.9, "59.9s"),
+        (60, "1m"),
+        (303.4, "5m3s"),
+        (65426.11, "18h10m"),
+        (238226.1, "2d18h"),
+        (86400, "1d"),
+        (86399.9, "1d"),
+    ],
+)
+def test_a_time_until_a_limit_is_full_again_is_shown_in_two_units(seconds: float | None, shown: str) -> None:
+    assert span(seconds) == shown
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("30d", 2592000), ("2w", 1209600)])
