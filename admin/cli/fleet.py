@@ -146,7 +146,20 @@ def list_engines(session: Session) -> None:
     with session.client() as client:
         endpoints = {e["name"]: e for e in client.get("/endpoints")["items"]}
         found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.items("/engines", limit=1000)]
-    columns = ("name", "runtime", "state", "endpoint.state", "endpoint.in_flight", "slots", "device", "endpoint.breaker.state", "reason")
+    if session.out.for_people:
+        found = [{**e, "machines": [f"{one['machine']}({one['state']})" for one in e.get("machines") or ()]} for e in found]
+    columns = (
+        "name",
+        "runtime",
+        "state",
+        "machines",
+        "endpoint.state",
+        "endpoint.in_flight",
+        "slots",
+        "device",
+        "endpoint.breaker.state",
+        "reason",
+    )
     session.out.rows(found, columns)
 
 

@@ -21,7 +21,7 @@ from gateway.core.units import written
 class EngineView(msgspec.Struct, kw_only=True):
     """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
     sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle: time since its
-    last use. confinement: what its process may still do."""
+    last use. confinement: what its process may still do. machines: where it is, if joined machines start it for the gateway."""
 
     name: str
     runtime: str
@@ -39,6 +39,7 @@ class EngineView(msgspec.Struct, kw_only=True):
     rollout: dict[str, Any] | None = None
     idle: str | None = None
     confinement: dict[str, Any] | None = None
+    machines: list[dict[str, Any]] | None = None
 
 
 class BreakerView(msgspec.Struct, kw_only=True):

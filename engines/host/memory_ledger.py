@@ -14,6 +14,7 @@ from typing import Any
 from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, device_overhead, host_free
 from engines.host.placement import (
+    DEVICE_OVERHEAD,
     MARGIN,
     InsufficientMemory,
     InvalidModel,
@@ -89,6 +90,22 @@ class MemoryLedger:
                 raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
         self._promised[key] = _promise(made)
         return made
+
+    async def needs(self, spec: EngineSpec, device: str) -> tuple[int, int]:
+        """Bytes of (main memory, the device) that an engine takes, whatever is free here; (0, 0) for a file that cannot be read. On the CPU
+        the first holds the weights, too. Raises OSError."""
+        row = self._runtimes[spec.runtime]
+        memory, found = row.memory, 0
+        if isinstance(memory, Layers):
+            try:
+                metadata = await self._look(memory.reader, spec.model or "")
+            except InvalidModel:
+                return 0, 0
+            made = _plan(memory, metadata, spec, device, None, None, DEVICE_OVERHEAD)
+            return made.host_bytes, made.device_bytes
+        if isinstance(memory, FileSizes):
+            found = int(await asyncio.to_thread(_size, Path(spec.model or ""), row) * memory.factor) + memory.overhead
+        return (found, 0) if device == "cpu" else (0, found)
 
     async def _fits(self, key: str, needed: int, device: str, *, each: bool = False) -> None:
         """Reserves so many bytes, of all devices together or of each. Raises InsufficientMemory."""

@@ -7,7 +7,8 @@ engines become ready beside the old), `put_into_force` (at the swap), `retire` (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from gateway.app.connections import Connections
 from gateway.app.engine_gauges import EngineTimes
 from gateway.app.events import Events
 from gateway.app.snapshots import Built
+from gateway.config.expand import AT
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
+from gateway.core.errors import ConfigError
 from gateway.core.plugins import Table
 from gateway.core.specs import ConfigSpec, UploadsSpec
 from gateway.routing.health import Probe
@@ -149,7 +152,14 @@ class Fleet:
     def _models_in_use(self) -> list[tuple[str, str]]:
         """(engine, model) of those in force, and of a change that is under way."""
         stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and not e.foreign}
-        return sorted(stated | self.supervisor.models())
+        return sorted(stated | self.supervisor.models() | set(self._models_sent()))
+
+    def _models_sent(self) -> Iterator[tuple[str, str]]:
+        """The same of engines that are placed on joined machines."""
+        for engine in self._spec.engines:
+            if engine.joined is not None and engine.joined.place is not None:
+                with suppress(ConfigError):  # it is not here
+                    yield engine.name.partition(AT)[0], self.find_model(engine.joined.place.model)
 
     # --- what is reported
 

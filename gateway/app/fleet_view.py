@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -40,7 +41,10 @@ class FleetView:
         gateway_url: str,
         started: float,
         workers: Workers | None = None,
+        where: Callable[[str], dict[str, Any]] = lambda engine: {"machines": [], "reason": "", "reason_code": None},
     ) -> None:
+        """where: on which machines an engine is that they start for the gateway."""
+        self._where = where
         self._fleet, self._changes, self._plane, self._workers = fleet, changes, plane, workers
         self._health, self._replica, self._url, self._started = health, replica, gateway_url, started
 
@@ -51,10 +55,19 @@ class FleetView:
         return [
             {
                 **_engine(spec, sidecars.get(spec.name), _of_name(spec, endpoints, faults) or endpoints.get(spec.name, {})),
+                **self._placed(spec),
                 "source": self._source("engines", spec.name),
             }
             for spec in self._changes.in_force.stated.engines
         ]
+
+    def _placed(self, spec: EngineSpec) -> dict[str, Any]:
+        """Where an engine is that joined machines start for the gateway."""
+        if spec.joined is None or (place := spec.joined.place) is None:
+            return {}
+        found = self._where(spec.name)
+        shown = {"machines": found["machines"], "model": place.model, "device": place.device}
+        return {**shown, "reason": found["reason"], "reason_code": found["reason_code"]} if found["reason"] else shown
 
     def endpoints(self) -> list[dict[str, Any]]:
         return self._fleet.traffic.endpoints()

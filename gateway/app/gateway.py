@@ -42,6 +42,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.joined.machines import JoinedMachines
+from gateway.app.joined.placement import Placement
 from gateway.app.keeping import Keeping
 from gateway.app.kept_answers import AnswerBook
 from gateway.app.legal_holds import LegalHolds
@@ -260,6 +261,9 @@ class Gateway:
         told = (self.fleet.registry, self.changes.refresh, self.events.record, self._owner)
         made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
         self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
+        self.placement = Placement(
+            made, self.fleet.files.contents, self.fleet.traffic, store, self.replica, SystemClock(), told[1], told[2]
+        )
         return made, self._tickets(made)
 
     def _tickets(self, machines: JoinedMachines) -> TicketOffice:
@@ -377,11 +381,11 @@ class Gateway:
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
-        for heard in (self.halts.heard, self.suspensions.heard, self.rollout_book.canaries.heard):
+        for heard in (self.halts.heard, self.suspensions.heard, self.rollout_book.canaries.heard, self.machines.heard):
             self.feed.subscribe(heard)
         self.rollout_book.begin(self._owner)
-        self.feed.subscribe(self.machines.heard)
         self.machines.begin()
+        self.placement.begin()
         self.feed.subscribe(self.texts.heard)
         self.feed.subscribe(self.holds.heard)
         self.feed.subscribe(self.webhooks.heard)
@@ -425,6 +429,7 @@ class Gateway:
         await self.work.aclose()
         await self.scaling.aclose()
         await self.discovery.aclose()
+        await self.placement.aclose()
         if engines:
             await self.fleet.stop_engines((self.spec if snapshot is None else snapshot.spec).listen.drain_timeout)
         else:

@@ -126,7 +126,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
         roles=RoleBook(link.additions, lambda: changes.in_force.file, country=gateway.countries.networks.country),
-        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
+        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers, gateway.placement.view),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane, gateway.countries.networks.country),
         holders=KeyHolders(link.store, plane.standing, gateway.countries.networks, plane.current, SystemClock()),

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec, TicketsSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec, PlaceSpec, TicketsSpec
+from gateway.core.placing import OPTIONS
 from gateway.core.specs import EngineSpec
 from gateway.wire.yamltree import join
 
@@ -93,11 +94,21 @@ def _joined(spec: EngineSpec, joined: JoinedSpec, path: str, error: Callable[[st
     for name in ("url", "dns", "api_key", "tls", "headers", "scale"):
         if getattr(spec, name):
             raise error(f"{path}.{name}", "is not for an engine that joined machines bring: the gateway finds and verifies them itself")
+    if joined.place is not None:
+        _place(joined.place, f"{path}.joined.place", error)
     for index, network in enumerate(joined.networks):
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise error(f"{path}.joined.networks[{index}]", f"{quoted(network)} is not a network; write 10.0.0.0/8 or fd00::/8") from None
+
+
+def _place(place: PlaceSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
+    if place.fallback is not None and place.device == "cpu":
+        raise error(f"{path}.fallback", "is for engines on GPUs; the device is cpu, so remove it")
+    for name in place.options:
+        if name not in OPTIONS[place.runtime]:
+            raise error(join(f"{path}.options", name), "is not for an engine that is placed on machines; leave it out")
 
 
 def machines(spec: MachinesSpec, error: Callable[[str, str], ConfigError]) -> None:

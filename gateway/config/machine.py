@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -12,25 +12,47 @@ from gateway.config import environment, validate
 from gateway.config.convert import Converter, PluginSchemas
 from gateway.config.load import Loaded, read_text
 from gateway.core.errors import ConfigError
+from gateway.core.joining import MAX_ENGINES
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, Spec
 from gateway.core.telemetry_specs import TelemetrySpec
 from gateway.wire import yamltree
 
+PLACEABLE = ("llama.cpp", "onnx")
+"""Runtimes that a gateway may have a machine start: never a command, and no plug-in's, whose options nobody here knows."""
 GATEWAYS = ("scale", "lifecycle", "clearance", "cost")
 """Settings of an engine that only the gateway's configuration can have."""
 
 
+class AcceptsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a machine lets gateways start on it. memory_bytes: of main memory for all of these engines. disk_bytes: for the model files that
+    gateways send. engines: how many at once. devices: `cpu`, and GPUs by number. runtimes: of `PLACEABLE`."""
+
+    memory_bytes: Annotated[int, Meta(ge=1024 * 1024, le=1 << 50)]
+    disk_bytes: Annotated[int, Meta(ge=1024 * 1024, le=1 << 50)]
+    engines: Annotated[int, Meta(ge=1, le=32)] = 8
+    devices: Annotated[tuple[Annotated[str, Meta(pattern=r"^(cpu|cuda:\d{1,2})$")], ...], Meta(min_length=1, max_length=17)] = ("cpu",)
+    runtimes: Annotated[tuple[Literal["llama.cpp", "onnx"], ...], Meta(min_length=1)] = PLACEABLE  # type: ignore[assignment]
+
+
+class Found(NamedTuple):
+    """accepts: None: gateways start nothing there."""
+
+    loaded: Loaded
+    accepts: AcceptsSpec | None
+
+
 class MachineFile(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """state_dir: also where the machine's key is."""
+    """state_dir: also where the machine's key is, and the model files that gateways send."""
 
     version: Literal[1]
-    engines: Annotated[tuple[EngineSpec, ...], Meta(min_length=1, max_length=64)]
+    engines: Annotated[tuple[EngineSpec, ...], Meta(max_length=MAX_ENGINES)] = ()
+    accepts: AcceptsSpec | None = None
     state_dir: Annotated[str, Meta(min_length=1)] = "./var"
     model_dirs: tuple[str, ...] = ()
     telemetry: TelemetrySpec = TelemetrySpec()
 
 
-def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas) -> Loaded:
+def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas) -> Found:
     """Reads and checks the file, as the settings that a supervisor needs. Raises ConfigError."""
     text = read_text(path)
     root = yamltree.read(text, file=str(path))
@@ -41,6 +63,10 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
     def error(where: str, message: str) -> ConfigError:
         return converter.error(where, message, root.origin)
 
+    if not found.engines and found.accepts is None:
+        raise error("engines", "is empty: name engines, or what gateways may start here (accepts)")
+    if found.accepts is not None and len(found.engines) + found.accepts.engines > MAX_ENGINES:
+        raise error("accepts.engines", f"is {found.accepts.engines}, with those of the file more than {MAX_ENGINES}; write less")
     names: set[str] = set()
     for index, engine in enumerate(found.engines):
         where = f"engines[{index}]"
@@ -54,4 +80,4 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
             raise error(f"{where}.name", f"{engine.name!r} is the name of two engines")
         names.add(engine.name)
     spec = ConfigSpec(version=1, state_dir=found.state_dir, engines=found.engines, model_dirs=found.model_dirs, telemetry=found.telemetry)
-    return Loaded(spec, text, str(path), converter.places)
+    return Found(Loaded(spec, text, str(path), converter.places), found.accepts)

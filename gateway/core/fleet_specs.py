@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -40,18 +40,39 @@ class DnsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     networks: tuple[str, ...] = ()
 
 
+class PlaceSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the gateway has joined machines start where they have room for it. model: of the gateway's model files, by its name; they are
+    sent there. device: `cpu`, `cuda` (any one GPU) or GPUs by number. copies: machines that are to run it at once. The rest: as of any
+    engine."""
+
+    runtime: Literal["llama.cpp", "onnx"]
+    model: Annotated[str, Meta(min_length=1, max_length=255)]
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|cuda:\d{1,2}(,\d{1,2}){0,15})$")] = "cpu"
+    fallback: Literal["cpu"] | None = None
+    copies: Annotated[int, Meta(ge=1, le=64)] = 1
+    slots: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    context: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 2048
+    queue: Annotated[int, Meta(ge=0, le=10000)] = 64
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    options: dict[str, Any] = {}
+
+
 class JoinedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An engine that joined machines bring, each an endpoint of its own. machines: patterns of the names of those that may. networks: where
-    they may be; empty: anywhere but this machine and its links."""
+    they may be; empty: anywhere but this machine and its links. place: what some of them are to start for it; None: they start it
+    themselves."""
 
     machines: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9*-]{1,63}$")], ...] = ("*",)
     networks: tuple[str, ...] = ()
+    place: PlaceSpec | None = None
 
 
 class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Machines that join. lease: for how long one counts as there after it was heard."""
+    """Machines that join. lease: for how long one counts as there after it was heard. reassign: for how long its lease may be over before
+    the engines that were placed there are placed elsewhere."""
 
     lease: Timeout = 1.5
+    reassign: Seconds = 5.0
 
 
 class TicketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

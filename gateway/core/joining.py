@@ -30,6 +30,7 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Meta(ge=0, le=2**50)]
 EngineLabel = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Text = Annotated[str, Meta(max_length=256)]
+Revision = Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}$")]
 
 
 class Joining(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,9 +84,40 @@ class TicketPort(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     boot: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}$")]
 
 
+class DeviceRoom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """free: bytes; None: not known."""
+
+    device: Annotated[str, Meta(pattern=r"^cuda:\d{1,2}$")]
+    free: Bytes | None = None
+
+
+class PlacedEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """An order that the machine has taken. revision: of the settings that it runs or loads. failed: the revision that came to nothing, for
+    this reason; the same one where nothing runs, a later one where that was to replace what does."""
+
+    name: EngineLabel
+    revision: Revision
+    failed: Annotated[str, Meta(max_length=64)] = ""
+    reason: Text = ""
+    code: Text = ""
+
+
+class Room(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a machine would take. engines: how many more. memory: bytes of main memory. cpu: whether engines may run there without a GPU."""
+
+    engines: Count = 0
+    memory: Bytes = 0
+    disk: Bytes = 0
+    cpu: bool = False
+    devices: Annotated[tuple[DeviceRoom, ...], Meta(max_length=16)] = ()
+    runtimes: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=8)] = ()
+    placed: Annotated[tuple[PlacedEngine, ...], Meta(max_length=64)] = ()
+
+
 class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """session: given by the gateway; "" to ask for one. sequence: rises by one or more with each beat of a session. address: ADDRESS:PORT
-    where its engines are reached. leaving: it ends, and wants no new requests. renew: it wants a certificate. tickets: None: none.
+    where its engines are reached. leaving: it ends, and wants no new requests. renew: it wants a certificate. tickets: None: none. room:
+    None: it starts nothing for a gateway.
 
     What has its default is not said, so that gateways of earlier versions understand a machine that uses nothing newer."""
 
@@ -97,6 +129,7 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     engines: Annotated[tuple[EngineReport, ...], Meta(max_length=MAX_ENGINES)] = ()
     load: Load = Load()
     tickets: TicketPort | None = None
+    room: Room | None = None
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):

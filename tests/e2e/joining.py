@@ -50,11 +50,15 @@ def token(gatehouse: Gatehouse, **settings: Any) -> dict[str, Any]:
 class JoinedMachine:
     """One machine. `start` does not wait."""
 
-    def __init__(self, directory: Path, name: str, engines: list[dict[str, Any]] | None = None) -> None:
+    def __init__(self, directory: Path, name: str, engines: list[dict[str, Any]] | None = None, **settings: Any) -> None:
         directory.mkdir(exist_ok=True)
         self.directory, self.name = directory, name
         self.file = directory / f"{name}.yaml"
-        self.file.write_text(yaml.safe_dump({"version": 1, "state_dir": str(directory / name), "engines": engines or [CHAT]}))
+        self.file.write_text(
+            yaml.safe_dump(
+                {"version": 1, "state_dir": str(directory / name), "engines": [CHAT] if engines is None else engines, **settings}
+            )
+        )
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 

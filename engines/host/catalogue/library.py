@@ -146,6 +146,18 @@ class Library:
         await asyncio.shield(self._owner.spawn(self._work(compute), name="checksum"))
         return await self.model(name)
 
+    async def contents(self, name: str) -> tuple[Path, list[tuple[Path, int, str]]]:
+        """(its first file or its folder, each file with its size and SHA-256) of a model; checksums are computed where unknown. Raises
+        NotFound, GatehouseError for one that is not whole."""
+        await self.checksum(name)
+        found, looked = await self._found(name)
+        if (problem := looked.facts(found).problem) is not None:
+            raise GatehouseError(f"The model {name!r} cannot be used: {problem}.", code="model_invalid", status=422)
+        listed = [(file.path, file.size, self._checksums.get(file)) for file in found.files]
+        if any(sha256 is None for _, _, sha256 in listed):
+            raise GatehouseError(f"The files of {name!r} change.", code="model_invalid", status=409)
+        return found.path, [(path, size, sha256 or "") for path, size, sha256 in listed]
+
     async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
         """Deletes a model of the registry. Raises NotFound; 409 `read_only`, `in_use`; VersionMismatch."""
         async with self._moving:

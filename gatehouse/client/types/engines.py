@@ -167,11 +167,13 @@ class HealthSpec(TypedDict):
 
 class JoinedSpec(TypedDict):
     """An engine that joined machines bring, each an endpoint of its own. machines: patterns of the names of those that may. networks:
-    where they may be; empty: anywhere but this machine and its links.
+    where they may be; empty: anywhere but this machine and its links. place: what some of them are to start for it; None: they start it
+    themselves.
     """
 
     machines: NotRequired[list[str]]
     networks: NotRequired[list[str]]
+    place: NotRequired[PlaceSpec | None]
 
 
 class LifecycleSpec(TypedDict):
@@ -181,6 +183,24 @@ class LifecycleSpec(TypedDict):
     idle_ttl: NotRequired[float]
     pinned: NotRequired[bool]
     group: NotRequired[str | None]
+
+
+class PlaceSpec(TypedDict):
+    """What the gateway has joined machines start where they have room for it. model: of the gateway's model files, by its name; they are
+    sent there. device: `cpu`, `cuda` (any one GPU) or GPUs by number. copies: machines that are to run it at once. The rest: as of any
+    engine.
+    """
+
+    runtime: Literal["llama.cpp", "onnx"]
+    model: str
+    device: NotRequired[str]
+    fallback: NotRequired[Literal["cpu"] | None]
+    copies: NotRequired[int]
+    slots: NotRequired[int | None]
+    context: NotRequired[int]
+    queue: NotRequired[int]
+    threads: NotRequired[int]
+    options: NotRequired[dict[str, Any]]
 
 
 class RolloutSpec(TypedDict):
@@ -226,6 +246,7 @@ class StoredEngineView(TypedDict):
     rollout: NotRequired[dict[str, Any] | None]
     idle: NotRequired[str | None]
     confinement: NotRequired[dict[str, Any] | None]
+    machines: NotRequired[list[dict[str, Any]] | None]
     settings: dict[str, Any]
     in_force: bool
     failed: bool

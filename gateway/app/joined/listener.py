@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.core.joining import host_of
+from gateway.core.placing import orders_host_of
 from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.machine")
@@ -29,9 +30,11 @@ UNAVAILABLE: Final = (
 
 
 class Listener:
-    """name: of the machine. place: (engine) -> the path of its sidecar's socket, None while it has none. Life: `start`, `aclose`."""
+    """name: of the machine. place: (engine) -> the path of its sidecar's socket, None while it has none. orders: the socket of what takes
+    gateways' orders; None: nothing does. Life: `start`, `aclose`."""
 
-    def __init__(self, name: str, engines: tuple[str, ...], place: Callable[[str], str | None]) -> None:
+    def __init__(self, name: str, engines: Iterable[str], place: Callable[[str], str | None], orders: Path | None = None) -> None:
+        self._name, self._orders = name, None if orders is None else str(orders)
         self._engines = {host_of(name, engine): engine for engine in engines}
         self._place = place
         self._owner = TaskOwner("machine")
@@ -52,6 +55,13 @@ class Listener:
             self._context.load_verify_locations(cadata=gateways)
             self._gateways = gateways
 
+    def name(self, engine: str, there: bool) -> None:
+        """Connections may ask for this engine, or not any longer."""
+        if there:
+            self._engines[host_of(self._name, engine)] = engine
+        else:
+            self._engines.pop(host_of(self._name, engine), None)
+
     async def start(self, host: str, port: int) -> int:
         """Returns the port. Raises OSError."""
         self._server = await asyncio.start_server(
@@ -65,6 +75,9 @@ class Listener:
         await self._owner.aclose()
 
     def _named(self, connection: Any, host: str | None, context: ssl.SSLContext) -> int | None:
+        if self._orders is not None and host == orders_host_of(self._name):
+            connection.orders = True
+            return None
         if host is None or host not in self._engines:
             return ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         connection.engine = self._engines[host]
@@ -83,8 +96,9 @@ class Listener:
         writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        engine = getattr(writer.get_extra_info("ssl_object"), "engine", None)
-        path = None if engine is None else self._place(engine)
+        named = writer.get_extra_info("ssl_object")
+        engine = getattr(named, "engine", None)
+        path = self._orders if getattr(named, "orders", False) else None if engine is None else self._place(engine)
         try:
             if path is None:
                 raise FileNotFoundError

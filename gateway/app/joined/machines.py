@@ -21,14 +21,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.app.following import Followed
 from gateway.app.joined.authority import Authorities
+from gateway.app.joined.placing import Host
 from gateway.app.tickets import TicketOffice
 from gateway.app.upstreams import permitted
 from gateway.config.expand import AT, Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
 from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
+from gateway.core.fleet_specs import JoinedSpec
 from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, TicketPort, host_of, token_hash
 from gateway.core.places import Place
+from gateway.core.placing import orders_host_of
 from gateway.core.specs import EngineSpec
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
@@ -45,6 +48,7 @@ LOOK_SECONDS: Final = 0.1
 RENEW_SECONDS: Final = 3600.0
 TRIES: Final = 5
 """To count one use of a token, where others use it at the same moment."""
+_ANYWHERE: Final = EngineSpec(name="any", runtime="external", joined=JoinedSpec())
 Record = Callable[[str, str, dict[str, Any]], None]
 
 
@@ -74,6 +78,9 @@ class JoinedMachines:
         self._refused: dict[str, str] = {}
         """By machine: why its address is not used."""
         self._in_use: Machines = {}
+        self._merged: Merged | None = None
+        self.serves_on: Callable[[str, str, bool], bool] = lambda engine, machine, drained: not drained
+        """(engine, machine, whether that is drained) -> whether it gets new requests for an engine that is placed. Set by the placement."""
         self.leases = Leases(clock, 1.5, lambda: secrets.token_urlsafe(24), self._moved)
         self.heard = self._followed.heard
         self.office: TicketOffice | None = None
@@ -91,7 +98,7 @@ class JoinedMachines:
 
     def members(self, merged: Merged) -> Machines:
         """Which machines bring which engines of a configuration."""
-        self.leases.lease = merged.spec.machines.lease
+        self.leases.lease, self._merged = merged.spec.machines.lease, merged
         wanted = [engine for engine in merged.spec.engines if engine.joined is not None]
         if not wanted or not self._known:
             self._in_use = {}
@@ -102,11 +109,15 @@ class JoinedMachines:
             engine.name: tuple(
                 OnMachine(name, host_of(name, engine.name), place, tls)
                 for name, machine in sorted(self._known.items())
-                if not machine.drained and (place := self._place(name, machine, engine, merged)) is not None
+                if self._in_rotation(engine, name, machine.drained) and (place := self._place(name, machine, engine, merged)) is not None
             )
             for engine in wanted
         }
         return self._in_use
+
+    def _in_rotation(self, engine: EngineSpec, name: str, drained: bool) -> bool:
+        placed = engine.joined is not None and engine.joined.place is not None
+        return self.serves_on(engine.name, name, drained) if placed else not drained
 
     def _place(self, name: str, machine: Machine, engine: EngineSpec, merged: Merged) -> Place | None:
         """Where a machine has an engine; None where it does not bring it, or may not."""
@@ -116,13 +127,49 @@ class JoinedMachines:
         assert engine.joined is not None
         if not any(matches(p, name) for p in engine.joined.machines) or not any(matches(p, engine.name) for p in machine.engines):
             return None
-        place = parse_address(lease.beat.address)
-        upstreams = merged.spec.store.upstreams if ("engines", engine.name) in merged.revisions else None
-        url = f"https://{host_of(name, engine.name)}"
-        if place is None or not permitted(place.host, engine.joined.networks, url, upstreams):
+        place = self._address(name, lease.beat, engine, merged)
+        if place is None:
             self._refused[name] = f"{lease.beat.address} is not where machines may be (engines[].joined.networks, store.upstreams)"
+        return place
+
+    def _address(self, name: str, beat: Beat, engine: EngineSpec, merged: Merged) -> Place | None:
+        """Where a machine is reached for an engine; None where machines may not be."""
+        assert engine.joined is not None
+        place = parse_address(beat.address)
+        upstreams = merged.spec.store.upstreams if ("engines", engine.name) in merged.revisions else None
+        if place is None or not permitted(place.host, engine.joined.networks, f"https://{host_of(name, engine.name)}", upstreams):
             return None
         return place
+
+    # --- what placement is told
+
+    def placeable(self) -> tuple[Merged | None, list[EngineSpec]]:
+        """(the configuration as it was last built, its engines that are to be placed on machines)."""
+        merged = self._merged
+        engines = () if merged is None else merged.spec.engines
+        return merged, [engine for engine in engines if engine.joined is not None and engine.joined.place is not None]
+
+    def hosts(self) -> list[Host]:
+        """The machines that start engines for gateways, as this gateway hears them."""
+        now, found = self._clock.monotonic(), []
+        for name, machine in sorted(self._known.items()):
+            lease = self.leases.machines.get(name)
+            if lease is None or lease.beat is None or lease.beat.room is None:
+                continue
+            since = now - lease.since
+            silent = since if lease.state == "lost" else None
+            found.append(Host(name, machine.engines, machine.drained, silent, since, lease.beat.room, up(lease.beat)))
+        return found
+
+    def ear(self, name: str, engine: EngineSpec | None) -> OnMachine | None:
+        """Where a machine takes orders for an engine; None where it is not there, or may not be. engine: None: one that is no longer in the
+        configuration. Raises OSError."""
+        lease, merged = self.leases.machines.get(name), self._merged
+        if name not in self._known or lease is None or lease.beat is None or lease.state == "lost" or merged is None:
+            return None
+        known = [engine] if engine is not None else [one for one in merged.spec.engines if one.joined is not None] or [_ANYWHERE]
+        place = next((at for one in known if (at := self._address(name, lease.beat, one, merged)) is not None), None)
+        return None if place is None else OnMachine(name, orders_host_of(name), place, self.authorities.tls)
 
     def probe(self, inner: Probe) -> Probe:
         """A probe that finds engines of machines whose lease is over refused, without asking."""

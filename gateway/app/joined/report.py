@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from engines.host.memory import host_free
 from engines.host.supervisor import Supervisor
-from gateway.core.joining import MAX_ENGINES, Beat, EngineReport, Load, TicketPort
+from gateway.core.joining import MAX_ENGINES, Beat, EngineReport, Load, Room, TicketPort
 
 _STATES: Final = frozenset(("starting", "loading", "ready", "draining", "stopped", "failed"))
 MAX_COUNT: Final = 1_000_000
@@ -24,6 +25,8 @@ class Reporter:
         self.address = ""
         self.leaving = self.renew = False
         self.tickets: TicketPort | None = None
+        self.room: Callable[[], Room | None] = lambda: None
+        """What a gateway may place here."""
 
     def beat(self, session: str, sequence: int) -> Beat:
         engines = tuple(_engine(view) for view in self._supervisor.engines()[:MAX_ENGINES])
@@ -36,6 +39,7 @@ class Reporter:
             engines=engines,
             load=_load(),
             tickets=self.tickets,
+            room=self.room(),
         )
 
 

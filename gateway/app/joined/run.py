@@ -21,18 +21,20 @@ from typing import Final
 import msgspec
 import uvloop
 
+from engines.host.sockets import Sockets
 from engines.host.supervisor import Supervisor
 from gateway.app import model_files
 from gateway.app.joined.caller import Caller, Refused, checked_url
 from gateway.app.joined.identity import Identity
 from gateway.app.joined.listener import Listener
 from gateway.app.joined.machines import parse_address
+from gateway.app.joined.order_side import OrderSide
 from gateway.app.joined.report import Reporter
 from gateway.app.joined.ticket_side import PortWanted, TicketSide
 from gateway.app.observing import log_as_configured
 from gateway.app.plugins import installed
 from gateway.app.replica import StateLock
-from gateway.config.machine import load_machine
+from gateway.config.machine import AcceptsSpec, load_machine
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.joining import Heard, MachineName
@@ -98,15 +100,16 @@ class _Machine:
             raise ConfigError(f"--listen {wanted.listen} is all of this machine's addresses: say with --advertise where gateways reach it")
         self._tickets = None if wanted.tickets is None else PortWanted.of(wanted.tickets, wanted.tickets_advertise)
         self._runtimes = installed().runtimes
-        self._spec = self._load()
+        self._spec, self._accepts = self._load()
         self._owner = TaskOwner("machine")
         self._refused: dict[str, str] = {}
 
-    def _load(self) -> ConfigSpec:
-        loaded = load_machine(self._wanted.config, dict(os.environ), installed().schemas())
+    def _load(self) -> tuple[ConfigSpec, AcceptsSpec | None]:
+        found = load_machine(self._wanted.config, dict(os.environ), installed().schemas())
+        loaded = found.loaded
         try:
             log_as_configured(loaded.spec.telemetry)
-            return model_files.resolve(loaded.spec, self._wanted.config.resolve().parent)
+            return model_files.resolve(loaded.spec, self._wanted.config.resolve().parent), found.accepts
         except ConfigError as error:
             loaded.place(error)
             raise
@@ -122,20 +125,33 @@ class _Machine:
         callers = [Caller(url, self._wanted.name, self._identity.key, context) for url in self._gateways]
         registry = EndpointRegistry(SystemClock(), SystemEntropy(), lambda engine, address: EndpointClient(address))
         supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes)
-        names = tuple(engine.name for engine in self._spec.engines)
-        listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine))
-        self._side = None
+        names = {engine.name for engine in self._spec.engines}
+        ear = Sockets(state_dir).new("orders", 0) if self._accepts is not None else None
+        listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine), ear)
+        self._side = orders = None
         if self._tickets is not None:
             self._side = TicketSide(self._wanted.name, self._identity, names, callers, lambda engine: _socket(registry, engine))
+        reporter = Reporter(supervisor)
+        if self._accepts is not None and ear is not None:
+
+            def named(engine: str, there: bool) -> None:
+                listener.name(engine, there)
+                (names.add if there else names.discard)(engine)
+
+            orders = OrderSide(self._accepts, tuple(names), supervisor, state_dir, ear, named)
+            reporter.room = orders.room
         try:
             await supervisor.apply(self._spec.engines, wait=False)
+            if orders is not None:
+                await orders.start()
             if not await self._join(callers, stop):
                 return 0
-            await self._serve(listener, callers, Reporter(supervisor), stop)
+            await self._serve(listener, callers, reporter, stop)
         finally:
             await self._owner.aclose()
-            if self._side is not None:
-                await self._side.aclose()
+            for side in (self._side, orders):
+                if side is not None:
+                    await side.aclose()
             await supervisor.aclose(DRAIN_SECONDS)
             await listener.aclose()
             for caller in callers:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -23,10 +23,10 @@ MOST_USED: Final = 100_000
 class Checker:
     """One machine's, for the life of its process. keys: of the gateways that are heard now, base64."""
 
-    def __init__(self, machine: str, engines: Iterable[str], keys: Callable[[], Iterable[str]], clock: Clock) -> None:
+    def __init__(self, machine: str, engines: Collection[str], keys: Callable[[], Iterable[str]], clock: Clock) -> None:
         self.boot = secrets.token_hex(16)
         """Names this process: what was used before its start is not known, so tickets for another process are refused."""
-        self._machine, self._engines, self._keys, self._wall = machine, frozenset(engines), keys, clock.wall
+        self._machine, self._engines, self._keys, self._wall = machine, engines, keys, clock.wall
         self._used: dict[str, float] = {}
         self._withdrawn: dict[str, float] = {}
         self._tidied = 0.0

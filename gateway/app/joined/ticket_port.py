@@ -36,7 +36,7 @@ WITHDRAWN: Final = 3600.0
 """Seconds for which a withdrawn ticket is remembered."""
 
 
-class _Connection(HttpToolsProtocol):
+class TimedConnection(HttpToolsProtocol):
     """A connection that must send the head of a request soon."""
 
     _due: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class TicketPort:
         config = uvicorn.Config(
             self._application,
             interface="asgi3",
-            http=_Connection,
+            http=TimedConnection,
             ws="none",
             loop="none",
             lifespan="off",

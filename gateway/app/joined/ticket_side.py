@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,7 +53,7 @@ class TicketSide:
     """Life: `start`, `drain`, `aclose`. place: (engine) -> its sidecar's socket. Raises OSError where receipts cannot be kept."""
 
     def __init__(
-        self, name: str, identity: Identity, engines: tuple[str, ...], callers: Sequence[Caller], place: Callable[[str], str | None]
+        self, name: str, identity: Identity, engines: Collection[str], callers: Sequence[Caller], place: Callable[[str], str | None]
     ) -> None:
         self._identity, self._callers = identity, callers
         self._owner = TaskOwner("tickets")

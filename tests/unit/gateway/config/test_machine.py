@@ -16,7 +16,7 @@ CHAT = "{name: chat, runtime: llama.cpp, model: m.gguf%s}"
 def read(tmp_path: Path, text: str) -> tuple[str, ...]:
     file = tmp_path / "machine.yaml"
     file.write_text(text)
-    return tuple(engine.name for engine in load_machine(file, {}, OURS.schemas()).spec.engines)
+    return tuple(engine.name for engine in load_machine(file, {}, OURS.schemas()).loaded.spec.engines)
 
 
 def test_a_file_with_engines(tmp_path: Path) -> None:
