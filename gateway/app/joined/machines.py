@@ -75,6 +75,8 @@ class JoinedMachines:
         self._followed = Followed(store, KIND, self._take, owner)
         self._known: dict[str, Machine] = {}
         self._authorities: Authorities | None = None
+        self._begun = False
+        """Whether a configuration is in force, which a change has built again."""
         self._refused: dict[str, str] = {}
         """By machine: why its address is not used."""
         self._in_use: Machines = {}
@@ -91,6 +93,7 @@ class JoinedMachines:
         await self._followed.start()
 
     def begin(self) -> None:
+        self._begun = True
         self._owner.every(LOOK_SECONDS, self._look, name="leases of machines")
         self._owner.every(RENEW_SECONDS, self._renew, name="certificate for machines")
 
@@ -298,7 +301,7 @@ class JoinedMachines:
         for name, machine in before.items():
             if (now := self._known.get(name)) is None or now.public_key != machine.public_key:
                 self.leases.remove(name)
-        if before != self._known:
+        if before != self._known and self._begun:
             self._changed()
 
     def _moved(self, name: str, what: str) -> None:

@@ -34,7 +34,7 @@ Needed = Callable[[EngineSpec], Awaitable[int]]
 """Bytes of main memory that an engine takes."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Taken:
     """An order, and what became of it. memory: bytes of main memory that it takes; 0 until that is known. failed: the revision that came to
     nothing, for this reason."""
