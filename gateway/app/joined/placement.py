@@ -360,7 +360,6 @@ class Placement:
         if now - self._leaving.get(pair, now) < LEAVE_SECONDS:
             return  # until all workers and replicas send it nothing more
         if fence is not None and pair not in self._sent and self._ending.get(pair, now) <= now:
-            self._ending = {known: again for known, again in self._ending.items() if again > now}
             self._ending[pair] = now + CONFIRM
             self._owner.spawn(self._take_away(pair, engine, fence), name=f"{pair[0]} from {pair[1]}")
 
@@ -387,6 +386,7 @@ class Placement:
         moving = frozenset(pair for pair, since in self._drained.items() if now - since < MOVE_SECONDS)
         drained = frozenset(host.name for host in hosts if host.drained)
         leaving = {pair: self._leaving.get(pair, now) for pair in decision.remove}
+        self._ending = {pair: again for pair, again in self._ending.items() if pair in leaving}
         changed = (moving, drained, leaving.keys()) != (self._moving, self._seen_drained, self._leaving.keys())
         self._moving, self._seen_drained, self._leaving = moving, drained, leaving
         if changed:
