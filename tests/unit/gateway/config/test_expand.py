@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from gateway.config.expand import OnMachine, copies, expanded, merged_with_copies, with_copies
+from gateway.config.fleet_rules import check
 from gateway.config.merge import Merged
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, ScaleSpec
+from gateway.core.errors import ConfigError
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, PlaceSpec, ScaleSpec
 from gateway.core.joining import host_of
 from gateway.core.places import Place
 from gateway.core.specs import ClientTlsSpec, ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
@@ -92,3 +97,15 @@ def test_a_machine_brings_an_engine_whose_settings_are_the_configurations_alone(
     assert made.health.metrics is None
     (nowhere,) = expanded(config(engine), {}).engines
     assert nowhere.name == "chat" and parse_address(nowhere.url or "").dial == ("", 0)
+
+
+def test_an_engine_that_is_placed_nowhere_waits_for_whoever_places_it() -> None:
+    place = PlaceSpec(runtime="llama.cpp", model="m.gguf")
+    engine = EngineSpec(name="chat", runtime="external", joined=JoinedSpec(place=place), clearance=("public",))
+    spec = ConfigSpec(version=1, engines=(engine,), models=(ModelSpec(name="m", pool=("chat",)),))
+    (nowhere,) = expanded(spec, {}).engines
+    assert (nowhere.name, nowhere.runtime, nowhere.url, nowhere.clearance) == ("chat", "llama.cpp", None, ("public",))
+    with pytest.raises(ConfigError) as error:
+        wrong = PlaceSpec(runtime="llama.cpp", model="m.gguf", options={"confine": False})
+        check(msgspec.structs.replace(engine, joined=JoinedSpec(place=wrong)), "engines[0]", lambda path, why: ConfigError(why, path=path))
+    assert error.value.path == "engines[0].joined.place.options.confine"

@@ -23,6 +23,15 @@ def test_a_file_with_engines(tmp_path: Path) -> None:
     assert read(tmp_path, f"version: 1\nstate_dir: /tmp/x\nengines: [{CHAT % ''}]\n") == ("chat",)
 
 
+def test_a_file_of_a_machine_that_waits_for_what_gateways_place(tmp_path: Path) -> None:
+    file = tmp_path / "machine.yaml"
+    file.write_text("version: 1\naccepts: {memory_bytes: 1073741824, disk_bytes: 2147483648}\n")
+    accepts = load_machine(file, {}, OURS.schemas()).accepts
+    assert accepts is not None
+    assert (accepts.disk_bytes, accepts.devices, accepts.runtimes) == (2147483648, ("cpu",), ("llama.cpp", "onnx"))
+    assert read(tmp_path, f"version: 1\nengines: [{CHAT % ''}]\n") == ("chat",)
+
+
 @pytest.mark.parametrize(
     ("text", "path"),
     [
@@ -33,6 +42,9 @@ def test_a_file_with_engines(tmp_path: Path) -> None:
         (f"engines: [{CHAT % ', lifecycle: {load: lazy}'}]", "engines[0].lifecycle"),
         (f"engines: [{CHAT % ''}, {CHAT % ''}]", "engines[1].name"),
         (f"engines: [{CHAT % ''}]\nmodels: []", "models"),
+        ("accepts: {memory_bytes: 1073741824}", "disk_bytes"),
+        ("accepts: {memory_bytes: 1073741824, disk_bytes: 1073741824, runtimes: [command]}", "accepts.runtimes[0]"),
+        ("accepts: {memory_bytes: 1073741824, disk_bytes: 1073741824, devices: [cuda]}", "accepts.devices[0]"),
         (f"engines: [{CHAT % ''}]\nidentity: {{}}", "identity"),
     ],
 )
