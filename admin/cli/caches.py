@@ -12,7 +12,7 @@ from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Answers that are kept and given again.")
-COLUMNS = ("model", "entries", "bytes", "hits", "joined", "misses", "bypassed", "evicted", "expired", "purged")
+COLUMNS = ("model", "entries", "bytes", "hits", "semantic", "joined", "misses", "bypassed", "evicted", "expired", "purged")
 BEHIND = ("name", "up", "entries", "bytes", "hits", "misses", "late", "skipped", "foreign", "stored", "dropped", "evicted")
 
 

@@ -17,7 +17,8 @@ Named = Annotated[str, Meta(min_length=1, max_length=128)]
 
 class CacheView(msgspec.Struct, kw_only=True):
     """The cache of one model, in all processes of this gateway. entries, bytes: held now; the others are counted since the processes began.
-    misses: requests for which an engine was asked. joined: requests that shared such a call. bypassed: requests whose clients wanted no
+    misses: requests for which an engine was asked. joined: requests that shared such a call. semantic: requests that
+    got the answer to a similar one. unembedded: requests whose question got no vector in time. bypassed: requests whose clients wanted no
     cache. refused: answers that were too large, or from before a purge."""
 
     model: str
@@ -26,6 +27,8 @@ class CacheView(msgspec.Struct, kw_only=True):
     hits: int
     misses: int
     joined: int
+    semantic: int
+    unembedded: int
     bypassed: int
     stored: int
     refused: int

@@ -134,7 +134,7 @@ class Assembler:
         for model in spec.models:
             route: Route | None = router.route(model.name) if model.pipeline is None else StepsRoute(model, entries)
             assert route is not None
-            cache = None if model.cache is None else self._caches.of(model, version_of(model, spec, version), secret)
+            cache = None if model.cache is None else self._cache(model, spec, version, secret)
             price = prices.get(model.name) if model.pipeline is None else None  # its steps have theirs
             entry = self._entry(reading, model, route, price, cache)
             entries.update({name: entry for name in (model.name, *model.aliases)})
@@ -200,6 +200,11 @@ class Assembler:
             cache=cache,
             watch=self._watch(model),
         )
+
+    def _cache(self, model: ModelSpec, spec: ConfigSpec, version: int, secret: bytes) -> AnswerCache | None:
+        semantic = None if model.cache is None else model.cache.semantic
+        embeds = b"" if semantic is None else b"".join(version_of(one, spec, version) for one in spec.models if one.name == semantic.model)
+        return self._caches.of(model, version_of(model, spec, version), secret, spec.caches.semantic.tenants, embeds)
 
     def _watch(self, model: ModelSpec) -> Watch | None:
         if model.pipeline is not None:

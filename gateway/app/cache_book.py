@@ -15,7 +15,7 @@ from gateway.core.errors import GatehouseError
 
 SECONDS: Final = 5.0
 """For which a worker is waited for."""
-RESULTS: Final = ("hits", "joined", "misses", "bypassed")
+RESULTS: Final = ("hits", "semantic", "joined", "misses", "bypassed")
 LOST: Final = ("evicted", "expired", "purged", "refused")
 LOOKS: Final = ("hits", "misses", "late", "skipped", "foreign")
 UNKEPT: Final = ("refused", "dropped", "evicted")
@@ -108,6 +108,7 @@ class CacheGauges:
         requests = CounterMetricFamily("gatehouse_cache_requests", "Requests of models with a cache", labels=["model", "result"])
         stored = CounterMetricFamily("gatehouse_cache_stored", "Answers that were kept", labels=["model"])
         lost = CounterMetricFamily("gatehouse_cache_lost", "Answers that were not kept, or no longer", labels=["model", "reason"])
+        unembedded = CounterMetricFamily("gatehouse_cache_unembedded", "Questions without a vector in time", labels=["model"])
         entries = GaugeMetricFamily("gatehouse_cache_entries", "Answers that are kept", labels=["model"])
         held = GaugeMetricFamily("gatehouse_cache_bytes", "Memory that they take", labels=["model"])
         for model, counts in self._caches.statistics().items():
@@ -116,9 +117,10 @@ class CacheGauges:
             for reason in LOST:
                 lost.add_metric([model, reason], counts[reason])
             stored.add_metric([model], counts["stored"])
+            unembedded.add_metric([model], counts["unembedded"])
             entries.add_metric([model], counts["entries"])
             held.add_metric([model], counts["bytes"])
-        yield from (requests, stored, lost, entries, held)
+        yield from (requests, stored, lost, unembedded, entries, held)
         yield from self._behind()
 
     def _behind(self) -> Iterable[Metric]:

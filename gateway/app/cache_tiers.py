@@ -13,14 +13,17 @@ from typing import Final
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.caches.behind import Behind
 from gateway.caches.disk import DiskAnswers
+from gateway.caches.embedding import Embedder
 from gateway.caches.redis import RedisAnswers
 from gateway.caches.sealing import Sealers, TenantKey
 from gateway.core.cache_specs import DiskCacheSpec, RedisCacheSpec
-from gateway.core.clock import SystemEntropy
+from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import GatehouseError
 from gateway.core.isolation import Salts
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import ConfigSpec
+from gateway.pipeline.asking import ModelAsker
+from gateway.pipeline.plane import DataPlane
 from gateway.transport.redis.address import target
 from gateway.transport.redis.keeper import Keeper
 
@@ -97,6 +100,11 @@ class CacheTiers:
             await self._keeper.aclose()
         if self.disk is not None:
             await self.disk.aclose()
+
+
+def embedder(plane: DataPlane) -> Embedder:
+    """What asks this process's embedding models for the caches of answers."""
+    return Embedder(ModelAsker(plane), plane.tasks, SystemClock().monotonic)
 
 
 class _Common:

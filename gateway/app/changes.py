@@ -35,7 +35,19 @@ from gateway.telemetry.metrics import Metrics
 
 log = logging.getLogger("gatehouse")
 R = TypeVar("R")
-RESTART_ONLY = ("listen.data", "listen.admin", "state_dir", "replica", "store", "redis", "caches", "audit", "files", "batches")
+RESTART_ONLY = (
+    "listen.data",
+    "listen.admin",
+    "state_dir",
+    "replica",
+    "store",
+    "redis",
+    "caches.disk",
+    "caches.redis",
+    "audit",
+    "files",
+    "batches",
+)
 """Settings that a process reads once, at its start."""
 TLS = ("listen.tls", "listen.admin_tls")
 PROXY_PROTOCOL = ("listen.proxy_protocol", "listen.admin_proxy_protocol")

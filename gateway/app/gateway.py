@@ -26,7 +26,7 @@ from gateway.app.approvals import ApprovalBook, Requesters
 from gateway.app.budget_runs import BudgetRuns
 from gateway.app.cache_book import CacheBook, CacheGauges
 from gateway.app.cache_purges import CachePurges
-from gateway.app.cache_tiers import CacheTiers
+from gateway.app.cache_tiers import CacheTiers, embedder
 from gateway.app.canary_book import CanaryBook
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
@@ -160,7 +160,7 @@ class Gateway:
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
-        self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic)
+        self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic, embedder(self.plane))
         self.cache_book = CacheBook(self.caches)
         self.rollout_book = RolloutBook(Trials(Shadows(self.plane, idle)))
         self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)

@@ -9,7 +9,7 @@ apart are two requests. The parser has refused bodies in which a key appears twi
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,21 +18,68 @@ from gateway.core.types import InferenceRequest, Principal
 
 KEY_BYTES: Final = 32
 NESTED: Final = (b"{", b"[")
+MESSAGES: Final = "messages"
+TOOLS: Final = ("tools", "functions", "tool_choice", "function_call", "modalities", "audio")
 _PURPOSE: Final = b"gatehouse answer"
 """Personalises the hash (RFC 7693, 2.5)."""
+_ALIKE: Final = b"gatehouse alike"
+_FRAME: Final = msgspec.json.Encoder()
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One of plain text."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+_MESSAGES: Final = msgspec.json.Decoder(list[_Message])
+
+
+class Alike(NamedTuple):
+    """What a request of plain text asks last, and the rest of its messages with the facts of the question."""
+
+    text: str
+    frame: bytes
+
+
+def asked_last(request: InferenceRequest) -> Alike | None:
+    """The last text of the user, and all before it; None for a request of another kind: with tools, files, names, or parts of messages
+    that this version does not know."""
+    given = request.fields.get(MESSAGES)
+    if given is None or request.raw or any([name in request.fields for name in TOOLS]):
+        return None
+    try:
+        messages = _MESSAGES.decode(given)
+    except msgspec.DecodeError:
+        return None
+    if not messages or messages[-1].role != "user":
+        return None
+    return Alike(messages[-1].content, _FRAME.encode(messages[:-1]))
+
+
+def domain_of(principal: Principal, sharing: Sharing) -> bytes:
+    """The isolation domain of answers: never wider than a tenant."""
+    if sharing == KEY:
+        return f"{domain(principal, KEY)}\0{principal.user}".encode("utf-8", "surrogatepass")
+    return domain(principal, TENANT).encode("utf-8", "surrogatepass")
+
+
+Sharing = Literal["key", "tenant", "global"]
 
 
 def key_of(
-    secret: bytes, principal: Principal, sharing: Literal["key", "tenant", "global"], version: bytes, request: InferenceRequest
+    secret: bytes, principal: Principal, sharing: Sharing, version: bytes, request: InferenceRequest, question: Alike | None = None
 ) -> bytes:
     """KEY_BYTES bytes that reveal nothing without the secret, which has at most 64 bytes.
 
     sharing: the model's `prefix_sharing`; answers are shared within a tenant at most, also where prefixes are shared by all. version: of
-    the model and of the guardrails that read the request, as whoever builds the snapshot names them.
+    the model and of the guardrails that read the request, as whoever builds the snapshot names them. question: stands in the place of the
+    messages: the key is that of all requests that differ in nothing else.
     """
-    hashed = blake2b(key=secret, digest_size=KEY_BYTES, person=_PURPOSE)
+    hashed = blake2b(key=secret, digest_size=KEY_BYTES, person=_PURPOSE if question is None else _ALIKE)
     parts = [
-        (f"{domain(principal, KEY)}\0{principal.user}" if sharing == KEY else domain(principal, TENANT)).encode("utf-8", "surrogatepass"),
+        domain_of(principal, sharing),
         request.model.encode(),
         version,
         request.path,
@@ -42,7 +89,7 @@ def key_of(
         request.raw,
     ]
     for name in sorted(request.fields):
-        value = bytes(request.fields[name])
+        value = question.frame if question is not None and name == MESSAGES else bytes(request.fields[name])
         if value.startswith(NESTED):
             value = bytes(msgspec.json.format(value, indent=-1))  # takes out space, and changes nothing else
         parts += (name.encode("utf-8", "surrogatepass"), value)

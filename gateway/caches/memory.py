@@ -15,6 +15,8 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from gateway.caches.near import NearAnswers
+
 Eviction = Literal["lru", "lfu", "fifo"]
 OVERHEAD: Final = 512
 """Bytes that an entry costs besides its value, as counted against the bound: keys, tables and the object itself."""
@@ -36,13 +38,16 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 class Statistics(Struct, kw_only=True):
     """Counted since the start, but `entries` and `bytes`, which are held now. misses: requests for which an engine was asked. joined: those
-    that shared such a call. bypassed: those whose clients wanted so. refused: values that were too large, or came from before a purge."""
+    that shared such a call. semantic: those that got the answer to a similar one. unembedded: those whose question got no vector in time.
+    bypassed: those whose clients wanted so. refused: values that were too large, or came from before a purge."""
 
     entries: int = 0
     bytes: int = 0
     hits: int = 0
     misses: int = 0
     joined: int = 0
+    semantic: int = 0
+    unembedded: int = 0
     bypassed: int = 0
     stored: int = 0
     refused: int = 0
@@ -152,12 +157,14 @@ class AnswerStore:
         """Those among which the dead ones are still to be looked for, from the end."""
         self._former: list[tuple[dict[bytes, _Entry], _Order]] = []
         """What was here before everything was purged."""
+        self.near: NearAnswers[Any] = NearAnswers()
+        """Which of them may be given to similar requests."""
         self.counted = Statistics()
         self.epoch = 0
         """Rises with each purge. Whoever means to store an answer remembers the epoch from before it was asked for."""
 
-    def find(self, key: bytes) -> bytes | None:
-        """The value, or None where there is none that may still be given."""
+    def find(self, key: bytes, *, similar: bool = False) -> bytes | None:
+        """The value, or None where there is none that may still be given. similar: it counts as found for a similar request."""
         entry = self._entries.get(key)
         if entry is not None and (entry.expires <= self._now() or (self._floors and self._is_dead(entry))):
             if not self._is_dead(entry):
@@ -166,10 +173,17 @@ class AnswerStore:
             entry = None
         if entry is None:
             return None
-        self.counted.hits += 1
+        if similar:
+            self.counted.semantic += 1
+        else:
+            self.counted.hits += 1
         self._order.used(key, entry.uses)
         entry.uses += 1
         return zlib.decompress(entry.value) if entry.compressed else entry.value
+
+    def holds(self, key: bytes) -> bool:
+        """Whether there is a value, which nobody takes now."""
+        return self._one(None, key) is not None
 
     def store(self, key: bytes, value: bytes, *, tenant: str, ttl: float, epoch: int) -> bool:
         """Keeps the value for `ttl` seconds, in the place of an older one; whether it is kept. It is not where it is larger than a value
@@ -203,6 +217,7 @@ class AnswerStore:
         """Forgets what matches all that is given, everything where nothing is, and lets no answer be stored that was asked for before. How
         many were forgotten."""
         self.epoch += 1
+        self.near.purge(tenant=tenant, key=key)
         self.flights.clear()  # their answers are from before the purge: who comes now gets none of them
         if key is not None:
             entry = self._one(tenant, key)

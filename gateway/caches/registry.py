@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gateway.caches.behind import Behind
-from gateway.caches.keys import key_of
+from gateway.caches.embedding import Embedder
+from gateway.caches.keys import Alike, asked_last, domain_of, key_of
 from gateway.caches.memory import AnswerStore, Bounds
+from gateway.caches.near import Vector
 from gateway.caches.place import Place
-from gateway.core.cache_specs import CacheSpec
-from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked
+from gateway.core import questions
+from gateway.core.cache_specs import CacheSpec, SemanticSpec
+from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked, Question, Similar
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 
 ZERO: Final = frozenset({b"0", b"0.0"})
+CHAT: Final = b"/v1/chat/completions"
+_FACTS: Final = msgspec.msgpack.Encoder()
 _PACKED: Final = msgspec.msgpack.Encoder()
 _Stored = tuple[list[tuple[bytes, bytes]], bool, list[bytes], bytes]
 _UNPACKED: Final = msgspec.msgpack.Decoder(_Stored)
@@ -30,6 +36,7 @@ class ModelCache:
 
     __slots__ = (
         "_any",
+        "_asked",
         "_behind",
         "_compress",
         "_operations",
@@ -43,10 +50,20 @@ class ModelCache:
         "flights",
         "largest",
         "model",
+        "semantic",
         "shares",
     )
 
-    def __init__(self, model: ModelSpec, spec: CacheSpec, version: bytes, secret: bytes, store: AnswerStore, behind: Behind | None) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        spec: CacheSpec,
+        version: bytes,
+        secret: bytes,
+        store: AnswerStore,
+        behind: Behind | None,
+        asked: Asked | None = None,
+    ) -> None:
         self.model, self._version, self._secret, self._store = model.name, version, secret, store
         self._operations, self._any = frozenset(spec.operations), spec.temperature == "any"
         self._sharing, self._ttl = spec.sharing or model.prefix_sharing, spec.ttl
@@ -54,6 +71,7 @@ class ModelCache:
         self.flights: dict[bytes, Any] = store.flights
         self._behind, self._compress = behind, spec.compress_above
         self.backed = behind is not None
+        self._asked, self.semantic = asked, asked is not None
 
     @property
     def epoch(self) -> int:
@@ -91,6 +109,56 @@ class ModelCache:
             self._behind.store(Place(key, self.model, tenant), value, marks, self._ttl, self._compress)
         self._store.store(key, value, tenant=tenant, ttl=self._ttl, epoch=epoch)
 
+    def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
+        asked = self._asked
+        if asked is None or principal.tenant not in asked.tenants or request.path != CHAT or (alike := asked_last(request)) is None:
+            return None
+        read = asked.read(alike.text)
+        if read is None:
+            return None
+        frame = Alike("", _FACTS.encode((alike.frame, read.facts)))
+        bucket = key_of(self._secret, principal, self._sharing, self._version + asked.version, request, frame)
+        question = Question(principal.tenant, domain_of(principal, self._sharing), bucket, alike.text, read)
+        question.vector = asked.embedder.ask(asked.spec.model, alike.text, request.labels, asked.spec.timeout)
+        if question.vector is None:
+            self._store.counted.unembedded += 1
+        else:
+            question.vector.add_callback(partial(self._embedded, question.vector))
+        return question
+
+    def _embedded(self, vector: Signal[Vector | None]) -> None:
+        if vector.value is None:
+            self._store.counted.unembedded += 1
+
+    def rivals(self, question: Question) -> bool:
+        return question.vector is not None and self._store.near.any(question.bucket)
+
+    def nearest(self, question: Question) -> Similar | None:
+        asked, vector = self._asked, question.vector
+        if asked is None or vector is None or vector.value is None:
+            return None
+        near = self._store.near
+        found = near.find(question.bucket, vector.value, asked.spec.threshold, partial(asked.fits, question.read))
+        if found is None:
+            return None
+        value = self._store.find(found.key, similar=True)
+        if value is None:  # it was evicted, or has expired
+            near.drop(found.key)
+            return None
+        return Similar(found.key, Answer(*_UNPACKED.decode(value)), found.source, found.similarity)
+
+    def learn(self, question: Question, key: bytes, source: str, epoch: int) -> None:
+        asked, vector = self._asked, question.vector
+        if asked is None or vector is None:
+            return
+
+        def there() -> None:
+            if vector.value is not None and epoch == self._store.epoch and self._store.holds(key):
+                place = (question.tenant, question.domain, question.bucket)
+                self._store.near.add(key, *place, vector.value, question.read, source, asked.spec.max_entries)
+
+        vector.add_callback(there)
+
     def missed(self) -> None:
         self._store.counted.misses += 1
 
@@ -99,6 +167,24 @@ class ModelCache:
 
     def bypassed(self) -> None:
         self._store.counted.bypassed += 1
+
+
+class Asked:
+    """What a model's cache needs for the answers to similar requests. version: of the embedding model and of what is compared. tenants:
+    those that asked for it."""
+
+    __slots__ = ("_words", "embedder", "spec", "tenants", "version")
+
+    def __init__(self, spec: SemanticSpec, tenants: frozenset[str], version: bytes, embedder: Embedder) -> None:
+        self.spec, self.tenants, self.embedder, self._words = spec, tenants, embedder, spec.words
+        self.version = b"\0%b\0%b" % (spec.words.encode(), version)
+
+    def read(self, text: str) -> questions.Question | None:
+        return questions.read(text, self._words)
+
+    def fits(self, one: questions.Question, other: questions.Question) -> bool:
+        """Whether two questions with the same facts may have the same answer."""
+        return not questions.edited(one, other)
 
 
 def cold(temperature: bytes | Any) -> bool:
@@ -115,16 +201,18 @@ def cold(temperature: bytes | Any) -> bool:
 
 
 class AnswerCaches:
-    """All caches of a process. now: monotonic seconds."""
+    """All caches of a process. now: monotonic seconds. embedder: asks for the vectors of questions; None where nobody does."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], embedder: Embedder | None = None) -> None:
         self._now = now
+        self._embedder = embedder
         self.behind: dict[str, Behind] = {}
         """What stands behind the memory, by its name in the configuration."""
         self._stores: WeakValueDictionary[str, AnswerStore] = WeakValueDictionary()
 
-    def of(self, model: ModelSpec, version: bytes, secret: bytes) -> ModelCache | None:
-        """The cache of a model, with the answers that it had before; None if it has none."""
+    def of(self, model: ModelSpec, version: bytes, secret: bytes, tenants: Iterable[str] = (), embeds: bytes = b"") -> ModelCache | None:
+        """The cache of a model, with the answers that it had before; None if it has none. tenants: those that asked for answers to similar
+        requests. embeds: the version of the embedding model."""
         spec = model.cache
         if spec is None:
             return None
@@ -134,7 +222,11 @@ class AnswerCaches:
         store = self._stores.get(model.name)
         if store is None or store.settings != (bounds, spec.policy):
             store = self._stores[model.name] = AnswerStore(bounds, spec.policy, self._now)
-        return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""))
+        asked = None
+        if spec.semantic is not None and self._embedder is not None and (chosen := frozenset(tenants)):
+            asked = Asked(spec.semantic, chosen, embeds, self._embedder)
+        store.near.keep(frozenset() if asked is None else asked.tenants)
+        return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""), asked)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """By model."""

@@ -16,7 +16,12 @@ def check(spec: ConfigSpec, error: Callable[[str, str], ConfigError]) -> None:
     redis = spec.caches.redis
     if redis is not None and redis.server is None and spec.redis is None:
         raise error("caches.redis", "names no Redis: give `server`, or configure `redis`")
+    names = {model.name for model in spec.models}
     for index, model in enumerate(spec.models):
+        semantic = None if model.cache is None else model.cache.semantic
+        if semantic is not None and (semantic.model == model.name or semantic.model not in names):
+            what = "is the model itself" if semantic.model == model.name else "is no model here"
+            raise error(f"models[{index}].cache.semantic.model", f"{semantic.model!r} {what}; name a model with embeddings from `models`")
         if model.cache is None or model.cache.also_in is None:
             continue
         where = model.cache.also_in

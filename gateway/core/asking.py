@@ -1,10 +1,12 @@
-"""The port by which a guardrail asks a model of this gateway (implemented in gateway.pipeline.asking)."""
+"""The port by which a guardrail or a cache asks a model of this gateway (implemented in gateway.pipeline.asking)."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.core.values import UNLABELLED, Principal, Usage
+
+GUARDRAIL: Final = "guardrail"
 
 
 class Answered:
@@ -28,11 +30,12 @@ class Asker(Protocol):
         seconds: float,
         principal: Principal | None = None,
         labels: frozenset[str] = UNLABELLED,
+        operation: str = GUARDRAIL,
     ) -> Answered:
         """Posts a question to a path of the OpenAI API; `model` is added to it.
 
         seconds: for all of it, the wait for a slot included. principal: on whose behalf it waits for a slot; None: the gateway's own.
-        labels: of the texts in the question.
+        labels: of the texts in the question. operation: under which the metrics of the model count it.
         Raises GatehouseError where there is no answer: EngineTimeout after the deadline, PermissionDenied where no engine is cleared.
         """
         ...

@@ -7,10 +7,24 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.core.redis_specs import RedisSpec
-from gateway.core.spec import Positive, Spec, Timeout
+from gateway.core.spec import Name, Positive, Spec, Timeout
 
 CacheOperation = Literal["chat", "completions", "embeddings", "rerank", "score", "classify"]
 CACHED: tuple[CacheOperation, ...] = ("chat", "completions", "embeddings", "rerank", "score", "classify")
+
+
+class SemanticSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whether an answer may be given to a similar request: of tenants that ask for it (`caches.semantic`), the last question's words apart
+    the same. model: the public name of the embedding model that says how similar. threshold: the least cosine. words: `same`: the words
+    with content must be the same, in their order; `free`: only numbers, negations, names and the like. max_entries: of one isolation
+    domain. timeout: how long a request waits for the embedding model.
+    """
+
+    model: Name
+    threshold: Annotated[float, Meta(ge=0.8, le=1.0)] = 0.95
+    words: Literal["same", "free"] = "same"
+    max_entries: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    timeout: Timeout = 0.1
 
 
 class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -21,7 +35,7 @@ class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     answer is kept compressed; 0: never. temperature: `zero` for requests that say `temperature: 0`, `any` for all. sharing: who gets an
     answer that somebody else caused; null: as the model's `prefix_sharing`, within a tenant at most. charge: whether an answer from the
     cache costs what the engine's did. deduplicate: whether requests that ask the same at the same time share one engine call. also_in:
-    where answers are kept besides the memory of a process; null: nowhere.
+    where answers are kept besides the memory of a process; null: nowhere. semantic: null: only the same request gets an answer again.
     """
 
     ttl: Timeout = 3600.0
@@ -36,6 +50,7 @@ class CacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     charge: bool = True
     deduplicate: bool = True
     also_in: Literal["disk", "redis"] | None = None
+    semantic: SemanticSpec | None = None
 
 
 class DiskCacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,8 +75,15 @@ class RedisCacheSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
     timeout: Timeout = 0.005
 
 
+class SemanticTenantsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """tenants: those that have asked for answers to similar requests, each by its name; no pattern."""
+
+    tenants: tuple[Name, ...] = ()
+
+
 class CachesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where answers may be kept besides memory."""
+    """Where answers may be kept besides memory, and which tenants want those to similar requests."""
 
     disk: DiskCacheSpec | None = None
     redis: RedisCacheSpec | None = None
+    semantic: SemanticTenantsSpec = SemanticTenantsSpec()

@@ -59,6 +59,26 @@ class Looked(NamedTuple):
     left: float = 0.0
 
 
+class Question:
+    """A request for which the answer to a similar one may do. domain, bucket: among which requests. vector: of its text, once an embedding
+    model has said it; None where that cannot be asked. read: what whoever made it knows of the text."""
+
+    __slots__ = ("bucket", "domain", "read", "tenant", "text", "vector")
+
+    def __init__(self, tenant: str, domain: bytes, bucket: bytes, text: str, read: Any) -> None:
+        self.tenant, self.domain, self.bucket, self.text, self.read = tenant, domain, bucket, text, read
+        self.vector: Signal[tuple[float, ...] | None] | None = None
+
+
+class Similar(NamedTuple):
+    """The answer to a similar request. key: of the answer. source: the identifier of that request. similarity: the cosine."""
+
+    key: bytes
+    answer: Answer
+    source: str
+    similarity: float
+
+
 class AnswerCache(Protocol):
     """The cache of one model, as one Snapshot has it. Nothing here raises."""
 
@@ -68,6 +88,8 @@ class AnswerCache(Protocol):
     """Bytes of an answer that may be kept."""
     shares: bool
     """Whether requests share engine calls that are under way."""
+    semantic: bool
+    """Whether some requests get the answers to similar ones."""
     backed: bool
     """Whether there is something behind the memory."""
     flights: dict[bytes, Any]
@@ -101,6 +123,22 @@ class AnswerCache(Protocol):
 
     def store(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> None:
         """epoch, marks: from before the engine was asked; without marks it is kept in memory only."""
+        ...
+
+    def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
+        """What may be compared of a request, with its vector asked for; None where only the same request gets an answer again."""
+        ...
+
+    def rivals(self, question: Question) -> bool:
+        """Whether there is any answer that might do."""
+        ...
+
+    def nearest(self, question: Question) -> Similar | None:
+        """The answer to the most similar request, once the vector is there; it counts as found."""
+        ...
+
+    def learn(self, question: Question, key: bytes, source: str, epoch: int) -> None:
+        """The answer with this key, which is kept, may be given to similar requests. source: the identifier of its request."""
         ...
 
     def missed(self) -> None:

@@ -1,7 +1,7 @@
-"""Asks a model of this gateway on behalf of a guardrail: selection, slots, queue, breakers and retries as for a client's request.
+"""Asks a model of this gateway on behalf of a guardrail or a cache: slots, queue, breakers and retries are those of a client's request.
 
 Such a question is no exchange: it has no caller to authenticate, limit or record, and guardrails do not read it. What it costs is counted
-for the model it asks (operation `guardrail`), and charged to the caller where it leads to a refusal.
+for the model it asks (operation `guardrail`, or `cache`); a guardrail's is charged to the caller where it leads to a refusal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.asking import Answered
+from gateway.core.asking import GUARDRAIL, Answered
 from gateway.core.errors import EngineError, EngineTimeout, GatehouseError
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
@@ -23,8 +23,6 @@ from gateway.pipeline.attempt import engine_error, result_of
 from gateway.pipeline.plane import DataPlane
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-OPERATION: Final = "guardrail"
-"""In the metrics of the model that is asked."""
 GATEWAY: Final = Principal("guardrails", "gatehouse", "internal", ("*",), "interactive")
 """On whose behalf guardrails wait for slots: the requests of all callers wait for their verdicts."""
 
@@ -76,6 +74,7 @@ class ModelAsker:
         seconds: float,
         principal: Principal | None = None,
         labels: frozenset[str] = UNLABELLED,
+        operation: str = GUARDRAIL,
     ) -> Answered:
         """See the port."""
         snapshot = self._plane.current()
@@ -101,7 +100,7 @@ class ModelAsker:
             raise
         finally:
             if principal is None:  # else it is a request of its own, which is counted as such
-                entry.meter.record(OPERATION, status, outcome, 0.0, time.perf_counter() - began, usage)
+                entry.meter.record(operation, status, outcome, 0.0, time.perf_counter() - began, usage)
         return Answered(body, usage)
 
     async def _answer(self, entry: ModelEntry, request: InferenceRequest, principal: Principal, deadline: float) -> tuple[bytes, Usage]:

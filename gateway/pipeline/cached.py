@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Final
 
-from gateway.core.caching import Answer, AnswerCache
+from gateway.core.caching import Answer, AnswerCache, Question, Similar
 from gateway.core.errors import EngineError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
@@ -42,6 +42,8 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     shares = cache.shares and request.api.dialect == ""  # in which form others get an answer is known once an engine has it
     behind = cache.backed
     marks, tries = b"", TRIES
+    question: Question | None = None
+    similar = cache.semantic and not x.layers  # pseudonyms stand for other values in each request
     while looks and tries:
         answer = cache.find(key)
         if answer is not None:
@@ -57,13 +59,20 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
             answer, marks = await _looked_up(x, cache, key)
             if answer is not None:
                 return await _stored(x, cache, key, answer, ticket, relay_type)
+        elif similar:
+            similar = False
+            question = cache.question(x.principal, request)  # type: ignore[arg-type]
+            if question is not None and (found := await _similar(cache, question)) is not None:
+                return await _stored(x, cache, found.key, found.answer, ticket, relay_type, found)
         else:
             break
+    if similar:
+        question = cache.question(x.principal, request)  # type: ignore[arg-type]
     if behind:  # its answer is to take the place of the one there
         _, marks = await _looked_up(x, cache, key, take=False)
     _say(x, "miss", key)
     cache.missed()
-    flight = x.flight = Flight(cache, key, place, request, marks)
+    flight = x.flight = Flight(cache, key, place, request, marks, question)
     if shares and place not in cache.flights:
         flight.open()
     try:
@@ -88,6 +97,17 @@ async def _looked_up(x: Exchange, cache: AnswerCache, key: bytes, *, take: bool 
     return (cache.taken(key, tenant, looked, epoch) if take else None), looked.marks
 
 
+async def _similar(cache: AnswerCache, question: Question) -> Similar | None:
+    """The answer to the most similar request. Without any to compare with, nobody waits for the question's vector."""
+    if not cache.rivals(question):
+        return None
+    vector = question.vector
+    assert vector is not None
+    if not vector.done:
+        await Completion(vector)
+    return cache.nearest(question)
+
+
 def wishes(headers: Headers) -> tuple[bool, bool]:
     """(whether the client takes a stored answer, whether its own may be stored), by `cache-control` (RFC 9111, 5.2.1)."""
     given = headers.get(b"cache-control")
@@ -100,10 +120,20 @@ def wishes(headers: Headers) -> tuple[bool, bool]:
 
 
 async def _stored(
-    x: Exchange, cache: AnswerCache, key: bytes, answer: Answer, ticket: Signal[None], relay_type: type[AnswerRelay]
+    x: Exchange,
+    cache: AnswerCache,
+    key: bytes,
+    answer: Answer,
+    ticket: Signal[None],
+    relay_type: type[AnswerRelay],
+    similar: Similar | None = None,
 ) -> AnswerRelay:
-    """The relay of an answer from the cache."""
-    _say(x, "hit", key)
+    """The relay of an answer from the cache. similar: whose it is, where it was given to another request than this one."""
+    if similar is None:
+        _say(x, "hit", key)
+    else:
+        _say(x, "semantic", key)
+        x.detail = {**(x.detail or {}), "cache_source": similar.source, "cache_similarity": round(similar.similarity, 4)}
     if not cache.charge:
         _uncharged(x)
     request: InferenceRequest = x.request  # type: ignore[assignment]

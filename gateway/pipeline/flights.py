@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-from gateway.core.caching import Answer, AnswerCache
+from gateway.core.caching import Answer, AnswerCache, Question
 from gateway.core.errors import ClientStalled, EngineError
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.prices import SlotTime
@@ -188,12 +188,22 @@ class Flight(Recording):
     """An engine call of which others may read the answer, and whose answer may be kept. Receiver of the call.
 
     key: of the answer. place: of the flight among those under way. marks: of the purges before, of what stands behind the memory.
+    question: by which similar requests may find the answer.
     """
 
-    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_request")
+    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_question", "_request")
 
-    def __init__(self, cache: AnswerCache, key: bytes, place: bytes, request: InferenceRequest, marks: bytes = b"") -> None:
+    def __init__(
+        self,
+        cache: AnswerCache,
+        key: bytes,
+        place: bytes,
+        request: InferenceRequest,
+        marks: bytes = b"",
+        question: Question | None = None,
+    ) -> None:
         super().__init__(cache.largest)
+        self._question = question
         self._cache, self._key, self._place, self._request = cache, key, place, request
         self._epoch, self._marks = cache.epoch, marks
         self._attempt: Attempt | None = None
@@ -308,6 +318,8 @@ class Flight(Recording):
         parts, prefix = cut(b"".join(self.pieces), request.stream)
         headers = [(name.lower(), value) for name, value in head.headers if name.lower() in READ_HEADERS]
         self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch, self._marks)
+        if self._question is not None:
+            self._cache.learn(self._question, self._key, exchange.request_id.decode(), self._epoch)
 
 
 class LedAttempt:

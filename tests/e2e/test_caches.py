@@ -20,7 +20,7 @@ from gateway.app.main import app
 from tests.cluster.servers import RedisServer
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, external
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, external
 from tests.waiting import reached, until
 
 HEADER = "x-gatehouse-cache"
@@ -29,15 +29,22 @@ HEADER = "x-gatehouse-cache"
 @pytest.fixture(scope="module")
 def caching(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("caching")
-    config = configuration(
+    config = adminapi.config(
         directory / "state",
-        engines=[external("fake", engine.port, slots=64)],
+        engine.port,
+        engines=[external("fake", engine.port, slots=64), {"name": "embedder", "runtime": "onnx", "model": "demo-embed"}],
+        caches={"semantic": {"tenants": ["acme"]}},
         models=[
             {"name": "m1", "pool": ["fake"], "cache": {"ttl": "1h"}},
             {"name": "own", "pool": ["fake"], "cache": {"sharing": "key"}},
             {"name": "plain", "pool": ["fake"]},
+            {"name": "near", "pool": ["fake"], "cache": {"semantic": {"model": "embed", "threshold": 0.9, "timeout": "30s"}}},
+            {"name": "embed", "pool": ["embedder"]},
         ],
-        guardrails=[{"name": "words", "type": "denylist", "models": ["m1"], "settings": {"phrases": ["nightfall"], "action": "mask"}}],
+        guardrails=[
+            {"name": "words", "type": "denylist", "models": ["m1"], "settings": {"phrases": ["nightfall"], "action": "mask"}},
+            {"name": "people", "type": "pii", "models": ["near"], "settings": {"entities": {"email": "pseudonym"}}},
+        ],
         limits=[{"name": "everybody", "requests": {"rate": 10000, "burst": 10000, "per": "1m"}}],
     )
     with Gatehouse(directory, config) as running:
@@ -176,7 +183,7 @@ def test_a_guardrail_that_changes_counts_for_answers_that_are_kept(caching: Gate
     config = caching.config
     changed = {**config["guardrails"][0], "on": ["response"], "settings": {"phrases": ["tok0"], "action": "block"}}
     try:
-        reload(caching, {**config, "guardrails": [changed]})
+        reload(caching, {**config, "guardrails": [changed, config["guardrails"][1]]})
         wanted = [400, 400]
         no_cache = {"cache-control": "no-cache"}
         until(lambda: [ask(caching, "guarded", headers=each).status_code for each in ({}, no_cache)] == wanted, what="the guardrail")
@@ -240,6 +247,48 @@ def test_statistics_and_purges_over_the_workers(launch: Callable[..., Gatehouse]
         lambda: [one for one in gatehouse.audit() if one.get("event") == "admin.caches.purge" and one["target"] == target],
         what="its record",
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_similar_question_gets_the_answer_of_a_tenant_that_asked_for_it(caching: Gatehouse, engine: EngineThread, stream: bool) -> None:
+    """The demo's embedding model finds all of them alike."""
+    first = ask(caching, "How do I reset my password?", model="near", stream=stream)
+    near = "hello, how do I reset my password?"
+    said: list[httpx.Response] = []
+
+    def given() -> bool:
+        said.append(ask(caching, f"{near}{'!' * len(said)}", model="near", stream=stream))
+        return said[-1].headers[HEADER] == "semantic"
+
+    until(given, what="the vector of the first question")
+    before = len(engine.received)
+    outcome, source = (caching.outcome(answer.headers["x-request-id"]) for answer in (said[-1], first))
+    assert (outcome["outcome"], outcome.get("endpoint", ""), outcome["completion_tokens"]) == ("ok", "", source["completion_tokens"])
+    assert 0.9 <= outcome["detail"]["cache_similarity"] <= 1.0
+    assert outcome["detail"]["cache_source"] in {answer.headers["x-request-id"] for answer in (first, *said[:-1])}
+    assert said[-1].headers["content-type"] == first.headers["content-type"]
+    apart = ["How do I not reset my password?", "How do I reset 2 passwords?", "How do I reset your password?", "Reset my password"]
+    for text in apart:
+        assert ask(caching, text, model="near", stream=stream).headers[HEADER] == "miss"
+    assert ask(caching, near, OTHER_KEY, model="near", stream=stream).headers[HEADER] == "miss"
+    assert ask(caching, near, model="near", stream=stream, seed=7).headers[HEADER] == "miss"
+    assert len(engine.received) == before + len(apart) + 2
+    with adminapi.admin(caching) as client:
+        [view] = [one for one in client.get("/caches").json()["items"] if one["model"] == "near"]
+        assert view["semantic"] >= 1 and view["unembedded"] == 0
+        client.delete("/caches", params={"model": "near"})
+    assert ask(caching, near, model="near", stream=stream).headers[HEADER] == "miss"
+
+
+def test_no_vector_is_asked_for_where_pseudonyms_stand_for_somebody(caching: Gatehouse) -> None:
+    def embedded() -> float:
+        return caching.metric("gatehouse_requests_total", model="embed", operation="cache", status="200")
+
+    before = embedded()
+    assert ask(caching, "Who has the address ann@example.com?", model="near").headers[HEADER] == "miss"
+    assert ask(caching, "Who has the address bob@example.com?", model="near").headers[HEADER] in ("miss", "hit")
+    ask(caching, "Who has an address?", model="near")
+    until(lambda: embedded() == before + 1, what="the vector of the last one alone")
 
 
 def test_a_file_of_requests_warms_the_cache(caching: Gatehouse, engine: EngineThread, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
-from gateway.core.asking import Answered
+from gateway.core.asking import GUARDRAIL, Answered
 from gateway.core.types import Principal, Usage
 from gateway.core.values import UNLABELLED
 
@@ -35,6 +35,7 @@ class FakeAsker:
         seconds: float,
         principal: Principal | None = None,
         labels: frozenset[str] = UNLABELLED,
+        operation: str = GUARDRAIL,
     ) -> Answered:
         json.dumps(question).encode()
         self.asked.append((model, path, question))

@@ -24,7 +24,7 @@ class CacheSpec(TypedDict):
     requests that say `temperature: 0`, `any` for all. sharing: who gets an answer that somebody else caused; null: as the model's
     `prefix_sharing`, within a tenant at most. charge: whether an answer from the cache costs what the engine's did. deduplicate: whether
     requests that ask the same at the same time share one engine call. also_in: where answers are kept besides the memory of a process;
-    null: nowhere.
+    null: nowhere. semantic: null: only the same request gets an answer again.
     """
 
     ttl: NotRequired[float]
@@ -39,6 +39,7 @@ class CacheSpec(TypedDict):
     charge: NotRequired[bool]
     deduplicate: NotRequired[bool]
     also_in: NotRequired[Literal["disk", "redis"] | None]
+    semantic: NotRequired[SemanticSpec | None]
 
 
 class CanarySpec(TypedDict):
@@ -232,6 +233,20 @@ class RoutingSpec(TypedDict):
     breaker: NotRequired[BreakerSpec]
     queue: NotRequired[QueueSpec]
     retry: NotRequired[RetrySpec]
+
+
+class SemanticSpec(TypedDict):
+    """Whether an answer may be given to a similar request: of tenants that ask for it (`caches.semantic`), the last question's words
+    apart the same. model: the public name of the embedding model that says how similar. threshold: the least cosine. words: `same`: the
+    words with content must be the same, in their order; `free`: only numbers, negations, names and the like. max_entries: of one
+    isolation domain. timeout: how long a request waits for the embedding model.
+    """
+
+    model: str
+    threshold: NotRequired[float]
+    words: NotRequired[Literal["free", "same"]]
+    max_entries: NotRequired[int]
+    timeout: NotRequired[float]
 
 
 class ShadowSpec(TypedDict):

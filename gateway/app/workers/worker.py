@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from gateway.app import compiled, interpreter
 from gateway.app.assembly import Assembled, Assembler
 from gateway.app.cache_book import CacheGauges
-from gateway.app.cache_tiers import CacheTiers
+from gateway.app.cache_tiers import CacheTiers, embedder
 from gateway.app.connections import Connections
 from gateway.app.countries import Countries
 from gateway.app.events import Events
@@ -160,7 +160,7 @@ class Worker:
         salts, loop = bytes.fromhex(state.salts.reveal()), asyncio.get_running_loop()
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
-        self.caches = AnswerCaches(SystemClock().monotonic)
+        self.caches = AnswerCaches(SystemClock().monotonic, embedder(self.plane))
         self._cache_tiers = self._behind_caches(spec, salts)
         self.trials = Trials(Shadows(self.plane, idle))
         known_there = (self.countries, self._claim, self.caches, self.trials)
