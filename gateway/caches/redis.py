@@ -30,7 +30,7 @@ _MARKS: Final = b"""
 local function marks(at, names, fresh)
   local found = redis.call('HMGET', at, unpack(names))
   for i, name in ipairs(names) do
-    if not found[i] then redis.call('HSET', at, name, fresh) found[i] = fresh end
+    if not found[i] then redis.pcall('HSET', at, name, fresh) found[i] = fresh end
   end
   return table.concat(found)
 end
@@ -58,8 +58,8 @@ FIND: Final = (
 local base, key, fresh, policy = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local known = marks(base .. 'marks', {ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]}, fresh)
 local value = redis.call('GET', base .. 'e:' .. key)
-if value and policy == 'lru' then redis.call('ZADD', base .. 'order', 'XX', now, key) end
-if value and policy == 'lfu' and redis.call('ZSCORE', base .. 'order', key) then redis.call('ZINCRBY', base .. 'order', 1, key) end
+if value and policy == 'lru' then redis.pcall('ZADD', base .. 'order', 'XX', now, key) end
+if value and policy == 'lfu' and redis.call('ZSCORE', base .. 'order', key) then redis.pcall('ZINCRBY', base .. 'order', 1, key) end
 return {known, value}
 """
 )
@@ -70,6 +70,7 @@ STORE: Final = (
     + b"""
 local base, key, fresh, policy = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 if marks(base .. 'marks', {ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]}, fresh) ~= ARGV[9] then return {0, 0} end
+redis.call('INCRBY', base .. 'bytes', 0)
 local value, milliseconds, entries, bytes, model, tenant = ARGV[10], ARGV[11], tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14], ARGV[15]
 local size, evicted = #value + 512, 0
 if size > bytes then return {0, 0} end
@@ -94,10 +95,14 @@ redis.call('SADD', base .. 'm:' .. model, key)
 return {1, evicted}
 """
 )
+"""Its first write is one that a full Redis refuses (INCRBY by nothing): what a script does after another one would be let through."""
 MARK: Final = b"""
+for i = 2, #ARGV do redis.call('HDEL', KEYS[1] .. 'marks', ARGV[i]) end
 for i = 2, #ARGV do redis.call('HSET', KEYS[1] .. 'marks', ARGV[i], ARGV[1]) end
 return 1
 """
+"""Takes away first: a full Redis refuses what takes memory, but lets through whatever a script does after its first write. Look-ups go on
+without what it refuses (`pcall`)."""
 SWEEP: Final = (
     _FORGET
     + b"""

@@ -266,6 +266,27 @@ async def test_a_frozen_redis_costs_one_wait_and_then_nothing(redis: World) -> N
     assert (await two.look(key(1)))[0] == "an answer"
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+async def test_a_full_redis_gives_what_it_has_and_is_purged_like_any_other(redis: World, policy: str) -> None:
+    one, two = [await redis.replica(policy=policy) for _ in range(2)]
+    for number in range(3):
+        await one.keep(key(number), str(number))
+    try:
+        redis.redis("CONFIG", "SET", "maxmemory", "1")
+        assert [(await two.look(key(number)))[0] for number in range(3)] == ["0", "1", "2"]
+        await one.keep(key(3), "no room")
+        assert one.behind.counted.dropped + one.behind.counted.refused == 1
+        assert await one.look(key(4), "beta") != ("", b"")  # a tenant without marks yet
+        assert await one.behind.backend.purge(None, None, key(0), dry_run=False) == 1
+        assert await one.behind.backend.purge(None, "acme", None, dry_run=False) == 2
+        assert [(await two.look(key(number)))[0] for number in range(4)] == ["", "", "", ""]
+    finally:
+        redis.redis("CONFIG", "SET", "maxmemory", "0")
+    one.behind._unwritable = 0.0
+    await one.keep(key(1), "after")
+    assert (await two.look(key(1)))[0] == "after"
+
+
 async def test_a_redis_that_restarts_begins_empty_and_works_again(redis: World) -> None:
     one = await redis.replica()
     await one.keep(key(1), "before")
