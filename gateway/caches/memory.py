@@ -20,8 +20,9 @@ from gateway.caches.near import NearAnswers
 Eviction = Literal["lru", "lfu", "fifo"]
 OVERHEAD: Final = 512
 """Bytes that an entry costs besides its value, as counted against the bound: keys, tables and the object itself."""
-SLICE: Final = 2000
-"""Purged answers whose memory is given back at once: about a millisecond."""
+SLICE: Final = 500
+"""Purged answers whose memory is given back at once: some two milliseconds among a million."""
+SHARDS: Final = 128
 _LEVEL: Final = 1
 """Of zlib: what is compressed is read more often than written, and each hit pays for its decompression only."""
 
@@ -146,16 +147,20 @@ class AnswerStore:
         self.settings = (bounds, eviction)
         self.flights: dict[bytes, Any] = {}
         """Engine calls under way for answers that may come here (gateway.pipeline.flights), by their place."""
-        self._entries: dict[bytes, _Entry] = {}
+        self._shards: list[dict[bytes, _Entry]] = [{} for _ in range(SHARDS)]
+        """By the first byte of the key, which is a hash: so no table grows, or is listed, all at once."""
+        self._count = 0
         self._order = _order(eviction)
         self._born = self._dead = 0
         self._live: dict[str, int] = {}
         """Answers of each tenant."""
         self._floors: dict[str, int] = {}
         """Of tenants that were purged: their answers up to this number are dead, and `_dead` of them still here."""
+        self._unswept = 0
+        """The shards in which dead ones are still to be looked for, from the last to the first."""
         self._keys: list[bytes] = []
-        """Those among which the dead ones are still to be looked for, from the end."""
-        self._former: list[tuple[dict[bytes, _Entry], _Order]] = []
+        """Of the shard behind them, those still to be looked at, from the end."""
+        self._former: list[tuple[list[dict[bytes, _Entry]], _Order]] = []
         """What was here before everything was purged."""
         self.near: NearAnswers[Any] = NearAnswers()
         """Which of them may be given to similar requests."""
@@ -165,7 +170,7 @@ class AnswerStore:
 
     def find(self, key: bytes, *, similar: bool = False) -> bytes | None:
         """The value, or None where there is none that may still be given. similar: it counts as found for a similar request."""
-        entry = self._entries.get(key)
+        entry = self._shards[key[0] % SHARDS].get(key)
         if entry is not None and (entry.expires <= self._now() or (self._floors and self._is_dead(entry))):
             if not self._is_dead(entry):
                 self.counted.expired += 1
@@ -200,13 +205,15 @@ class AnswerStore:
         if entry.size > self._bounds.bytes:
             self.counted.refused += 1
             return False
-        if (old := self._entries.get(key)) is not None:
+        shard = self._shards[key[0] % SHARDS]
+        if (old := shard.get(key)) is not None:
             self._remove(key, old)
-        while self._entries and (len(self._entries) >= self._bounds.entries or self.counted.bytes + entry.size > self._bounds.bytes):
+        while self._count and (self._count >= self._bounds.entries or self.counted.bytes + entry.size > self._bounds.bytes):
             self._evict()
         self._born += 1
         entry.born = self._born
-        self._entries[key] = entry
+        shard[key] = entry
+        self._count += 1
         self._live[tenant] = self._live.get(tenant, 0) + 1
         self._order.added(key)
         self.counted.bytes += entry.size
@@ -229,12 +236,12 @@ class AnswerStore:
             if count:
                 self._dead += count
                 self._floors[tenant] = self._born
-                self._keys = list(self._entries)
+                self._unswept, self._keys = SHARDS, []
         else:
-            count = len(self._entries) - self._dead
-            self._former.append((self._entries, self._order))
-            self._entries, self._order = {}, _order(self.settings[1])
-            self._live, self._floors, self._keys, self._dead = {}, {}, [], 0
+            count = self._count - self._dead
+            self._former.append((self._shards, self._order))
+            self._shards, self._order = [{} for _ in range(SHARDS)], _order(self.settings[1])
+            self._live, self._floors, self._keys, self._unswept, self._dead, self._count = {}, {}, [], 0, 0, 0
             self.counted.bytes = 0
         self.sweep()
         self.counted.purged += count
@@ -244,31 +251,39 @@ class AnswerStore:
         """Gives back the memory of up to SLICE purged answers; whether there is more to do."""
         left = SLICE
         while self._former and left:
-            entries, order = self._former[-1]
+            shards, order = self._former[-1]
+            entries = shards[-1]
             while entries and left:
                 key, entry = entries.popitem()
                 order.removed(key, entry.uses)
                 left -= 1
             if not entries:
+                shards.pop()
+            if not shards:
                 self._former.pop()
-        while self._dead and self._keys and left:
+        while self._dead and (self._keys or self._unswept) and left > 0:
+            if not self._keys:
+                self._unswept -= 1
+                self._keys = list(self._shards[self._unswept])
+                left -= len(self._keys) // 16  # a key is listed in a fraction of the time that its removal takes
+                continue
             key = self._keys.pop()
-            found = self._entries.get(key)
+            found = self._shards[key[0] % SHARDS].get(key)
             if found is not None and self._is_dead(found):
                 self._remove(key, found)
             left -= 1
         if not self._dead and self._floors:
-            self._floors, self._keys = {}, []
+            self._floors, self._keys, self._unswept = {}, [], 0
         return bool(self._former or self._dead)
 
     def matching(self, *, tenant: str | None = None, key: bytes | None = None) -> int:
         """How many answers a purge would forget."""
         if key is not None:
             return int(self._one(tenant, key) is not None)
-        return len(self._entries) - self._dead if tenant is None else self._live.get(tenant, 0)
+        return self._count - self._dead if tenant is None else self._live.get(tenant, 0)
 
     def _one(self, tenant: str | None, key: bytes) -> _Entry | None:
-        entry = self._entries.get(key)
+        entry = self._shards[key[0] % SHARDS].get(key)
         return None if entry is None or self._is_dead(entry) or tenant not in (None, entry.tenant) else entry
 
     def _is_dead(self, entry: _Entry) -> bool:
@@ -277,12 +292,12 @@ class AnswerStore:
     def statistics(self) -> Statistics:
         """A copy."""
         found = Statistics(**{name: getattr(self.counted, name) for name in Statistics.__struct_fields__})
-        found.entries = len(self._entries) - self._dead
+        found.entries = self._count - self._dead
         return found
 
     def _evict(self) -> None:
         key = self._order.victim()
-        entry = self._entries[key]
+        entry = self._shards[key[0] % SHARDS][key]
         dead = self._is_dead(entry)
         self._remove(key, entry)
         if dead:
@@ -293,7 +308,8 @@ class AnswerStore:
             self.counted.evicted += 1
 
     def _remove(self, key: bytes, entry: _Entry) -> None:
-        del self._entries[key]
+        del self._shards[key[0] % SHARDS][key]
+        self._count -= 1
         self._order.removed(key, entry.uses)
         self.counted.bytes -= entry.size
         if self._is_dead(entry):
