@@ -377,9 +377,7 @@ class Exchange:
                 usage.currency = request.price.currency
         if self.spent is not None:
             usage = self.spent if usage is None else usage.plus(self.spent)
-        own = usage
-        if self.refused:
-            usage = with_spent(usage, self.inspected)
+        own, usage = usage, with_spent(usage, self.inspected) if self.refused else usage
         if self.call is not None:
             self.call.cancel()
             self.call = None
