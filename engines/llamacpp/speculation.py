@@ -33,7 +33,7 @@ GAIN = 1.05
 """A step with guesses must promise so many times the tokens a second of one without: what is promised is only estimated."""
 SHARE = 0.02
 """Of the time of steps that a draft model may take where it has saved nothing."""
-FIRST_SECONDS, MOST_SECONDS = 0.5, 5.0
+FIRST_SECONDS, MOST_SECONDS = 0.2, 5.0
 """What the account begins with, and the most that it holds."""
 FIRST_PAUSE, LONGEST_PAUSE = 32, 1024
 """Tokens after which a sequence whose drafts do not pay is tried again: at first, and at most."""
