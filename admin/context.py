@@ -15,6 +15,7 @@ from gateway.core.batches import BatchRecord, FileRecord
 from gateway.core.caching import Purge
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
+from gateway.core.jobs import JobControl
 from gateway.core.log_levels import LogLevels
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
@@ -476,6 +477,7 @@ class Ports:
     approvals: ApprovalControl | None = None
     approvals_webhook: Callable[[Mapping[str, str], bytes], Awaitable[ApprovalRecord]] | None = None
     batches: BatchControl | None = None
+    jobs: JobControl | None = None
     client_files: ClientFileControl | None = None
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None

@@ -46,6 +46,7 @@ VERBS: Final = MappingProxyType(
         "approvals": ("read", "decide"),
         "batches": ("read", "cancel"),
         "client-files": ("read", "delete"),
+        "jobs": ("read", "write"),
         "policies": ("test", "replay"),
         "token-keys": ("read", "rotate", "withdraw"),
         "revocations": ("read", "create", "delete"),
@@ -65,7 +66,7 @@ _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 TENANTED: Final = frozenset(
     {
         *("tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals", "records"),
-        *("batches", "client-files"),
+        *("batches", "client-files", "jobs"),
     }
 )
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
@@ -122,7 +123,7 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models, files, limits, prices, caches, halts, batches; reads all but audit log and approvals.",
+                "Runs the fleet: engines, models, files, limits, caches, halts, batches, jobs; reads all but audit log and approvals.",
                 (
                     _READS - {"audit:read", "approvals:read"}
                     | _every(
@@ -143,6 +144,7 @@ ROLES: Final = MappingProxyType(
                         "webhooks",
                         "batches",
                         "client-files",
+                        "jobs",
                     )
                     | {"config:reload", "upgrade:begin", "guardrails:evaluate"}
                 )
@@ -150,8 +152,8 @@ ROLES: Final = MappingProxyType(
             ),
             Role(
                 "tenant-admin",
-                "Manages the users, groups, keys, bindings and batches of one tenant and reads its usage.",
-                (_every("users", "groups", "keys", "bindings", "batches", "client-files") - {"keys:priority"})
+                "Manages the users, groups, keys, bindings, batches and jobs of one tenant and reads its usage.",
+                (_every("users", "groups", "keys", "bindings", "batches", "client-files", "jobs") - {"keys:priority"})
                 | {
                     "resources:apply",
                     "tenants:read",
@@ -171,7 +173,7 @@ ROLES: Final = MappingProxyType(
             ),
             Role(
                 "viewer",
-                "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no batches, no audit log.",
+                "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no batches, no jobs, no audit log.",
                 _READS
                 - {
                     "keys:read",
@@ -181,6 +183,7 @@ ROLES: Final = MappingProxyType(
                     "approvals:read",
                     "batches:read",
                     "client-files:read",
+                    "jobs:read",
                     "config:read",
                     "audit:read",
                     "events:read",

@@ -13,6 +13,7 @@ from admin.cli import (
     files,
     fleet,
     guardrails,
+    jobs,
     keys,
     limits,
     log_levels,
@@ -73,6 +74,7 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline, j
     app.add_typer(approvals.group, name="approvals")
     app.add_typer(batches.batches, name="batches")
     app.add_typer(batches.files, name="files")
+    app.add_typer(jobs.group, name="jobs")
     app.add_typer(guardrails.group, name="guardrails")
     app.add_typer(tokens.group, name="tokens")
     app.add_typer(prices.group, name="prices")

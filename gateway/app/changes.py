@@ -47,6 +47,7 @@ RESTART_ONLY = (
     "audit",
     "files",
     "batches",
+    "jobs",
 )
 """Settings that a process reads once, at its start."""
 TLS = ("listen.tls", "listen.admin_tls")

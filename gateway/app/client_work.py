@@ -59,6 +59,8 @@ class ClientWork:
         self._work: BatchWork | None = None
         self._creators: Creators | None = None
         self._lines: WorkerLines | None = None
+        self.lines: Lines | None = None
+        """Where lines run, of batches and of jobs; None where there are neither."""
         checked(spec, workers)
         self._store, self._keys = link.store, TenantKeys(link.store, vault)
         self._rows = FileRows(self._store.files, spec.files)
@@ -67,15 +69,15 @@ class ClientWork:
         self.files = ClientFiles(spec.files, self._rows, Path(spec.state_dir), self._keys, record)
         self.file_book = FileBook(self._store.files, self.files)
         self._sweep = FileSweep(self._store.files, self.files, owner)
-        if spec.batches.enabled:
-            self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)
-            lines: Lines
+        if spec.batches.enabled or spec.jobs.enabled:
             if workers:
-                lines = self._lines = WorkerLines(spec.batches.spare, SystemClock())
+                self.lines = self._lines = WorkerLines(spec.batches.spare, SystemClock())
             else:
                 self._creators = Creators(self._store.get_key, link.people, plane.current, networks, SystemClock())
-                lines = LocalLines(plane, self._creators, spec.batches.spare)
-            parts = (self._store.batches, self.book, self.files, lines, lambda: plane.draining or plane.closing)
+                self.lines = LocalLines(plane, self._creators, spec.batches.spare)
+        if spec.batches.enabled and self.lines is not None:
+            self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)
+            parts = (self._store.batches, self.book, self.files, self.lines, lambda: plane.draining or plane.closing)
             self._work = BatchWork(spec.batches, *parts, holder.partition(":")[0], holder, SystemClock(), SystemEntropy())
         self.desk = WorkDesk(self.files, self.book, spec.files.max_bytes, spec.files.upload_timeout)
 

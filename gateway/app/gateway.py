@@ -49,6 +49,7 @@ from gateway.app.legal_holds import LegalHolds
 from gateway.app.limit_times import LimitTimes
 from gateway.app.log_levels import LogLevelBook
 from gateway.app.observing import Observing
+from gateway.app.operator_jobs.work import OperatorJobs
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.policy_texts import PolicyTexts
@@ -180,6 +181,8 @@ class Gateway:
         """Files and batches, the webhook of approvals, and engines on trial."""
         parts = (self.store_link, self.texts.vault, self.plane, self.countries.networks, self.events.record, self._owner, holder)
         self.work = ClientWork(self.spec, *parts, workers=self._workers)
+        store, record = self.store_link.store, self.events.record
+        self.operator_jobs = OperatorJobs(self.spec, store, self.fleet.files, self.work, self.plane, record, self.replica, holder)
         told = (lambda: self.plane.current().spec, self.changes.refresh, self.events.record, self._owner)
         self.rollout_book.canaries = CanaryBook(self.store_link.store, *told)
         self.builder.withdrawn = self.rollout_book.canaries.applied
@@ -315,6 +318,7 @@ class Gateway:
             MachineGauges(Path(self.spec.state_dir)),
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
+            self.operator_jobs,
             CacheGauges(self.caches),
             RolloutGauges(self.rollout_book.trials),
             self.rollout_book.canaries,
@@ -419,6 +423,7 @@ class Gateway:
         """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first of the file that is not."""
         await self.fleet.start_engines(self.changes.in_force)
         interpreter.tune(self._owner)
+        self.operator_jobs.start()
         self.fleet.watch_pressure()
         self.scaling.start()
 
@@ -426,6 +431,7 @@ class Gateway:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before. engines: whether the sidecars end
         too; not if another program has taken them over."""
         snapshot = self.plane.snapshot
+        await self.operator_jobs.aclose()
         await self.work.aclose()
         await self.scaling.aclose()
         await self.discovery.aclose()

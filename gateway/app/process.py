@@ -155,6 +155,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         holds=gateway.holds,
         approvals_webhook=gateway.webhook.decide,
         batches=gateway.work.book,
+        jobs=gateway.operator_jobs.book,
         client_files=gateway.work.file_book,
         limits=_limit_states(gateway, workers),
         log_levels=gateway.log_levels,

@@ -32,6 +32,7 @@ from gateway.core.identity_specs import (
     StaticKeySpec,
     StepUpSpec,
 )
+from gateway.core.job_specs import JobsSpec
 from gateway.core.limit_specs import (
     BudgetSpec,
     LimitMatchSpec,
@@ -83,6 +84,7 @@ __all__ = [
     "HedgeSpec",
     "HookSpec",
     "IdentitySpec",
+    "JobsSpec",
     "JoinedSpec",
     "LabelSpec",
     "LdapSpec",
@@ -443,6 +445,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     uploads: UploadsSpec = UploadsSpec()
     files: FilesSpec = FilesSpec()
     batches: BatchesSpec = BatchesSpec()
+    jobs: JobsSpec = JobsSpec()
     identity: IdentitySpec = IdentitySpec()
     roles: dict[Name, RoleSpec] = {}
     bindings: tuple[BindingSpec, ...] = ()

@@ -48,6 +48,7 @@ from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.files import StoredFiles
 from gateway.store.hints import CHANNEL, Hint
+from gateway.store.jobs import StoredJobs
 from gateway.store.kept_answers import KeptAnswers
 from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
@@ -107,6 +108,7 @@ class Store(UsageTables, DeliveryTables):
         self.kept_answers = KeptAnswers(self._database, self._now, lambda: self.derived("kept answers"), self._entropy)
         self.files = StoredFiles(self._database, self._now)
         self.batches = StoredBatches(self._database, self._now)
+        self.jobs = StoredJobs(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

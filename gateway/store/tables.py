@@ -282,6 +282,36 @@ batch_lines = sa.Table(
 """Lines that were begun: `begun` before one is sent to an engine, then `done` or `failed` with what came of it, encrypted. They go when the
 files of results are written."""
 
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("replica", sa.Text, nullable=False),
+    sa.Column("schedule", _text(NAME_LENGTH), nullable=False),
+    *(sa.Column(name, sa.Double, nullable=False) for name in ("created", "due")),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("cancels", sa.Boolean, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("leased", sa.Double, nullable=False),
+    sa.Column("told", sa.JSON, nullable=False),
+    sa.Index("ix_jobs_tenant_id", "tenant", "id"),
+)
+"""Jobs of operators. leased, fence, told: as of batches."""
+
+job_schedules = sa.Table(
+    "job_schedules",
+    metadata,
+    sa.Column("tenant", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("name", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("next", sa.Double, nullable=False, index=True),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("told", sa.JSON, nullable=False),
+)
+
 changes = sa.Table(
     "changes",
     metadata,

@@ -28,7 +28,7 @@ EXAMPLES = 4
 def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("schema")
     config = adminapi.config(directory / "state", engine.port)
-    config |= {"files": {"enabled": True}, "batches": {"enabled": True}}
+    config |= {"files": {"enabled": True}, "batches": {"enabled": True}, "jobs": {"enabled": True}}
     config["identity"]["gateway_tokens"] = {"issuer": "https://gatehouse.test"}  # without one no key of tokens can be made
     with Gatehouse(directory, config) as gatehouse:
         yield gatehouse

@@ -202,6 +202,44 @@ class Library:
     def _users(self) -> Mapping[str, list[str]]:
         return shelf.users(self._engines())
 
+    # --- files that jobs read and make
+
+    async def source(self, name: str) -> Path:
+        """The file of a model that is one file, without links. Raises NotFound; RequestError for any other model."""
+        found, looked = await self._found(name)
+        if found.folder or len(found.files) != 1 or found.missing:
+            raise RequestError(f"The model {name!r} is not one file: a job takes a single file.", param="model")
+        if (problem := looked.facts(found).problem) is not None:
+            raise RequestError(f"The model {name!r} cannot be used: {problem}.", param="model", code="model_invalid")
+        path = found.real
+        if not path.is_relative_to(found.place.root.resolve()) or not path.is_file():
+            raise NotFound(f"There is no model file {name!r}.")
+        return path
+
+    async def digest(self, path: Path) -> str:
+        """SHA-256 of a file that is no model yet."""
+        return await self._work(partial(digest, path, self._go_on))
+
+    async def room(self, size: int, reserve: int) -> None:
+        """Raises 507 where so many bytes cannot be written and `reserve` left free."""
+        if await self._quick(self._quarantine.free) < size + reserve:
+            raise _full(f"{size} bytes are needed beside {reserve} that stay free.")
+
+    async def adopt(self, path: Path, settings: UploadSettings, *, actor: str) -> dict[str, Any]:
+        """A file that was made on this machine goes the way of an upload that is complete: quarantine, verification, registry. It is gone
+        from its place then, whatever comes of it. Raises as `begin` and `complete` do."""
+        if settings.size > self._settings().max_bytes:
+            raise RequestError(f"{settings.size} bytes are more than uploads.max_bytes.", code="request_too_large", status=413)
+        await self._refuse_conflicts(settings)
+        upload = await self._quick(partial(self._quarantine.adopt, path, settings, actor, self._clock.wall()))
+        self._uploads[upload.id] = upload
+        try:
+            return await self.complete(upload.id, dry_run=False)
+        except GatehouseError:
+            if self._open and self._uploads.get(upload.id) is upload:  # it would wait for somebody to go on with it
+                await self._drop(upload)
+            raise
+
     # --- uploads
 
     def uploads(self) -> list[dict[str, Any]]:

@@ -142,6 +142,13 @@ class Quarantine:
         beside.rename(folder / RECORD)
         return Upload(folder, promise, 0, now)
 
+    def adopt(self, path: Path, settings: UploadSettings, actor: str, now: float) -> Upload:
+        """An upload that is complete from the beginning: moves the file here. Raises OSError."""
+        upload = self.begin(settings, actor, now)
+        path.chmod(0o600)
+        path.rename(upload.folder / DATA)
+        return Upload(upload.folder, upload.promise, settings.size, now)  # its hash is not known: `sha256` reads it
+
     def recover(self, registry: Path) -> list[Upload]:
         """The uploads of an earlier run. Undoes what a crash left half done: removes what has no record, and puts back a model that was
         being replaced if the new one did not arrive."""

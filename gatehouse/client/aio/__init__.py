@@ -18,6 +18,8 @@ from gatehouse.client.aio.events import AsyncEventsApi
 from gatehouse.client.aio.groups import AsyncGroupsApi
 from gatehouse.client.aio.guardrails import AsyncGuardrailsApi
 from gatehouse.client.aio.halts import AsyncHaltsApi
+from gatehouse.client.aio.job_schedules import AsyncJobSchedulesApi
+from gatehouse.client.aio.jobs import AsyncJobsApi
 from gatehouse.client.aio.join_tokens import AsyncJoinTokensApi
 from gatehouse.client.aio.keys import AsyncKeysApi
 from gatehouse.client.aio.limits import AsyncLimitsApi
@@ -82,6 +84,8 @@ class AsyncResources:
         self.approvals = AsyncApprovalsApi(connection)
         self.batches = AsyncBatchesApi(connection)
         self.client_files = AsyncClientFilesApi(connection)
+        self.jobs = AsyncJobsApi(connection)
+        self.job_schedules = AsyncJobSchedulesApi(connection)
         self.policies = AsyncPoliciesApi(connection)
         self.apply = AsyncApplyApi(connection)
         self.dump = AsyncDumpApi(connection)

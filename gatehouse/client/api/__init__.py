@@ -18,6 +18,8 @@ from gatehouse.client.api.events import EventsApi
 from gatehouse.client.api.groups import GroupsApi
 from gatehouse.client.api.guardrails import GuardrailsApi
 from gatehouse.client.api.halts import HaltsApi
+from gatehouse.client.api.job_schedules import JobSchedulesApi
+from gatehouse.client.api.jobs import JobsApi
 from gatehouse.client.api.join_tokens import JoinTokensApi
 from gatehouse.client.api.keys import KeysApi
 from gatehouse.client.api.limits import LimitsApi
@@ -82,6 +84,8 @@ class Resources:
         self.approvals = ApprovalsApi(connection)
         self.batches = BatchesApi(connection)
         self.client_files = ClientFilesApi(connection)
+        self.jobs = JobsApi(connection)
+        self.job_schedules = JobSchedulesApi(connection)
         self.policies = PoliciesApi(connection)
         self.apply = ApplyApi(connection)
         self.dump = DumpApi(connection)

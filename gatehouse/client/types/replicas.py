@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 
-class JobView(TypedDict):
-    """holder: the replica that does it now; "": nobody. done_at: when it was last finished."""
-
-    name: str
-    holder: str
-    done_at: NotRequired[str | None]
-
-
 class ReplicaList(TypedDict):
     items: list[ReplicaView]
-    jobs: list[JobView]
+    jobs: list[ReplicasJobView]
 
 
 class ReplicaView(TypedDict):
@@ -36,3 +28,11 @@ class ReplicaView(TypedDict):
     started_at: str
     seen_at: str
     clock_skew: float
+
+
+class ReplicasJobView(TypedDict):
+    """holder: the replica that does it now; "": nobody. done_at: when it was last finished."""
+
+    name: str
+    holder: str
+    done_at: NotRequired[str | None]

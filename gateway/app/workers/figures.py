@@ -98,6 +98,8 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_batches": "control",
     "gatehouse_batch_lines_running": "control",
     "gatehouse_files": "control",
+    "gatehouse_jobs": "control",
+    "gatehouse_jobs_running": "control",
     "gatehouse_files_bytes": "control",
     "gatehouse_file_uploads": "sum",
 }

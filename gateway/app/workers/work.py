@@ -120,9 +120,10 @@ class WorkerWork:
             return
         self.files = ClientFiles(spec.files, FeedFiles(channel), Path(spec.state_dir), FeedKeys(channel), record)
         batches = None
-        if spec.batches.enabled:
+        if spec.batches.enabled or spec.jobs.enabled:
             self._creators = Creators(self._key, people, plane.current, networks, SystemClock())
             self._lines = LocalLines(plane, self._creators, spec.batches.spare)
+        if spec.batches.enabled:
             batches = FeedBatches(channel)
         self.desk = WorkDesk(self.files, batches, spec.files.max_bytes, spec.files.upload_timeout)
 

@@ -1,0 +1,48 @@
+"""What the gateway and the process of a job tell each other: an `Order` on standard input, `Told` and at last an `Outcome` as files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+TOLD: Final = "told.json"
+OUTCOME: Final = "outcome.json"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of JSON on standard input, which then stays open while the job is wanted. source: the model's file. folder: empty, the only
+    place that the process may write to. target: the name of the file to make there, or "". seconds: of processor time, for each thread."""
+
+    kind: str
+    source: str
+    folder: str
+    target: str
+    options: dict[str, Any]
+    threads: int
+    niceness: int
+    memory_bytes: int
+    output_bytes: int
+    seconds: float
+
+
+class Told(msgspec.Struct, frozen=True):
+    """progress: from 0 to 1."""
+
+    progress: float
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """problem: why it cannot be done, also if it is tried again. result: figures to be shown."""
+
+    problem: str = ""
+    result: dict[str, Any] = {}
+
+
+def put(folder: Path, name: str, what: msgspec.Struct) -> None:
+    """Whole or not at all."""
+    beside = folder / f"{name}.new"
+    beside.write_bytes(msgspec.json.encode(what))
+    os.replace(beside, folder / name)

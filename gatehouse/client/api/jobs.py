@@ -1,0 +1,89 @@
+"""The admin API below /jobs. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, overload
+
+from gatehouse.client.calls import Call, segment
+from gatehouse.client.connection import Connection
+from gatehouse.client.events import Event
+from gatehouse.client.types.jobs import JobCreation, JobDryRun, JobPage, JobsJobView
+
+
+class JobsApi:
+    """Operations below /jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(
+        self,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"] | None = None,
+        kind: Literal["benchmark", "quantize", "quantize-onnx", "warm"] | None = None,
+        tenant: str | None = None,
+    ) -> JobPage:
+        """List jobs. Needs the permission `jobs:read`."""
+        return self._connection.json(
+            Call("GET", "/jobs", query={"limit": limit, "cursor": cursor, "state": state, "kind": kind, "tenant": tenant})
+        )
+
+    def iterate(
+        self,
+        *,
+        limit: int | None = None,
+        state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"] | None = None,
+        kind: Literal["benchmark", "quantize", "quantize-onnx", "warm"] | None = None,
+        tenant: str | None = None,
+    ) -> Iterator[JobsJobView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=limit, state=state, kind=kind, tenant=tenant, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
+
+    @overload
+    def create(
+        self, body: JobCreation, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: Literal[False] = False
+    ) -> JobsJobView: ...
+    @overload
+    def create(
+        self, body: JobCreation, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: Literal[True]
+    ) -> JobDryRun: ...
+    def create(
+        self, body: JobCreation, *, wait: float | None = None, idempotency_key: str | None = None, dry_run: bool = False
+    ) -> JobsJobView | JobDryRun:
+        """Make a job. Needs the permission `jobs:write`."""
+        return self._connection.json(
+            Call("POST", "/jobs", query={"dry_run": dry_run or None, "wait": wait}, body=body, headers={"Idempotency-Key": idempotency_key})
+        )
+
+    def get(self, id: str) -> JobsJobView:
+        """Get a job. Needs the permission `jobs:read`."""
+        return self._connection.json(Call("GET", f"/jobs/{segment(id)}"))
+
+    @overload
+    def cancel(self, id: str, *, wait: float | None = None, dry_run: Literal[False] = False) -> JobsJobView: ...
+    @overload
+    def cancel(self, id: str, *, wait: float | None = None, dry_run: Literal[True]) -> JobDryRun: ...
+    def cancel(self, id: str, *, wait: float | None = None, dry_run: bool = False) -> JobsJobView | JobDryRun:
+        """Cancel a job. Needs the permission `jobs:write`."""
+        return self._connection.json(Call("POST", f"/jobs/{segment(id)}/cancel", query={"dry_run": dry_run or None, "wait": wait}))
+
+    @overload
+    def retry(self, id: str, *, wait: float | None = None, dry_run: Literal[False] = False) -> JobsJobView: ...
+    @overload
+    def retry(self, id: str, *, wait: float | None = None, dry_run: Literal[True]) -> JobDryRun: ...
+    def retry(self, id: str, *, wait: float | None = None, dry_run: bool = False) -> JobsJobView | JobDryRun:
+        """Try a job again. Needs the permission `jobs:write`."""
+        return self._connection.json(Call("POST", f"/jobs/{segment(id)}/retry", query={"dry_run": dry_run or None, "wait": wait}))
+
+    def events(self, id: str) -> Iterator[Event]:
+        """Follow a job. Needs the permission `jobs:read`."""
+        return self._connection.events(Call("GET", f"/jobs/{segment(id)}/events"))

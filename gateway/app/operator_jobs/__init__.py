@@ -1,0 +1,1 @@
+"""Jobs of operators: made and shown (`book`), taken under leases (`work`), run (`run`, `child`, `warming`), made by schedules (`cron`)."""

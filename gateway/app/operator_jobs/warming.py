@@ -1,0 +1,101 @@
+"""Asks the requests of a client's file, as lines of a batch run, so that their answers are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from gateway.app.client_files import ClientFiles
+from gateway.batches.lines import Asked, LineRefused, Splitter, asked
+from gateway.core.batches import BatchRecord, LineLost, Lines
+from gateway.core.errors import GatehouseError, PermissionDenied
+from gateway.core.jobs import JobFailed, JobRecord, Warm
+from gateway.core.tasks import TaskOwner
+
+TRIES: Final = 5
+"""For a request that a limit refuses, or for which there is no room."""
+MOST_WAIT: Final = 60.0
+ROOM_SECONDS: Final = 0.2
+ROOM_TRIES: Final = 3000
+MOST_LINE: Final = 1024 * 1024
+END_SECONDS: Final = 10.0
+
+
+class Warming:
+    """One attempt. `counts`: `answered`, `failed`."""
+
+    def __init__(self, job: JobRecord, task: Warm, files: ClientFiles, lines: Lines) -> None:
+        self._job, self._task, self._files, self._lines = job, task, files, lines
+        self._as_batch = BatchRecord(
+            id=job.id,
+            creator=job.creator,
+            endpoint=task.endpoint,
+            input=task.file,
+            state="in_progress",
+            created=job.created,
+            expires=0.0,
+            window="24h",
+            metadata=None,
+            salt="",
+        )
+        self._begun = 0
+        self._ended: JobFailed | None = None
+        self.counts: Counter[str] = Counter()
+        self.progress = 0.0
+
+    async def run(self) -> dict[str, int]:
+        """Raises JobFailed, other GatehouseErrors where the file cannot be read."""
+        owner, room = TaskOwner("warming"), asyncio.Semaphore(self._task.at_once)
+        record, content = await self._files.content(self._job.tenant, self._task.file)
+        splitter, read = Splitter(MOST_LINE), 0
+        try:
+            async for block in content:
+                read += len(block)
+                for number, line in splitter.feed(block, last=read >= record.size):
+                    await room.acquire()
+                    if self._ended is not None:
+                        raise self._ended
+                    owner.spawn(self._line(number, line, room), name=f"line {number}")
+                self.progress = read / max(1, record.size)
+            for _ in range(self._task.at_once):
+                await room.acquire()
+            if self._ended is not None:
+                raise self._ended
+        finally:
+            await owner.aclose(END_SECONDS)
+        return {"answered": self.counts["answered"], "failed": self.counts["failed"]}
+
+    async def _line(self, number: int, line: bytes, room: asyncio.Semaphore) -> None:
+        try:
+            request = asked(number, line, self._task.endpoint, MOST_LINE)
+            self.counts["answered" if await self._asked(request) else "failed"] += 1
+        except PermissionDenied as error:
+            self._ended = JobFailed(error.message, code=error.code, lasting=True)
+        except (LineRefused, LineLost, GatehouseError):
+            self.counts["failed"] += 1
+        finally:
+            room.release()
+
+    async def _asked(self, request: Asked) -> bool:
+        for attempt in range(1, TRIES + 1):
+            place = await self._place(request.model)
+            if place is None:
+                return False
+            self._begun += 1
+            try:
+                ran = await self._lines.run(place, self._as_batch, request.number, request.body, attempt)
+            finally:
+                self._begun -= 1
+            if ran.again is None or attempt == TRIES:
+                return ran.status < 400
+            await asyncio.sleep(min(ran.again, MOST_WAIT))
+        return False
+
+    async def _place(self, model: str) -> str | None:
+        for _ in range(ROOM_TRIES):
+            place = await self._lines.place(model, self._begun)
+            if place is not None:
+                return place
+            await asyncio.sleep(ROOM_SECONDS)
+        return None

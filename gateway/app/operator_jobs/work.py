@@ -1,0 +1,150 @@
+"""The work on operators' jobs in one process: takes some under a lease, and runs each (gateway.app.operator_jobs.run)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from engines.host.catalogue.library import Library
+from gateway.app.client_work import ClientWork
+from gateway.app.operator_jobs.book import JobBook, Record
+from gateway.app.operator_jobs.run import JobRun, Shared
+from gateway.core.clock import SystemClock
+from gateway.core.errors import ConfigError, GatehouseError, LeaseLost
+from gateway.core.jobs import JobRecord
+from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
+from gateway.pipeline.plane import DataPlane
+from gateway.store.store import Store
+
+log = logging.getLogger("gatehouse.jobs")
+LOOK_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 30.0
+"""For which one whose end could not be told is left alone here."""
+COUNT_EVERY: Final = 10
+FORGET_EVERY: Final = 3600
+LEAST_LEASE: Final = 3.0
+MOST_OVER: Final = 100
+"""Jobs without a process that are put to an end in one round."""
+
+
+class JobWork:
+    """replica: this one, whose model files are here. holder: this process, unlike every other, and its `prefix`, with which no other
+    process that is alive begins. Life: `start` once the store has
+    been started, `aclose` before it closes."""
+
+    def __init__(self, shared: Shared, replica: str, prefix: str, holder: str) -> None:
+        self.shared, self._replica, self._prefix, self._holder = shared, replica, prefix, holder
+        self._held: dict[str, JobRun] = {}
+        self._paused: dict[str, float] = {}
+        self._tasks = TaskOwner("operator jobs")
+        self._wake = asyncio.Event()
+        self._closing = self._freed = False
+        shared.book.changed = self._wake.set
+        shared.book.running = lambda: len(self._held)
+
+    def start(self) -> None:
+        self._tasks.spawn(self._loop(), name="take")
+
+    async def _loop(self) -> None:
+        round = 0
+        await asyncio.to_thread(shutil.rmtree, self.shared.folder, ignore_errors=True)  # of a process that is gone: nobody else is here
+        while not self._closing:
+            try:
+                await self._look()
+                if round % COUNT_EVERY == 0:
+                    await self.shared.book.count()
+                if round % FORGET_EVERY == 0:
+                    await self.shared.kept.forget(self.shared.settings.keep)
+            except GatehouseError as error:
+                log.debug("jobs could not be looked for: %s", error.message)
+            except Exception:  # boundary: one failed round does not stop the next
+                log.exception("jobs could not be looked for")
+            round += 1
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        if not self._freed:
+            await self.shared.kept.free(f"{self._prefix}:")
+            self._freed = True
+        if self.shared.stopping:
+            return
+        await self.shared.book.look()
+        now = self.shared.clock.monotonic()
+        self._paused = {id: until for id, until in self._paused.items() if until > now}
+        for _ in range(MOST_OVER):
+            if len(self._held) >= self.shared.settings.parallel or self.shared.stopping:
+                return
+            found = await self.shared.kept.take(self._holder, self._replica, self.shared.settings.lease, [*self._paused, *self._held])
+            if found is None:
+                return
+            if found.state != "running":
+                self.shared.book.ended(found)
+                continue
+            run = self._held[found.id] = JobRun(self.shared, found)
+            self._tasks.spawn(self._do(run, found), name=found.id)
+
+    async def _do(self, run: JobRun, job: JobRecord) -> None:
+        try:
+            await run.run()
+        except LeaseLost as error:
+            log.warning("%s", error.message)
+        except GatehouseError as error:
+            log.warning("%s rests for %.0f s: %s", job.id, PAUSE_SECONDS, error.message)
+            self._paused[job.id] = self.shared.clock.monotonic() + PAUSE_SECONDS
+        except Exception:  # boundary: one job that fails does not stop the others
+            log.exception("%s failed", job.id)
+            self._paused[job.id] = self.shared.clock.monotonic() + PAUSE_SECONDS
+        finally:
+            self._held.pop(job.id, None)
+            self._wake.set()
+
+    async def aclose(self) -> None:
+        """Ends what runs here and gives it back: another process begins it again."""
+        self._closing = True
+        self.shared.closing = True
+        self._wake.set()
+        await self._tasks.finish(15.0)
+
+
+class OperatorJobs:
+    """The parts of operators' jobs in the process that has the store. book: None where they are not enabled. Raises ConfigError."""
+
+    def __init__(
+        self, spec: ConfigSpec, store: Store, models: Library, work: ClientWork, plane: DataPlane, record: Record, replica: str, holder: str
+    ) -> None:
+        self.book: JobBook | None = None
+        self._work: JobWork | None = None
+        settings = spec.jobs
+        if not settings.enabled:
+            return
+        if settings.lease < LEAST_LEASE:
+            raise ConfigError(f"is at least {LEAST_LEASE:.0f}s: it is renewed every second", path="jobs.lease")
+        files = store.files if work.files is not None else None
+        self.book = JobBook(settings, store.jobs, files, models, replica, record)
+        folder = Path(spec.state_dir).resolve() / "jobs"
+        leaving = lambda: plane.draining or plane.closing  # noqa: E731 - one line says it
+        parts = (settings, store.jobs, self.book, models, work.files, work.lines, leaving, folder, SystemClock())
+        self._work = JobWork(Shared(*parts), replica, holder.partition(":")[0], holder)
+
+    def start(self) -> None:
+        if self._work is not None:
+            self._work.start()
+
+    async def aclose(self) -> None:
+        if self._work is not None:
+            await self._work.aclose()
+
+    def collect(self) -> Iterable[Metric]:
+        return () if self.book is None else self.book.collect()
