@@ -58,13 +58,13 @@ def _end_with_input() -> None:
 
 def main() -> int:
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
-    threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         work = importlib.import_module(WORK[order.kind])
     except ImportError as error:
         put(Path(order.folder), OUTCOME, Outcome(problem=f"a library is not installed here: {error.name}"))
         return 0
     restrain(order)
+    threading.Thread(target=_end_with_input, daemon=True).start()  # after it: the kernel confines a thread and those that it starts
     try:
         outcome = work.run(order)
     except MemoryError:
