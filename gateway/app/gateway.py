@@ -264,9 +264,8 @@ class Gateway:
         told = (self.fleet.registry, self.changes.refresh, self.events.record, self._owner)
         made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
         self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
-        self.placement = Placement(
-            made, self.fleet.files.contents, self.fleet.traffic, store, self.replica, SystemClock(), told[1], told[2]
-        )
+        files, traffic = self.fleet.files.contents, self.fleet.traffic
+        self.placement = Placement(made, files, traffic, store, self.replica, SystemClock(), *told[1:3])
         return made, self._tickets(made)
 
     def _tickets(self, machines: JoinedMachines) -> TicketOffice:
@@ -385,14 +384,11 @@ class Gateway:
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
-        for heard in (self.halts.heard, self.suspensions.heard, self.rollout_book.canaries.heard, self.machines.heard):
-            self.feed.subscribe(heard)
+        for listener in (self.halts, self.suspensions, self.rollout_book.canaries, self.machines, self.texts, self.holds, self.webhooks):
+            self.feed.subscribe(listener.heard)
         self.rollout_book.begin(self._owner)
         self.machines.begin()
         self.placement.begin()
-        self.feed.subscribe(self.texts.heard)
-        self.feed.subscribe(self.holds.heard)
-        self.feed.subscribe(self.webhooks.heard)
         self.webhooks.start()
         self.approvals.start()
         self.answers.start()

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from engines.chat.events import Event, Mailbox
+from engines.chat.sampling import SamplingParams
 from engines.llamacpp import drafting, guessing
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.drafting import MAX_FAULTS, Drafter, check_pair
-from engines.llamacpp.jobs import Event, Mailbox, SequenceJob
+from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from engines.llamacpp.speculation import Guesser, Prices, Trust
 from engines.sidecar.loading import LoadError
