@@ -29,6 +29,11 @@ class Keys(Protocol):
         ...
 
 
+def why(error: GatehouseError) -> str:
+    """Why there is no key, in the words of a refusal and of a record: a worker whose control process is away is not overloaded itself."""
+    return "the data keys cannot be reached at present" if error.code == "overloaded" else error.code
+
+
 class RecordKeys:
     """Where whole records are encrypted: has a request's data key at hand before anything is done for it."""
 
@@ -44,7 +49,7 @@ class RecordKeys:
             if hasattr(key, "__await__"):
                 await key
         except GatehouseError as error:
-            raise AuditUnavailable(f"The record of this request cannot be encrypted: {error.code}.", retry_after=1.0) from None
+            raise AuditUnavailable(f"The record of this request cannot be encrypted: {why(error)}.", retry_after=1.0) from None
 
 
 class Sealable(Protocol):
@@ -172,9 +177,9 @@ class Texts:
                 key = await key
         except GatehouseError as error:
             if self.spec.on_failure == "open":
-                x.detail = {**(x.detail or {}), "text": f"not kept: {error.code}"}
+                x.detail = {**(x.detail or {}), "text": f"not kept: {why(error)}"}
                 return None
-            raise AuditUnavailable(f"The text of this request cannot be encrypted: {error.code}.", retry_after=1.0) from None
+            raise AuditUnavailable(f"The text of this request cannot be encrypted: {why(error)}.", retry_after=1.0) from None
         listener = None
         if "response" in what:
             listener = Listener(x.client, RAW_FACTOR * self.spec.max_bytes)
