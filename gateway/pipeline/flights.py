@@ -8,7 +8,7 @@ leader, the exchange that made it, sees as a `LedAttempt`: the leader may leave 
 from __future__ import annotations
 
 import copy
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.caching import Answer, AnswerCache, Question
 from gateway.core.errors import ClientStalled, EngineError
@@ -17,6 +17,7 @@ from gateway.core.prices import SlotTime
 from gateway.core.types import InferenceRequest, ResponseHead
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay
+from gateway.pipeline.wrapping import WrappedAttempt
 from gateway.wire.identifiers import cut
 
 READ_HEADERS: Final = frozenset({b"content-type"})
@@ -322,37 +323,14 @@ class Flight(Recording):
             self._cache.learn(self._question, self._key, exchange.request_id.decode(), self._epoch)
 
 
-class LedAttempt:
-    """A flight's attempt in its leader's hands. See gateway.core.ports.Attempt."""
+class LedAttempt(WrappedAttempt):
+    """A flight's attempt in its leader's hands."""
 
-    __slots__ = (
-        "_attempt",
-        "_flight",
-        "apis",
-        "client",
-        "device",
-        "endpoint_header",
-        "endpoint_name",
-        "first_byte_timeout",
-        "idle_timeout",
-        "request_headers",
-        "salting",
-        "total_timeout",
-        "upstream_model",
-    )
+    __slots__ = ("_flight",)
 
     def __init__(self, flight: Flight, attempt: Attempt) -> None:
-        self._flight, self._attempt = flight, attempt
-        self.client: Any = LedClient(flight, attempt.client.base_path)
-        self.endpoint_name, self.endpoint_header = attempt.endpoint_name, attempt.endpoint_header
-        self.upstream_model, self.request_headers = attempt.upstream_model, attempt.request_headers
-        self.first_byte_timeout, self.idle_timeout = attempt.first_byte_timeout, attempt.idle_timeout
-        self.total_timeout = attempt.total_timeout
-        self.salting, self.apis = attempt.salting, attempt.apis
-        self.device = attempt.device
-
-    def answering(self) -> None:
-        self._attempt.answering()
+        super().__init__(attempt, LedClient(flight, attempt.client.base_path))
+        self._flight = flight
 
     def close(self, result: AttemptResult) -> None:
         self._flight.closed(self._attempt, result)

@@ -22,6 +22,7 @@ from gateway.core.types import InferenceRequest, ResponseHead
 from gateway.pipeline.attempt import result_of, upstream_head
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.queueing import note_route
+from gateway.pipeline.wrapping import WrappedAttempt
 
 LEAST: Final = 50
 """Answers before their 95th percentile is known."""
@@ -173,17 +174,17 @@ class Side:
             self.attempt.close(result)
 
 
-class Race:
-    """One attempt as its exchange sees it, its client, and its call. See gateway.core.ports: Attempt, EngineClient, Call."""
+class Race(WrappedAttempt):
+    """One attempt as its exchange sees it, its client, and its call. See gateway.core.ports: EngineClient, Call."""
 
     __slots__ = (
-        "_attempt", "_cancelled", "_decided", "_exchange", "_first", "_hedge", "_paused", "_request", "_route", "_second", "_sent",
-        "_timer", "_winner", "apis", "base_path", "client", "device", "endpoint_header", "endpoint_name", "first_byte_timeout",
-        "idle_timeout", "receiver", "request_headers", "salting", "total_timeout", "upstream_model",
+        "_cancelled", "_decided", "_exchange", "_first", "_hedge", "_paused", "_request", "_route", "_second", "_sent", "_timer",
+        "_winner", "base_path", "receiver",
     )  # fmt: skip
 
     def __init__(self, hedge: Hedge, exchange: Exchange, attempt: Attempt) -> None:
-        self._hedge, self._exchange, self._attempt = hedge, exchange, attempt
+        super().__init__(attempt, self)
+        self._hedge, self._exchange = hedge, exchange
         self._request: InferenceRequest = exchange.request  # type: ignore[assignment]
         self._route: Any = exchange.entry.route  # type: ignore[union-attr]  # a pool's, which has `second`
         self._first: Side | None = None
@@ -193,13 +194,7 @@ class Race:
         self._paused = self._cancelled = self._decided = False
         self._sent = (0.0, 0.0)
         self.receiver: Receiver = None  # type: ignore[assignment]
-        self.client: Any = self
         self.base_path = attempt.client.base_path
-        self.endpoint_name, self.endpoint_header, self.device = attempt.endpoint_name, attempt.endpoint_header, attempt.device
-        self.upstream_model, self.request_headers = attempt.upstream_model, attempt.request_headers
-        self.first_byte_timeout, self.idle_timeout = attempt.first_byte_timeout, attempt.idle_timeout
-        self.total_timeout = attempt.total_timeout
-        self.salting, self.apis = attempt.salting, attempt.apis
 
     # --- EngineClient
 

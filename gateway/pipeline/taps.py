@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
+from gateway.pipeline.wrapping import WrappedAttempt
 
 
 class Room:
@@ -115,24 +116,10 @@ class Tap:
         return self._receiver.stranded()
 
 
-class TappedAttempt:
-    """An attempt whose call is observed. See gateway.core.ports.Attempt. gone: called once it is closed."""
+class TappedAttempt(WrappedAttempt):
+    """An attempt whose call is observed. gone: called once it is closed."""
 
-    __slots__ = (
-        "_attempt",
-        "_gone",
-        "apis",
-        "client",
-        "device",
-        "endpoint_header",
-        "endpoint_name",
-        "first_byte_timeout",
-        "idle_timeout",
-        "request_headers",
-        "salting",
-        "total_timeout",
-        "upstream_model",
-    )
+    __slots__ = ("_gone",)
 
     def __init__(
         self,
@@ -142,18 +129,8 @@ class TappedAttempt:
         done: Callable[[Seen], None],
         gone: Callable[[Seen, AttemptResult], None],
     ) -> None:
-        self._attempt = attempt
+        super().__init__(attempt, TappedClient(attempt, request, seen, done))
         self._gone: Callable[[AttemptResult], None] = lambda result: gone(seen, result)
-        self.client: Any = TappedClient(attempt, request, seen, done)
-        self.endpoint_name, self.endpoint_header = attempt.endpoint_name, attempt.endpoint_header
-        self.upstream_model, self.request_headers = attempt.upstream_model, attempt.request_headers
-        self.first_byte_timeout, self.idle_timeout = attempt.first_byte_timeout, attempt.idle_timeout
-        self.total_timeout = attempt.total_timeout
-        self.salting, self.apis = attempt.salting, attempt.apis
-        self.device = attempt.device
-
-    def answering(self) -> None:
-        self._attempt.answering()
 
     def close(self, result: AttemptResult) -> None:
         self._attempt.close(result)
