@@ -13,18 +13,15 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qs
 
 import msgspec
-import uvicorn
 
 from gateway.app.joined.placed import PlacedEngines
 from gateway.app.joined.received import ReceivedFiles
-from gateway.app.joined.ticket_port import TimedConnection
+from gateway.app.joined.small_server import Scope, TimedConnection, answer, small_server
 from gateway.core.errors import GatehouseError, NotFound, RequestError
 from gateway.core.joining import EngineLabel
 from gateway.core.placing import MAX_FILE, MAX_ORDER, Order
 from gateway.core.tasks import TaskOwner
-from gateway.server.listener import QuietServer
 
-Scope = dict[str, Any]
 _FILE: Final = re.compile(r"/v1/files/([0-9a-f]{64})")
 _ENGINE: Final = "/v1/engines/"
 CONNECTIONS: Final = 64
@@ -48,23 +45,7 @@ class Orders:
         self._owner = TaskOwner("orders")
         self._listening: socket.socket | None = None
         self._order = msgspec.json.Decoder(Order)
-        config = uvicorn.Config(
-            self._application,
-            interface="asgi3",
-            http=_FromListener,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=1,
-        )
-        config.load()
-        self._server = QuietServer(config)
+        self._server = small_server(self._application, connections=CONNECTIONS, keep_alive=60, graceful=1, connection=_FromListener)
 
     def start(self) -> None:
         """Raises OSError."""
@@ -95,14 +76,7 @@ class Orders:
             status, body = await self._answer(scope, receive)
         except GatehouseError as error:
             status, body = error.status, error.body()
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))],
-            }
-        )
-        await send({"type": "http.response.body", "body": body})
+        await answer(send, status, body)
 
     async def _answer(self, scope: Scope, receive: Any) -> tuple[int, bytes]:
         """Raises GatehouseError."""

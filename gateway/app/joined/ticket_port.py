@@ -14,54 +14,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.app.joined.receipts import Receipts
+from gateway.app.joined.small_server import Scope, answer, small_server
 from gateway.app.joined.tally import Tally
 from gateway.app.joined.ticket_check import Checker
 from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, NotFound, Overloaded, RequestError
 from gateway.core.tasks import TaskOwner
 from gateway.core.tickets import PATHS, RECEIPT, RECEIPT_HEADER, Receipt, Ticket, sealed
-from gateway.server.listener import QuietServer
 
 log = logging.getLogger("gatehouse.machine")
-Scope = dict[str, Any]
-HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 30.0
 MAX_BODY: Final = 64 * 1024 * 1024
 MAX_CONNECTIONS: Final = 1024
 WITHDRAWN: Final = 3600.0
 """Seconds for which a withdrawn ticket is remembered."""
-
-
-class TimedConnection(HttpToolsProtocol):
-    """A connection that must send the head of a request soon."""
-
-    _due: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._due = self.loop.call_later(HEAD_SECONDS, transport.abort)
-
-    def on_headers_complete(self) -> None:
-        self._arrived()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        if self._due is None:
-            self._due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
-        super().on_message_begin()
-
-    def _arrived(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
 
 
 class TicketPort:
@@ -87,24 +55,7 @@ class TicketPort:
         """By the ticket's id: set where it must end."""
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._leaving = False
-        config = uvicorn.Config(
-            self._application,
-            interface="asgi3",
-            http=TimedConnection,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=2,
-        )
-        config.load()
-        config.ssl = self._context
-        self._server = QuietServer(config)
+        self._server = small_server(self._application, connections=MAX_CONNECTIONS, keep_alive=30, graceful=2, tls=self._context)
 
     @property
     def running(self) -> int:
@@ -347,9 +298,7 @@ def _header(scope: Scope, name: bytes) -> bytes:
 
 
 async def _refuse(send: Any, error: GatehouseError) -> None:
-    body = error.body()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+    headers = [(b"cache-control", b"no-store")]
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, int(error.retry_after))))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await answer(send, error.status, error.body(), headers)
