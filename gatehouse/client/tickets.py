@@ -10,9 +10,9 @@ The machine's certificate is verified by the authority that came with the ticket
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,6 +24,8 @@ from gatehouse.client.errors import ConnectionFailed, GatehouseClientError
 CHAT: Final = "/v1/chat/completions"
 PATH: Final = "/v1/tickets"
 RECEIPT: Final = "x-gatehouse-receipt"
+C = TypeVar("C", httpx.Client, httpx.AsyncClient)
+"""The connections of one kind of client."""
 
 
 class TicketRefused(GatehouseClientError):
@@ -93,52 +95,65 @@ def machine_context(ticket: Ticket) -> ssl.SSLContext:
     return context
 
 
-class Tickets:
+@contextmanager
+def _answering(trouble: str) -> Iterator[None]:
+    """Whatever goes wrong with a connection is a ConnectionFailed, of this trouble."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise ConnectionFailed(f"{trouble}: {error or type(error).__name__}") from error
+
+
+def _run(response: httpx.Response) -> httpx.Response:
+    if response.status_code != 200:
+        raise TicketRefused(response)
+    return response
+
+
+class _Both(Generic[C]):
+    """What the two clients share. made: of connections to one gateway, and to its machines."""
+
+    def __init__(self, made: Callable[..., C], url: str, key: str, timeout: float, verify: ssl.SSLContext | bool) -> None:
+        _, headers = checked(url, key)
+        self._made: Callable[..., C] = made
+        self._timeout, self._host = timeout, urlsplit(url).hostname
+        self._gateway: C = made(base_url=url, headers=headers, timeout=timeout, verify=verify, trust_env=not is_loopback(url))
+        self._machines: dict[str, C] = {}
+
+    def _machine(self, ticket: Ticket) -> C:
+        """The connections to machines of the ticket's authority."""
+        found = self._machines.get(ticket.ca)
+        if found is None:
+            found = self._machines[ticket.ca] = self._made(verify=machine_context(ticket), timeout=self._timeout, trust_env=False)
+        return found
+
+
+class Tickets(_Both[httpx.Client]):
     """Direct tickets of the gateway whose data listener is at `url`. timeout: seconds without anything from the other side. verify: as for
     `Admin`, of the gateway. Raises ValueError for a URL or key that cannot be used."""
 
     def __init__(self, url: str, key: str, *, timeout: float = 60.0, verify: ssl.SSLContext | bool = True) -> None:
-        _, headers = checked(url, key)
-        self._timeout = timeout
-        self._gateway = httpx.Client(base_url=url, headers=headers, timeout=timeout, verify=verify, trust_env=not is_loopback(url))
-        self._machines: dict[str, httpx.Client] = {}
+        super().__init__(httpx.Client, url, key, timeout, verify)
 
     def ask(self, request: Mapping[str, Any], *, endpoint: str = CHAT, expires_in: float | None = None) -> Ticket:
         """A ticket for a request: the body that would be posted to the endpoint. Raises TicketRefused, ConnectionFailed."""
-        try:
+        with _answering(f"no answer from {self._host}"):
             return _ticket(self._gateway.post(PATH, **_wish(request, endpoint, expires_in)))
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"no answer from {self._gateway.base_url.host}: {error or type(error).__name__}") from error
 
     def run(self, ticket: Ticket) -> httpx.Response:
         """The machine's answer, whole. Raises TicketRefused, ConnectionFailed."""
         url, options = ticket.call()
-        try:
-            response = self._machine(ticket).post(url, **options)
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"no answer from {ticket.machine}: {error or type(error).__name__}") from error
-        if response.status_code != 200:
-            raise TicketRefused(response)
-        return response
+        with _answering(f"no answer from {ticket.machine}"):
+            return _run(self._machine(ticket).post(url, **options))
 
     @contextmanager
     def stream(self, ticket: Ticket) -> Iterator[httpx.Response]:
         """The machine's answer as it comes: `for line in response.iter_lines()`. Raises TicketRefused, ConnectionFailed."""
         url, options = ticket.call()
-        try:
-            with self._machine(ticket).stream("POST", url, **options) as response:
-                if response.status_code != 200:
-                    response.read()
-                    raise TicketRefused(response)
-                yield response
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"the answer of {ticket.machine} broke off: {error or type(error).__name__}") from error
-
-    def _machine(self, ticket: Ticket) -> httpx.Client:
-        found = self._machines.get(ticket.ca)
-        if found is None:
-            found = self._machines[ticket.ca] = httpx.Client(verify=machine_context(ticket), timeout=self._timeout, trust_env=False)
-        return found
+        with _answering(f"the answer of {ticket.machine} broke off"), self._machine(ticket).stream("POST", url, **options) as response:
+            if response.status_code != 200:
+                response.read()
+            yield _run(response)
 
     def close(self) -> None:
         for client in (self._gateway, *self._machines.values()):
@@ -151,51 +166,32 @@ class Tickets:
         self.close()
 
 
-class AsyncTickets:
+class AsyncTickets(_Both[httpx.AsyncClient]):
     """`Tickets` for asyncio."""
 
     def __init__(self, url: str, key: str, *, timeout: float = 60.0, verify: ssl.SSLContext | bool = True) -> None:
-        _, headers = checked(url, key)
-        self._timeout = timeout
-        self._gateway = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, verify=verify, trust_env=not is_loopback(url))
-        self._machines: dict[str, httpx.AsyncClient] = {}
+        super().__init__(httpx.AsyncClient, url, key, timeout, verify)
 
     async def ask(self, request: Mapping[str, Any], *, endpoint: str = CHAT, expires_in: float | None = None) -> Ticket:
         """See `Tickets.ask`."""
-        try:
+        with _answering(f"no answer from {self._host}"):
             return _ticket(await self._gateway.post(PATH, **_wish(request, endpoint, expires_in)))
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"no answer from {self._gateway.base_url.host}: {error or type(error).__name__}") from error
 
     async def run(self, ticket: Ticket) -> httpx.Response:
         """See `Tickets.run`."""
         url, options = ticket.call()
-        try:
-            response = await self._machine(ticket).post(url, **options)
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"no answer from {ticket.machine}: {error or type(error).__name__}") from error
-        if response.status_code != 200:
-            raise TicketRefused(response)
-        return response
+        with _answering(f"no answer from {ticket.machine}"):
+            return _run(await self._machine(ticket).post(url, **options))
 
     @asynccontextmanager
     async def stream(self, ticket: Ticket) -> AsyncIterator[httpx.Response]:
         """See `Tickets.stream`; the lines come with `async for line in response.aiter_lines()`."""
         url, options = ticket.call()
-        try:
+        with _answering(f"the answer of {ticket.machine} broke off"):
             async with self._machine(ticket).stream("POST", url, **options) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise TicketRefused(response)
-                yield response
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(f"the answer of {ticket.machine} broke off: {error or type(error).__name__}") from error
-
-    def _machine(self, ticket: Ticket) -> httpx.AsyncClient:
-        found = self._machines.get(ticket.ca)
-        if found is None:
-            found = self._machines[ticket.ca] = httpx.AsyncClient(verify=machine_context(ticket), timeout=self._timeout, trust_env=False)
-        return found
+                yield _run(response)
 
     async def aclose(self) -> None:
         for client in (self._gateway, *self._machines.values()):
