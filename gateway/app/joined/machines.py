@@ -83,6 +83,8 @@ class JoinedMachines:
         self._merged: Merged | None = None
         self.serves_on: Callable[[str, str, bool], bool] = lambda engine, machine, drained: not drained
         """(engine, machine, whether that is drained) -> whether it gets new requests for an engine that is placed. Set by the placement."""
+        self.fences: Callable[[], dict[str, int]] = dict
+        """The fences of the engines that this gateway places. Set by the placement."""
         self.leases = Leases(clock, 1.5, lambda: secrets.token_urlsafe(24), self._moved)
         self.heard = self._followed.heard
         self.office: TicketOffice | None = None
@@ -216,6 +218,8 @@ class JoinedMachines:
         answer = Heard(every=self._every, drained=machine.drained)
         if self.office is not None and beat.tickets is not None:
             answer = msgspec.structs.replace(answer, tickets=self.office.public, withdrawn=self.office.withdrawn(name))
+        if beat.room is not None and (fences := self.fences()):
+            answer = msgspec.structs.replace(answer, fences=fences)
         if beat.renew:
             certificate = self.authorities.for_machine(name, b64decode(machine.public_key), self._today())
             return msgspec.structs.replace(answer, certificate=certificate, gateways=self.authorities.gateways)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +47,10 @@ class OrderSide:
         await self._engines.look()
         self._owner.every(LOOK_SECONDS, self._engines.look, name="room")
         self._orders.start()
+
+    def fenced(self, fences: Mapping[str, int]) -> None:
+        """What a gateway says of the engines that it places."""
+        self._engines.fenced(fences)
 
     def room(self) -> Room:
         return self._engines.room()

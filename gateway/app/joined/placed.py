@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -104,8 +104,13 @@ class PlacedEngines:
         """Refuses a gateway that was paused while another took the engine over."""
         if fence < self._fences.get(engine, 0):
             raise GatehouseError("Another gateway places this engine now.", code="stale_order", status=409)
-        if engine in self._fences or len(self._fences) < MAX_FENCES:
-            self._fences[engine] = fence
+        self.fenced({engine: fence})
+
+    def fenced(self, fences: Mapping[str, int]) -> None:
+        """Takes note of who places engines now, whether or not that gateway has anything to order here."""
+        for engine, fence in fences.items():
+            if fence > self._fences.get(engine, -1) and (engine in self._fences or len(self._fences) < MAX_FENCES):
+                self._fences[engine] = fence
 
     def _permitted(self, engine: str, order: Order, *, fresh: bool) -> None:
         accepts = self._accepts

@@ -35,9 +35,9 @@ from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.machines")
 LOOK_SECONDS: Final = 0.25
-HOLD: Final = 8.0
+HOLD: Final = 5.0
 """Seconds for which the lease of an engine lasts."""
-RENEW: Final = 2.5
+RENEW: Final = 1.5
 TAKE: Final = 1.0
 LEASES_FIRST: Final = 2.0
 """Machines' leases that pass after the start before anything is placed: what runs somewhere is heard of until then."""
@@ -49,6 +49,8 @@ AT_ONCE: Final = 4
 """Machines that are sent to at a time."""
 LEAVE_SECONDS: Final = 1.0
 """From when an engine gets no new requests at a machine until the machine is told to end it. Those under way have the sidecar's drain."""
+OVERTAKEN: Final = "stale_order"
+"""Of an order by a gateway that another has overtaken; the machine's code for it, too."""
 MOVE_SECONDS: Final = 600.0
 """For which an engine serves on at a machine that is drained while it is on its way elsewhere."""
 Contents = Callable[[str], Awaitable[tuple[Path, list[tuple[Path, int, str]]]]]
@@ -91,15 +93,18 @@ class _Sent:
 
 @dataclass
 class _Held:
-    """The lease of an engine."""
+    """The lease of an engine. until: monotonic seconds up to which nobody else can have it, counted from before it was asked for. A gateway
+    that was paused finds it over when it goes on."""
 
     lease: Lease | None = None
+    until: float = float("-inf")
     looked: float = float("-inf")
     busy: bool = field(default=False)
 
 
 class Placement:
-    """changed: has the configuration built again. record: (event, engine, detail) for the audit log. Life: `begin`, `aclose`."""
+    """holder: names this process in leases. changed: has the configuration built again. record: (event, engine, detail) for the audit log.
+    Life: `begin`, `aclose`."""
 
     def __init__(
         self,
@@ -107,13 +112,13 @@ class Placement:
         contents: Contents,
         traffic: EndpointObserver,
         store: ControlStore,
-        replica: str,
+        holder: str,
         clock: Clock,
         changed: Callable[[], None],
         record: Callable[[str, str, dict[str, Any]], None],
     ) -> None:
         self._machines, self._contents, self._traffic, self._store = machines, contents, traffic, store
-        self._replica, self._now, self._changed, self._record = replica, clock.monotonic, changed, record
+        self._holder, self._now, self._changed, self._record = holder, clock.monotonic, changed, record
         self._owner = TaskOwner("placement")
         self._ledger = MemoryLedger()
         self._models: dict[str, _Model] = {}
@@ -132,7 +137,7 @@ class Placement:
         self._seen_drained: frozenset[str] = frozenset()
         self._sending = asyncio.Semaphore(AT_ONCE)
         self._begun = float("inf")
-        machines.serves_on = self._serves_on
+        machines.serves_on, machines.fences = self._serves_on, self._fences
 
     def begin(self) -> None:
         self._begun = self._now()
@@ -287,19 +292,21 @@ class Placement:
             self._owner.spawn(self._leased(engine, held, wanted=wanted), name=f"{engine}: lease")
 
     async def _leased(self, engine: str, held: _Held, *, wanted: bool) -> None:
-        name = f"place/{engine}"[:255]
+        name, begin = f"place/{engine}"[:255], self._now()
         try:
             if not wanted:
                 if held.lease is not None:
                     await self._store.finish_lease(held.lease, done=False)
                 self._held.pop(engine, None)
-            elif held.lease is None:
-                held.lease = await self._store.take_lease(name, self._replica, HOLD)
             else:
-                held.lease = await self._store.renew_lease(held.lease, HOLD)
+                if held.lease is None:
+                    held.lease = await self._store.take_lease(name, self._holder, HOLD)
+                else:
+                    held.lease = await self._store.renew_lease(held.lease, HOLD)
+                held.until = begin + HOLD
         except StoreUnavailable as error:
             log.warning("the lease of the placed engine %s could not be renewed: %s", engine, error.message)
-            held.lease = None  # another gateway may have it soon
+            held.lease = held.lease if self._now() < held.until else None  # another gateway may have it soon
         except GatehouseError as error:
             log.info("the lease of the placed engine %s went to another gateway: %s", engine, error.message)
             held.lease = None
@@ -308,7 +315,16 @@ class Placement:
 
     def _fence(self, engine: str) -> int | None:
         held = self._held.get(engine)
-        return None if held is None or held.lease is None or self._now() - held.looked > HOLD else held.lease.fence
+        return None if held is None or held.lease is None or self._now() >= held.until else held.lease.fence
+
+    def _fences(self) -> dict[str, int]:
+        """Of the engines that this gateway places: what machines are told, so that they refuse whoever did so before."""
+        return {engine: fence for engine in self._held if (fence := self._fence(engine)) is not None}
+
+    def _still(self, engine: str, fence: int) -> None:
+        """Raises GatehouseError where another gateway may have taken over meanwhile."""
+        if self._fence(engine) != fence:
+            raise GatehouseError("another gateway places the engine now", code=OVERTAKEN, status=409)
 
     # --- orders
 
@@ -335,6 +351,7 @@ class Placement:
                     files=tuple(file for _, file in model.files), device=sent.device, slots=place.slots, context=place.context,
                     queue=place.queue, threads=place.threads, options=place.options,
                 )  # fmt: skip
+                self._still(pair[0], fence)
                 await sending.order(pair[0], order)
             finally:
                 await sending.aclose()
@@ -353,7 +370,10 @@ class Placement:
     def _undone(self, pair: Pair, sent: _Sent, revision: str, reason: str, code: str) -> None:
         if self._sent.get(pair) is sent:
             del self._sent[pair]
-            self._bar(pair, revision, reason, code)
+            if code == OVERTAKEN:
+                log.info("engine %s: not placed at machine %s from here: another gateway places it", *pair)
+            else:
+                self._bar(pair, revision, reason, code)
 
     def _remove(self, pair: Pair, engine: EngineSpec | None) -> None:
         fence, now = self._fence(pair[0]), self._now()
@@ -369,6 +389,7 @@ class Placement:
             if ear is not None:
                 sending = Sending(ear)
                 try:
+                    self._still(pair[0], fence)
                     await sending.remove(pair[0], fence)
                 finally:
                     await sending.aclose()

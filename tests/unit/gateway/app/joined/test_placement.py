@@ -1,0 +1,114 @@
+"""Which gateway places an engine: the holder of its lease, as its own clock since it was asked for says, whatever paused it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.app.joined.placement import HOLD, OVERTAKEN, Placement
+from gateway.core.errors import GatehouseError, LeaseLost, StoreUnavailable
+from gateway.core.storage import Lease
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+class Store:
+    """Leases of one store. late: seconds for which it lets wait. away: it does not answer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.late, self.away, self.fence = clock, 0.0, False, 0
+        self.lost = False
+
+    async def take_lease(self, name: str, holder: str, seconds: float, *, period: float = 0.0) -> Lease | None:
+        self._wait()
+        self.fence += 1
+        return Lease(name, holder, self.fence, self.clock.now + seconds, 0.0)
+
+    async def renew_lease(self, lease: Lease, seconds: float) -> Lease:
+        self._wait()
+        if self.lost:
+            raise LeaseLost("taken over")
+        return lease
+
+    async def finish_lease(self, lease: Lease, *, done: bool) -> None:
+        assert not done
+
+    def _wait(self) -> None:
+        self.clock.now += self.late
+        if self.away:
+            raise StoreUnavailable("away")
+
+
+class Machines:
+    serves_on: Any = None
+    fences: Any = None
+
+
+def placement() -> tuple[Placement, Machines, Store, Clock]:
+    clock, machines = Clock(), Machines()
+    store = Store(clock)
+    made = Placement(machines, None, None, store, "a/1", clock, lambda: None, lambda *told: None)  # type: ignore[arg-type]
+    return made, machines, store, clock
+
+
+async def leased(made: Placement) -> None:
+    made._keep_lease("chat", wanted=True)
+    while made._held["chat"].busy:
+        await made._owner.wait(_nothing(), name="turn")
+
+
+async def _nothing() -> None:
+    """One turn of the loop."""
+
+
+async def test_a_gateway_that_was_paused_for_longer_than_its_lease_has_no_fence_when_it_goes_on() -> None:
+    made, machines, store, clock = placement()
+    await leased(made)
+    assert machines.fences() == {"chat": 1}
+    clock.now += HOLD
+    assert machines.fences() == {}, "it was paused, and knows it before it has asked the store"
+    with pytest.raises(GatehouseError) as caught:
+        made._still("chat", 1)
+    assert caught.value.code == OVERTAKEN
+    store.lost = True
+    await leased(made)
+    assert machines.fences() == {}
+    clock.now += HOLD
+    await leased(made)
+    assert machines.fences() == {"chat": 2}, "it may place again, under a new number"
+    with pytest.raises(GatehouseError):
+        made._still("chat", 1)
+    await made.aclose()
+
+
+async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    made, machines, store, clock = placement()
+    store.late = HOLD - 1.0
+    await leased(made)
+    assert machines.fences() == {"chat": 1}
+    clock.now += 1.0
+    assert machines.fences() == {}
+    await made.aclose()
+
+
+async def test_a_store_that_is_away_for_a_moment_ends_no_lease_before_its_time() -> None:
+    made, machines, store, clock = placement()
+    await leased(made)
+    store.away = True
+    clock.now += HOLD / 2
+    await leased(made)
+    assert machines.fences() == {"chat": 1}
+    clock.now += HOLD / 2
+    await leased(made)
+    assert machines.fences() == {}
+    await made.aclose()
