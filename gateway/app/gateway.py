@@ -265,16 +265,15 @@ class Gateway:
         made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
         self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
         files, traffic = self.fleet.files.contents, self.fleet.traffic
-        self.placement = Placement(made, files, traffic, store, self.replica, SystemClock(), *told[1:3])
+        self.placement = Placement(made, files, traffic, store, self.replicas.members.holder, SystemClock(), *told[1:3])
         return made, self._tickets(made)
 
     def _tickets(self, machines: JoinedMachines) -> TicketOffice:
         plane = self.plane
         authority = lambda: machines.authorities.machines  # noqa: E731 - it is made when it is first needed
         settings = lambda: None if plane.snapshot is None else plane.snapshot.spec.tickets  # noqa: E731
-        made = TicketOffice(
-            self.store_link.store.derived, machines.ticket_port, authority, settings, self.replica, self.events.record, SystemClock()
-        )
+        told = (self.replicas.members, self.events.record, SystemClock())
+        made = TicketOffice(self.store_link.store.derived, machines.ticket_port, authority, settings, *told)
         made.book = self._book = TicketBook(plane, made.withdraw)
         machines.office = made
         return made

@@ -42,6 +42,8 @@ class Membership:
         self._told = ReplicaRecord(id=replica, incarnation=self.incarnation, host=socket.gethostname(), version=version)
         self.live = 1
         """How many replicas serve, as far as they were seen lately."""
+        self.serving: frozenset[str] = frozenset((replica,))
+        """The ids of those."""
         self.rivals: tuple[ReplicaRecord, ...] = ()
         """Other processes that have this replica's id at the same time."""
         self.skew = 0.0
@@ -97,7 +99,7 @@ class Membership:
         serving = {one.id: one for one in roll.replicas if one.seen >= roll.now - LOST * self._period}
         self.processes = max(1, sum(max(1, one.workers) for one in serving.values()))
         self.skew = mine.skew
-        self.live = max(1, len({one.id for one in roll.replicas if one.seen >= roll.now - LOST * self._period}))
+        self.live, self.serving = max(1, len(serving)), frozenset((self.replica, *serving))
         if (abs(self.skew) > SKEW_SECONDS) != self._off:
             self._off = not self._off
             if self._off:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.app.membership import Membership
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.joining import TicketPort, ticket_host_of
@@ -47,13 +48,15 @@ SECRET: Final = "tickets"
 MOST_WITHDRAWN: Final = 256
 """Of one machine, told in one answer."""
 REMEMBERED: Final = 10_000
+LATE: Final = 60.0
+"""Seconds after a ticket's last moment from when on its receipt settles nothing, wherever it was given."""
 
 
 class TicketOffice:
     """Implements gateway.core.tickets.TicketDesk in the process that has the store.
 
     secret: (name) -> 32 bytes, the same in all replicas. port: (machine) -> where it takes tickets now. authority: of their
-    certificates, PEM. settings: in force, None before any are. record: (event, target, detail) for the audit log.
+    certificates, PEM. settings: in force, None before any are. members: the replicas. record: (event, target, detail) for the audit log.
     """
 
     def __init__(
@@ -62,12 +65,12 @@ class TicketOffice:
         port: Callable[[str], TicketPort | None],
         authority: Callable[[], str],
         settings: Callable[[], TicketsSpec | None],
-        replica: str,
+        members: Membership,
         record: Callable[[str, str, dict[str, Any]], None],
         clock: Clock,
     ) -> None:
         self._secret, self._port, self._authority, self._settings = secret, port, authority, settings
-        self._replica, self._record, self._clock = replica, record, clock
+        self._members, self._record, self._clock = members, record, clock
         self._key: Ed25519PrivateKey | None = None
         self._public = ""
         self._withdrawn: dict[str, dict[str, float]] = {}
@@ -101,7 +104,7 @@ class TicketOffice:
         if port is None:
             message = f"There is no ticket for this request: the machine {asked.machine} takes none. Send it to the gateway."
             raise RequestError(message, code=NOT_POSSIBLE, status=409)
-        issuer = f"{self._replica}/{worker}" if worker else self._replica
+        issuer = f"{self._members.replica}/{worker}" if worker else self._members.replica
         text = sealed(TICKET, msgspec.structs.replace(asked, issuer=issuer, boot=port.boot), self._own().sign)
         return Signed(text, port.address, ticket_host_of(asked.machine), self._authority())
 
@@ -121,7 +124,8 @@ class TicketOffice:
     # --- receipts
 
     async def told(self, machine: str, report: Report) -> Taken:
-        """Takes what a machine says, which it has signed. What belongs to another replica is not taken. Raises RequestError."""
+        """Takes what a machine says, which it has signed. What belongs to another replica is not taken, unless that is gone. Raises
+        RequestError for what is no ticket."""
         return Taken(ids=tuple([id for one in report.told if (id := await self._told(machine, one))]))
 
     async def _told(self, machine: str, told: Told) -> str:
@@ -132,10 +136,11 @@ class TicketOffice:
         except ValueError:
             raise RequestError("What is told is no ticket, or no receipt.", code="invalid_value") from None
         if ticket.machine != machine or (receipt is not None and (receipt.ticket, receipt.machine) != (ticket.id, machine)):
-            raise RequestError("The ticket is another machine's, or the receipt is another ticket's.", code="invalid_value")
+            log.warning("machine %s tells of a ticket of another machine, or of another ticket's receipt", machine)
+            return ticket.id  # it changes nothing, and is not to hold up what is told beside it
         replica, _, worker = ticket.issuer.partition("/")
-        if replica != self._replica:
-            return ""
+        if replica != self._members.replica:
+            return self._left_behind(ticket, signed, signature, receipt, replica)
         wanted = SettleTicket(machine, ticket.id, told.ticket, None if receipt is None else msgspec.to_builtins(receipt))
         try:
             settled = await self._settled(worker, wanted)
@@ -145,6 +150,14 @@ class TicketOffice:
         if not settled and receipt is not None:
             self._came_late(ticket, signed, signature, receipt)
         return "" if receipt is None else ticket.id
+
+    def _left_behind(self, ticket: Ticket, signed: bytes, signature: bytes, receipt: Receipt | None, replica: str) -> str:
+        """A receipt for a replica that serves no more, once the ticket's whole time is over: one of the others records it."""
+        serving, over = self._members.serving, ticket.expires + ticket.seconds + LATE
+        if receipt is None or replica in serving or self._members.replica != min(serving) or self._clock.wall() < over:
+            return ""
+        self._came_late(ticket, signed, signature, receipt)
+        return ticket.id
 
     async def _settled(self, worker: str, wanted: SettleTicket) -> bool:
         if not worker:

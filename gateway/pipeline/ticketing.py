@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Final
@@ -19,17 +19,20 @@ import msgspec
 
 from gateway.core.errors import ClientGone, GatehouseError, Overloaded, RequestError
 from gateway.core.fleet_specs import TicketsSpec
-from gateway.core.ports import AttemptResult, Call
+from gateway.core.ports import Attempt, AttemptResult, Call
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.tickets import SKEW, Receipt, Ticket, WithdrawTicket
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.wrapping import WrappedAttempt
 
 log = logging.getLogger("gatehouse.tickets")
 REMEMBERED: Final = 10_000
 """Tickets that were settled, so that a receipt that is told again is known."""
 FOREVER: Final = 30 * 86400.0
+TEMPLATE: Final = 65536
+"""Tokens that a chat template may add to a prompt. A token of the prompt itself has a byte of the body at least."""
 NOT_POSSIBLE: Final = "ticket_not_possible"
 UNSETTLED: Final = "ticket_unsettled"
 
@@ -78,22 +81,14 @@ class TicketCall:
         withdraw()
 
 
-class TicketAttempt:
-    """An attempt (gateway.core.ports.Attempt) whose request is handed over."""
+class TicketAttempt(WrappedAttempt):
+    """An attempt whose request is handed over."""
 
-    def __init__(self, inner: Any, hand: Hand) -> None:
-        self._inner = inner
-        self.client = TicketClient(hand, inner.client.base_path)
-        self.endpoint_name, self.endpoint_header = inner.endpoint_name, inner.endpoint_header
-        self.upstream_model, self.request_headers = inner.upstream_model, inner.request_headers
+    __slots__ = ()
+
+    def __init__(self, attempt: Attempt, hand: Hand) -> None:
+        super().__init__(attempt, TicketClient(hand, attempt.client.base_path))
         self.first_byte_timeout = self.idle_timeout = self.total_timeout = FOREVER
-        self.salting, self.apis, self.device = inner.salting, inner.apis, inner.device
-
-    def answering(self) -> None:
-        self._inner.answering()
-
-    def close(self, result: AttemptResult) -> None:
-        self._inner.close(result)
 
 
 class TicketRoute:
@@ -217,12 +212,24 @@ class _Answered:
 
 
 class Open:
-    """A ticket that is not settled. due: monotonic seconds at which it is charged in full."""
+    """A ticket that is not settled. due: monotonic seconds at which it is charged in full. begun: whether the machine has said that it
+    runs it, which counts once: a machine that says so again and again keeps no ticket open."""
 
-    __slots__ = ("due", "exchange", "hand", "run", "text", "ticket")
+    __slots__ = ("begun", "due", "exchange", "hand", "run", "text", "ticket")
 
     def __init__(self, ticket: Ticket, text: str, hand: Hand, due: float, run: float) -> None:
         self.ticket, self.text, self.hand, self.exchange, self.due, self.run = ticket, text, hand, hand.exchange, due, run
+        self.begun = False
+
+
+def _used(ticket: Ticket, receipt: Receipt) -> Usage:
+    """What a receipt says was used, as far as the ticket allows it: no machine charges a tenant more than its request could have cost."""
+    prompt, completion = min(receipt.prompt_tokens, ticket.size + TEMPLATE), receipt.completion_tokens
+    if completion > ticket.max_tokens:
+        completion = ticket.max_tokens
+    if (prompt, completion) != (receipt.prompt_tokens, receipt.completion_tokens):
+        log.warning("the receipt of %s from %s tells of more than its ticket allows", ticket.request, ticket.machine)
+    return Usage(prompt, completion, min(receipt.cached_tokens, prompt), receipt.estimated, min(receipt.reasoning_tokens, completion))
 
 
 class TicketBook:
@@ -231,6 +238,8 @@ class TicketBook:
     def __init__(self, plane: DataPlane, withdraw: Callable[[WithdrawTicket], None]) -> None:
         self._plane, self._withdraw = plane, withdraw
         self._open: dict[str, Open] = {}
+        self._tenants: Counter[str] = Counter()
+        """Open tickets, by tenant."""
         self._settled: OrderedDict[str, None] = OrderedDict()
         self.counts: dict[str, int] = {"ok": 0, "cancelled": 0, "failed": 0, "unsettled": 0, "ended": 0}
         """Tickets by how they ended; `ended`: by the gateway, before a receipt."""
@@ -241,7 +250,7 @@ class TicketBook:
         return len(self._open)
 
     def of_tenant(self, tenant: str) -> int:
-        return sum(one.ticket.tenant == tenant for one in self._open.values())
+        return self._tenants[tenant]
 
     def add(self, ticket: Ticket, text: str, hand: Hand, settings: TicketsSpec) -> None:
         """From here on the request may run: it counts as used in full until a receipt says what was used."""
@@ -254,6 +263,7 @@ class TicketBook:
         self._open[ticket.id] = Open(
             ticket, text, hand, now + ticket.expires - ticket.issued + SKEW + settings.grace, settings.run + settings.grace
         )
+        self._tenants[ticket.tenant] += 1
         self.given += 1
 
     def told(self, machine: str, id: str, text: str, receipt: Receipt | None) -> bool:
@@ -263,16 +273,16 @@ class TicketBook:
             return id in self._settled and receipt is not None
         if one.text != text or one.ticket.machine != machine:
             return False
-        if receipt is None:
-            one.due = time.monotonic() + one.run
-        else:
+        if receipt is not None:
             self._settle(one, receipt)
+        elif not one.begun:
+            one.begun, one.due = True, time.monotonic() + one.run
         return True
 
     def _settle(self, one: Open, receipt: Receipt) -> None:
         x = one.exchange
         done = receipt.outcome == "ok"
-        usage = Usage(receipt.prompt_tokens, receipt.completion_tokens, receipt.cached_tokens, receipt.estimated, receipt.reasoning_tokens)
+        usage = _used(one.ticket, receipt)
         charged = done or usage.prompt_tokens or usage.completion_tokens
         x.usage = usage if charged else None
         x.relay = _Answered(usage, receipt.finish) if charged else None
@@ -308,8 +318,13 @@ class TicketBook:
         self._withdraw(WithdrawTicket(ticket.machine, ticket.id, ticket.expires + ticket.seconds))
 
     def _forget(self, id: str, count: str) -> bool:
-        if self._open.pop(id, None) is None:
+        one = self._open.pop(id, None)
+        if one is None:
             return False
+        tenant = one.ticket.tenant
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
         self.counts[count] += 1
         self._settled[id] = None
         if len(self._settled) > REMEMBERED:

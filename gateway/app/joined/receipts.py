@@ -25,6 +25,11 @@ AT_ONCE: Final = 8
 KEEP: Final = 86400.0
 """Seconds after a ticket's end for which its receipt is offered."""
 AGAIN: Final = 1.0
+MOST_PAUSE: Final = 64.0
+"""Seconds between two tries to tell a receipt: the first pause, and the longest."""
+BEGUN: Final = 0.3
+IN_TIME: Final = 2.0
+"""A ticket that expires sooner than that is told of at once when it begins: its gateway may be about to charge it."""
 COMPACT: Final = 4 * 1024 * 1024
 Send = Callable[[bytes], Awaitable[bytes | None]]
 """Tells one gateway; its answer, None where there is none."""
@@ -33,14 +38,31 @@ _told = msgspec.json.Decoder(Told)
 _taken = msgspec.json.Decoder(Taken)
 
 
-class Receipts:
-    """path: of the file. gateways: those who are told. Raises OSError."""
+class _Waiting:
+    """What is told of a ticket until somebody takes it. until: seconds since the epoch. again: monotonic seconds at which it is told.
+    pause: seconds after that."""
 
-    def __init__(self, path: Path, gateways: Sequence[Send]) -> None:
-        self._path, self._gateways = path, gateways
-        self._waiting: dict[str, tuple[Told, float]] = {}
-        """By id: what is told, and until when (seconds since the epoch)."""
-        self._begun: dict[str, Told] = {}
+    __slots__ = ("again", "pause", "told", "until")
+
+    def __init__(self, told: Told, until: float, again: float) -> None:
+        self.told, self.until, self.again, self.pause = told, until, again, AGAIN
+
+
+class Receipts:
+    """path: of the file. gateways: those who are told. Raises OSError.
+
+    A receipt that nobody has taken is told again after a second, then two, four ... 64. A gateway that does not answer is left alone until
+    the next time, and told at once when it is `reached` again.
+    """
+
+    def __init__(self, path: Path, gateways: Sequence[Send], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._gateways, self._now = path, gateways, monotonic
+        self._waiting: dict[str, _Waiting] = {}
+        """Receipts by their tickets' ids."""
+        self._begun: dict[str, _Waiting] = {}
+        """Tickets that run, and of which that has not been told yet."""
+        self._silent: set[Send] = set()
+        """Gateways that did not answer the last time."""
         self._news = asyncio.Event()
         self._load()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -57,6 +79,7 @@ class Receipts:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
             return
+        now = self._now()
         for line in lines:
             if line.startswith(b"-"):
                 self._waiting.pop(line[1:].decode("ascii", "replace"), None)
@@ -66,13 +89,14 @@ class Receipts:
                 ticket = opened(TICKET, told.ticket, Ticket)[0]
             except (msgspec.MsgspecError, ValueError):
                 continue  # a line that a kill has torn
-            self._waiting[ticket.id] = (told, ticket.expires + ticket.seconds + KEEP)
-        if self._waiting:
-            self._news.set()
+            self._waiting[ticket.id] = _Waiting(told, _until(ticket), now)
 
     def begun(self, ticket: Ticket, text: str) -> None:
-        """Its gateway waits for the receipt from now on."""
-        self._begun[ticket.id] = Told(ticket=text)
+        """Its gateway waits for the receipt from now on. That is told after BEGUN seconds: most requests are over then, and their receipts
+        say it, too."""
+        late = ticket.expires - time.time() < IN_TIME
+        until = ticket.expires + ticket.seconds
+        self._begun[ticket.id] = _Waiting(Told(ticket=text), until, self._now() + (0.0 if late else BEGUN))
         self._news.set()
 
     def add(self, ticket: Ticket, text: str, receipt: str) -> None:
@@ -80,8 +104,17 @@ class Receipts:
         told = Told(ticket=text, receipt=receipt)
         self._write(msgspec.json.encode(told) + b"\n")
         self._begun.pop(ticket.id, None)
-        self._waiting[ticket.id] = (told, ticket.expires + ticket.seconds + KEEP)
+        self._waiting[ticket.id] = _Waiting(told, _until(ticket), self._now())
         self._news.set()
+
+    def reached(self, gateway: Send) -> None:
+        """The gateway has answered something else: if it was silent, it is told what waits."""
+        if gateway in self._silent:
+            self._silent.discard(gateway)
+            now = self._now()
+            for one in self._waiting.values():
+                one.again = min(one.again, now)
+            self._news.set()
 
     def _write(self, line: bytes) -> None:
         if os.write(self._file, line) != len(line):
@@ -90,26 +123,48 @@ class Receipts:
     async def tell(self) -> None:
         """Tells gateways until it is cancelled."""
         while True:
-            await self._news.wait()
             self._news.clear()
-            if not await self.flush() and not self._news.is_set():  # what came meanwhile need not wait
-                await asyncio.sleep(AGAIN)
-                self._news.set()
+            pause = self._pause()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            if self._pause() == 0.0:
+                await self.flush()
 
-    async def flush(self) -> bool:
-        """Tells everything once; whether nothing is left."""
-        begun, self._begun = self._begun, {}
-        everything = [*begun.items(), *((id, told) for id, (told, _) in self._waiting.items())]
-        for place in range(0, len(everything), AT_ONCE):
-            part = everything[place : place + AT_ONCE]
-            whole = {id for id, told in part if told.receipt}  # of the others a receipt may be written while this is told
-            report = msgspec.json.encode(Report(told=tuple([told for _, told in part])))
-            for answer in await asyncio.gather(*(send(report) for send in self._gateways)):
-                if answer is not None:
-                    self._take(answer, whole)
-        now = time.time()
-        self._drop([id for id, (_, until) in self._waiting.items() if until <= now])
+    def _pause(self) -> float | None:
+        """Seconds until something is to be told; None: nothing waits."""
+        moments = [one.again for one in (*self._begun.values(), *self._waiting.values())]
+        return max(0.0, min(moments) - self._now()) if moments else None
+
+    async def flush(self, *, everything: bool = False) -> bool:
+        """Tells once what is due; whether nothing is left."""
+        now = self._now()
+        begun = {id: one for id, one in self._begun.items() if everything or one.again <= now}
+        self._begun = {id: one for id, one in self._begun.items() if id not in begun}
+        due = [*begun.items(), *((id, one) for id, one in self._waiting.items() if everything or one.again <= now)]
+        if due:
+            self._silent.clear()
+        for place in range(0, len(due), AT_ONCE):
+            await self._tell(due[place : place + AT_ONCE])
+        now, wall = self._now(), time.time()
+        for id, one in due:
+            one.again, one.pause = now + one.pause, min(MOST_PAUSE, 2 * one.pause)
+            if id in begun and self._silent and id not in self._waiting and wall < one.until:
+                self._begun[id] = one
+        self._drop([id for id, one in self._waiting.items() if one.until <= wall])
         return not self._waiting
+
+    async def _tell(self, part: Sequence[tuple[str, _Waiting]]) -> None:
+        whole = {id for id, one in part if one.told.receipt}  # of the others a receipt may be written while this is told
+        report = msgspec.json.encode(Report(told=tuple([one.told for _, one in part])))
+        asked = [send for send in self._gateways if send not in self._silent]
+        for send, answer in zip(asked, await asyncio.gather(*(send(report) for send in asked)), strict=True):
+            if answer is None:
+                self._silent.add(send)
+            else:
+                self._take(answer, whole)
 
     def _take(self, answer: bytes, told: Collection[str]) -> None:
         """told: the receipts that this is about."""
@@ -133,7 +188,7 @@ class Receipts:
     def _compact(self) -> None:
         partial = self._path.with_suffix(".new")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = b"".join(msgspec.json.encode(told) + b"\n" for told, _ in self._waiting.values())
+        data = b"".join(msgspec.json.encode(one.told) + b"\n" for one in self._waiting.values())
         if os.write(descriptor, data) != len(data):
             os.close(descriptor)
             raise OSError(f"{partial} takes no more")
@@ -143,3 +198,8 @@ class Receipts:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _until(ticket: Ticket) -> float:
+    """Until when its receipt is offered, seconds since the epoch."""
+    return ticket.expires + ticket.seconds + KEEP

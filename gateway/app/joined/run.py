@@ -103,6 +103,8 @@ class _Machine:
         self._spec, self._accepts = self._load()
         self._owner = TaskOwner("machine")
         self._refused: dict[str, str] = {}
+        self._side: TicketSide | None = None
+        self._orders: OrderSide | None = None
 
     def _load(self) -> tuple[ConfigSpec, AcceptsSpec | None]:
         found = load_machine(self._wanted.config, dict(os.environ), installed().schemas())
@@ -128,7 +130,6 @@ class _Machine:
         names = {engine.name for engine in self._spec.engines}
         ear = Sockets(state_dir).new("orders", 0) if self._accepts is not None else None
         listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine), ear)
-        self._side = orders = None
         if self._tickets is not None:
             self._side = TicketSide(self._wanted.name, self._identity, names, callers, lambda engine: _socket(registry, engine))
         reporter = Reporter(supervisor)
@@ -138,18 +139,18 @@ class _Machine:
                 listener.name(engine, there)
                 (names.add if there else names.discard)(engine)
 
-            orders = OrderSide(self._accepts, tuple(names), supervisor, state_dir, ear, named)
-            reporter.room = orders.room
+            self._orders = OrderSide(self._accepts, tuple(names), supervisor, state_dir, ear, named)
+            reporter.room = self._orders.room
         try:
             await supervisor.apply(self._spec.engines, wait=False)
-            if orders is not None:
-                await orders.start()
+            if self._orders is not None:
+                await self._orders.start()
             if not await self._join(callers, stop):
                 return 0
             await self._serve(listener, callers, reporter, stop)
         finally:
             await self._owner.aclose()
-            for side in (self._side, orders):
+            for side in (self._side, self._orders):
                 if side is not None:
                     await side.aclose()
             await supervisor.aclose(DRAIN_SECONDS)
@@ -219,8 +220,10 @@ class _Machine:
                 return
             if heard is not None and heard.certificate:
                 self._renewed(heard, listener)
+            if self._orders is not None and heard is not None:
+                self._orders.fenced(heard.fences)
             if self._side is not None:
-                self._side.heard(heard)
+                self._side.heard(caller, heard)
             await asyncio.sleep(caller.every)
 
     def _renewed(self, heard: Heard, listener: Listener) -> None:

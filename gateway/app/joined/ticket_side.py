@@ -11,7 +11,7 @@ from typing import Final
 from gateway.app.joined.caller import Caller
 from gateway.app.joined.identity import Identity
 from gateway.app.joined.machines import parse_address
-from gateway.app.joined.receipts import Receipts
+from gateway.app.joined.receipts import Receipts, Send
 from gateway.app.joined.ticket_check import Checker
 from gateway.app.joined.ticket_port import TicketPort
 from gateway.core.clock import SystemClock
@@ -58,7 +58,8 @@ class TicketSide:
         self._identity, self._callers = identity, callers
         self._owner = TaskOwner("tickets")
         folder: Path = identity.certificate.parent
-        self._receipts = Receipts(folder / "receipts", [caller.report for caller in callers])
+        self._tell: dict[str, Send] = {caller.url: caller.report for caller in callers}
+        self._receipts = Receipts(folder / "receipts", list(self._tell.values()))
         checker = Checker(name, engines, lambda: {caller.tickets for caller in callers if caller.tickets}, SystemClock())
         self._port = TicketPort(name, identity.key, checker, self._receipts, place, lambda: self._reached(0.0))
 
@@ -79,8 +80,12 @@ class TicketSide:
         """The machine's certificate, for new connections. Raises OSError, ssl.SSLError."""
         self._port.present(self._identity.certificate, self._identity.key_file)
 
-    def heard(self, heard: Heard | None) -> None:
-        if heard is not None and heard.withdrawn:
+    def heard(self, caller: Caller, heard: Heard | None) -> None:
+        """What a gateway has answered to a beat; None: nothing."""
+        if heard is None:
+            return
+        self._receipts.reached(self._tell[caller.url])
+        if heard.withdrawn:
             self._port.withdraw(heard.withdrawn)
 
     async def _look(self) -> None:
@@ -90,7 +95,7 @@ class TicketSide:
 
     async def drain(self, seconds: float) -> None:
         await self._port.drain(seconds)
-        await self._receipts.flush()
+        await self._receipts.flush(everything=True)
 
     async def aclose(self) -> None:
         await self._port.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgspec
@@ -41,14 +42,30 @@ def made(number: int, expires: float = LATER) -> tuple[Ticket, str, str]:
     return own, sealed(TICKET, own, KEY.sign), sealed(RECEIPT, receipt, KEY.sign)
 
 
-async def test_a_receipt_is_told_to_all_until_one_takes_it(tmp_path: Path) -> None:
-    issuer, other = Gateway(), Gateway(takes=False)
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_receipt_is_told_to_all_until_one_takes_it_more_and_more_seldom(tmp_path: Path) -> None:
+    issuer, other, clock = Gateway(), Gateway(takes=False), Time()
     issuer.there = False
-    kept = Receipts(tmp_path / "r", [issuer, other])
+    kept = Receipts(tmp_path / "r", [issuer, other], clock)
     kept.add(*made(1))
-    assert not await kept.flush() and not await kept.flush()
-    assert other.receipts == [made(1)[0].id] * 2 and len(kept) == 1
+    told = []
+    for _ in range(200):
+        assert not await kept.flush()
+        told.append(len(other.receipts))
+        clock.now += 1.0
+    assert [told.index(count) for count in range(1, 9)] == [0, 1, 3, 7, 15, 31, 63, 127], "after 1, 2, 4 ... 64 seconds"
+    assert told[-1] == 9 and len(kept) == 1
     issuer.there = True
+    kept.reached(other)
+    assert not await kept.flush(), "that one was not silent"
+    kept.reached(issuer)
     assert await kept.flush() and len(kept) == 0
     assert (tmp_path / "r").stat().st_size == 0
     kept.close()
@@ -73,11 +90,13 @@ async def test_receipts_outlive_the_process_and_a_torn_line(tmp_path: Path) -> N
     assert len(Receipts(path, [])) == 0
 
 
-async def test_what_has_begun_is_told_at_once_and_once(tmp_path: Path) -> None:
+async def test_what_has_begun_is_told_once_unless_it_is_over_by_then(tmp_path: Path) -> None:
     gateway = Gateway()
     kept = Receipts(tmp_path / "r", [gateway])
     telling = asyncio.ensure_future(kept.tell())
     kept.begun(*made(1)[:2])
+    kept.begun(*made(2)[:2])
+    kept.add(*made(2))
     async with asyncio.timeout(10):
         while not gateway.begun:
             await asyncio.sleep(0)
@@ -85,7 +104,39 @@ async def test_what_has_begun_is_told_at_once_and_once(tmp_path: Path) -> None:
         while len(kept):
             await asyncio.sleep(0)
     telling.cancel()
-    assert (gateway.begun, gateway.receipts) == ([made(1)[0].id], [made(1)[0].id])
+    assert gateway.begun == [made(1)[0].id], "the second one's receipt says that it has begun"
+    assert sorted(gateway.receipts) == [made(1)[0].id, made(2)[0].id]
+    kept.close()
+
+
+async def test_what_has_begun_is_told_at_once_before_it_would_be_charged_and_again_if_nobody_heard(tmp_path: Path) -> None:
+    gateway, clock = Gateway(), Time()
+    gateway.there = False
+    kept = Receipts(tmp_path / "r", [gateway], clock)
+    kept.begun(*made(1, expires=time.time() + 1)[:2])
+    await kept.flush()
+    gateway.there = True
+    await kept.flush()
+    assert gateway.begun == []
+    clock.now += 1.0
+    await kept.flush()
+    await kept.flush()
+    assert gateway.begun == [made(1)[0].id]
+    kept.close()
+
+
+async def test_a_gateway_that_is_away_is_tried_once_however_much_waits(tmp_path: Path) -> None:
+    asked = 0
+
+    async def away(body: bytes) -> bytes | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    kept = Receipts(tmp_path / "r", [away])
+    for number in range(100):
+        kept.add(*made(number))
+    assert not await kept.flush() and asked == 1
     kept.close()
 
 
