@@ -18,7 +18,7 @@ from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 from admin.webhook import WEBHOOK, webhook
-from gateway.core.joining import BEATS, JOIN, REPORTS
+from gateway.core.joining import JOIN
 
 LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
@@ -51,24 +51,31 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
     routes = [Route(path, answer) for path, answer in open_to_all]
     if ports is not None and ports.approvals_webhook is not None:
         routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
-    if ports is not None and ports.joining is not None:
-        routes += [
-            Route(path, joining(ports.joining), methods=["POST"])
-            for path in (JOIN, f"{JOIN}/{{name}}/{BEATS}", f"{JOIN}/{{name}}/{REPORTS}")
-        ]
     rest = Starlette(routes=routes)
-    return rest if ports is None else Split(create_api(ports), rest)
+    if ports is None:
+        return rest
+    return Split(create_api(ports), None if ports.joining is None else joining(ports.joining), rest)
 
 
 class Split:
-    """Sends every path under /admin/v1 to the API, which decodes paths itself, and everything else to the rest."""
+    """Sends every path under /admin/v1 to the API, which decodes paths itself, what machines say to theirs, and everything else to the
+    rest. machines: None: none can join."""
 
-    def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
-        self._api, self._rest = api, rest
+    def __init__(self, api: ASGIApp, machines: ASGIApp | None, rest: ASGIApp) -> None:
+        self._api, self._machines, self._rest = api, machines, rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        below = scope["type"] == "http" and (scope["path"] == PREFIX or scope["path"].startswith(f"{PREFIX}/"))
-        await (self._api if below else self._rest)(scope, receive, send)
+        application = self._rest
+        if scope["type"] == "http":
+            if _below(PREFIX, scope["path"]):
+                application = self._api
+            elif self._machines is not None and _below(JOIN, scope["path"]):
+                application = self._machines
+        await application(scope, receive, send)
+
+
+def _below(prefix: str, path: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")
 
 
 def create_api(ports: Ports) -> Api:

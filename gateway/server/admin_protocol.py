@@ -1,13 +1,14 @@
-"""The admin listener's connection: uvicorn's own, which also tells the application who sent a request."""
+"""The admin listener's connection: uvicorn's own, which also tells the application who sent a request, and whose answers leave whole."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.core.errors import GatehouseError, PermissionDenied
+from gateway.core.gathering import GatheringTransport
 from gateway.core.types import Headers, Peer
 from gateway.pipeline.plane import DataPlane
 from gateway.server.peers import FORWARDING, forwarded_peer, let_in, peer_of, refusal
@@ -51,7 +52,7 @@ class AdminConnection(HttpToolsProtocol):
         self._plane = plane
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, GatheringTransport(transport, self.loop)))
         snapshot = self._plane.current()
         self.peer = peer_of(transport, snapshot.spec.listen.admin_trusted_peers, self.said)
         rules = snapshot.admin_networks

@@ -8,8 +8,9 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.server import ServerState
 
-from engines.sidecar.gathering import MOST, GatheringProtocol, GatheringTransport
+from engines.sidecar.gathering import GatheringProtocol
 from engines.sidecar.http import Response, send_whole
+from gateway.core.gathering import MOST, GatheringTransport
 
 
 class Recorded(asyncio.Transport):
