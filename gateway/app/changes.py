@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from gateway.config.expand import NO_MACHINES, Machines, merged_with_copies, wit
 from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
+from gateway.config.unchanged import sharing
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.ports import Change
@@ -139,12 +141,14 @@ class Changes:
     # --- reading
 
     def _load(self) -> Loaded:
-        self._read = load(self._loaded.file, self._environ, self._schemas)
+        loaded = load(self._loaded.file, self._environ, self._schemas)
+        self._read = replace(loaded, spec=sharing(self.reloader.spec, loaded.spec))
         return self._read
 
     def _parse(self, text: str) -> ConfigSpec:
         """A text that an operator sent; its `${file:...}` are relative to the configuration file's folder."""
-        return parse(text, file="the text", environ=self._environ, schemas=self._schemas, folder=self._base)
+        spec = parse(text, file="the text", environ=self._environ, schemas=self._schemas, folder=self._base)
+        return sharing(self.reloader.spec, spec)
 
     def _noted(self, read: Callable[[], R]) -> R:
         """Runs in a thread; a refusal is counted and recorded on the loop."""

@@ -59,6 +59,8 @@ def copies(engine: EngineSpec) -> tuple[EngineSpec, ...]:
 
 def with_copies(spec: ConfigSpec) -> ConfigSpec:
     """The settings with the copies among the engines. Pools are left as they are (`expanded`)."""
+    if all([engine.scale is None for engine in spec.engines]):
+        return spec
     there = {engine.name for engine in spec.engines}
     added = tuple(copy for engine in spec.engines for copy in copies(engine) if copy.name not in there)
     return msgspec.structs.replace(spec, engines=(*spec.engines, *added)) if added else spec
@@ -79,6 +81,8 @@ def merged_with_copies(merged: Merged) -> Merged:
 def expanded(spec: ConfigSpec, places: Places, machines: Machines = NO_MACHINES) -> ConfigSpec:
     """The settings with each engine's pools over all that stand for it, and with engines for the addresses of names and for machines. spec:
     as `with_copies` returns it."""
+    if all([engine.dns is None and engine.joined is None and engine.scale is None for engine in spec.engines]):
+        return spec
     members: _Members = {}
     engines: list[EngineSpec] = []
     for engine in spec.engines:

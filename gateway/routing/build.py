@@ -35,7 +35,7 @@ def router_steps(
 ) -> Steps[FleetRouter]:
     """The same in steps, for a large fleet. Activate one build before the next begins: unchanged routes are taken from those in force."""
     yield from _check_names(models)
-    known = _engines(engines)
+    known = yield from _engines(engines)
     members: _Members = {}
     routes = []
     old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
@@ -45,17 +45,31 @@ def router_steps(
             continue  # its steps take the routes of other models
         pool = yield from _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
-        if previous is not None and previous.equals(spec, pool):
+        if previous is not None and (yield from _unchanged(previous, spec, pool)):
             routes.append(previous)
         else:
             narrow: list[PoolRoute] = []
             for part in _parts(pool, number):
-                selector = yield from _selector(spec, number, part, registry, selectors)
+                selector, _ = yield from _selector(spec, number, part, registry, selectors, None)
                 narrow.append(PoolRoute(spec, part, registry, selector))
-            selector = yield from _selector(spec, number, pool, registry, selectors)
-            routes.append(PoolRoute(spec, pool, registry, selector, tuple(narrow)))
+            selector, ring = yield from _selector(spec, number, pool, registry, selectors, previous)
+            route = PoolRoute(spec, pool, registry, selector, tuple(narrow))
+            route.ring = ring
+            routes.append(route)
         yield
     return FleetRouter(routes, members)
+
+
+def _unchanged(route: PoolRoute, spec: ModelSpec, pool: tuple[Member, ...]) -> Steps[bool]:
+    """Whether a route made of these would differ only in its counters and its queue."""
+    if route.spec != spec or len(route.members) != len(pool):
+        return False
+    for at, (mine, theirs) in enumerate(zip(route.members, pool, strict=True)):
+        if mine.settings != theirs.settings:
+            return False
+        if at % 64 == 63:
+            yield
+    return True
 
 
 def _parts(pool: tuple[Member, ...], number: int) -> list[tuple[Member, ...]]:
@@ -75,21 +89,30 @@ def _parts(pool: tuple[Member, ...], number: int) -> list[tuple[Member, ...]]:
 
 
 def _selector(
-    spec: ModelSpec, number: int, pool: tuple[Member, ...], registry: EndpointRegistry, selectors: Table[SelectorRow]
-) -> Steps[Selector]:
-    routing = spec.routing
+    spec: ModelSpec,
+    number: int,
+    pool: tuple[Member, ...],
+    registry: EndpointRegistry,
+    selectors: Table[SelectorRow],
+    previous: PoolRoute | None,
+) -> Steps[tuple[Selector, Ring | None]]:
+    """The policy over a pool, and its ring: that of the previous route where the same members have the same weights."""
+    routing, ring = spec.routing, None
     if len(pool) == 1:
-        return Only(pool, routing.bound, registry.entropy)
+        return Only(pool, routing.bound, registry.entropy), None
     path = f"models[{number}].routing.policy"
     try:
         row = selectors[routing.policy]
         path = f"models[{number}].routing.settings"
-        ring = (yield from Ring.steps(*ring_of(pool))) if row.ring else None
+        if row.ring:
+            known = None if previous is None else previous.ring
+            same = known is not None and previous is not None and ring_of(previous.members) == ring_of(pool)
+            ring = known if same else (yield from Ring.steps(*ring_of(pool)))
         context = SelectorContext(name=spec.name, members=pool, bound=routing.bound, entropy=registry.entropy, ring=ring)
         selector: Selector = built(row.build, row.settings, routing.settings, context)
     except ConfigError as error:
         raise ConfigError(error.message, path=path) from None
-    return selector
+    return selector, ring
 
 
 def request_headers(spec: EngineSpec, path: str) -> bytes:
@@ -105,7 +128,7 @@ def request_headers(spec: EngineSpec, path: str) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
 
 
-def _engines(engines: tuple[EngineSpec, ...]) -> dict[str, EngineSpec]:
+def _engines(engines: tuple[EngineSpec, ...]) -> Steps[dict[str, EngineSpec]]:
     known: dict[str, EngineSpec] = {}
     for number, engine in enumerate(engines):
         if engine.name in known:
@@ -113,6 +136,8 @@ def _engines(engines: tuple[EngineSpec, ...]) -> dict[str, EngineSpec]:
         if engine.runtime == "external" and not engine.url and engine.joined is None:
             raise ConfigError(f"the external engine {engine.name} needs a url", path=f"engines[{number}].url")
         known[engine.name] = engine
+        if number % 256 == 255:
+            yield
     return known
 
 

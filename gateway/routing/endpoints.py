@@ -333,6 +333,8 @@ class Endpoint:
 
     def reconfigure(self, spec: EngineSpec, breaker: BreakerSpec) -> None:
         """Applies settings that need no new connections."""
+        if spec is self.spec and breaker == self.breaker.spec:
+            return  # of ten thousand endpoints, a reload changes a few
         self.spec, self.health.spec, self.breaker.spec = spec, spec.health, breaker
         self.count_slots()
         self.judge("")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from struct import Struct
 
 from gateway.core.slices import Steps, at_once
@@ -28,6 +28,8 @@ MOST = 1 << 20
 """Points of a ring with many members, about."""
 TURN = 1 << 64
 """Positions on the circle."""
+WALK = 64
+"""Points beyond a turn that `owners` has."""
 BLOCK = 512
 """Points made or sorted in one step."""
 _PER_DIGEST = 8
@@ -65,7 +67,8 @@ class Ring:
 
     names: the members' names, all different. weights: relative to 1.0; a member of weight 0.0 owns nothing. Building costs about
     0.4 ms a member, with many of them less.
-    `positions` and `owners` end with the first point again, one turn later, so that every key has a point after it.
+    `positions` ends with the first point again, one turn later, so that every key has a point after it; `owners` goes on WALK points
+    further, so that a walk of as many steps need not begin again.
     """
 
     __slots__ = ("owners", "positions", "search", "size")
@@ -102,7 +105,7 @@ class Ring:
         self.size = sum(1 for count in counts if count)
         if self.positions:
             self.positions.append(self.positions[0] + TURN)
-            self.owners.append(self.owners[0])
+            self.owners += islice(cycle(self.owners[: WALK + 1]), WALK + 1)
         shift, starts = yield from _table(self.positions)
         self.search = (shift, starts, self.positions)
 

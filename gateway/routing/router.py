@@ -27,6 +27,7 @@ from gateway.routing.hedging import may_hedge
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.retry import RetryBudget
+from gateway.routing.ring import Ring
 from gateway.routing.selectors import Member, Selector, free, spare
 
 _SUCCESS: Final = AttemptResult.SUCCESS
@@ -136,6 +137,8 @@ class PoolRoute:
         routing = spec.routing
         self.spec, self.model, self.fallbacks = spec, spec.name, spec.fallbacks
         self.members = members
+        self.ring: Ring | None = None
+        """That of its selector, for the route that takes its place."""
         self.in_flight = 0
         self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
         self._narrow = narrow
@@ -312,11 +315,6 @@ class PoolRoute:
     def places(self) -> list[Endpoint]:
         """The endpoints of its members."""
         return [member.endpoint for member in self.members]
-
-    def equals(self, spec: ModelSpec, members: tuple[Member, ...]) -> bool:
-        """Whether a route made of these would differ only in its counters and its queue."""
-        mine, theirs = ([member.settings for member in pool] for pool in (self.members, members))
-        return self.spec == spec and mine == theirs
 
     # -- selection ----------------------------------------------------------------------------------------------------------------
 

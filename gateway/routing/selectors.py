@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate, cycle, islice
+from itertools import accumulate
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
@@ -17,9 +17,9 @@ from gateway.core.ports import EngineClient
 from gateway.core.prices import DeviceRate
 from gateway.core.specs import TimeoutsSpec
 from gateway.routing.endpoints import Endpoint
-from gateway.routing.ring import Ring
+from gateway.routing.ring import WALK, Ring
 
-_WALK: Final = 64
+_WALK: Final = WALK
 """Steps along the ring before the search continues member by member: bounds the cost when most of a large pool is full."""
 _WINDOW: Final = 64
 """How many members least_outstanding compares in a large pool."""
@@ -165,25 +165,23 @@ class ConsistentHash:
         self._members = list(members)
         self._bound = bound
         ring = ring or Ring(*ring_of(members))
-        self._search = ring.search
-        once = [members[index] for index in ring.owners[:-1]]
-        self._owners = [*once, *islice(cycle(once), _WALK)]  # more than once around, so that a walk need not wrap
+        self._search, self._owners = ring.search, ring.owners
 
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
         shift, starts, positions = self._search  # this is Ring.at: a call would cost as much as the search
         place = starts[key >> shift]
         while positions[place] <= key:
             place += 1
-        owners, cap = self._owners, self._bound * average
+        members, owners, cap = self._members, self._owners, self._bound * average
         end = place + _WALK
         while place < end:  # usually one or two steps, which cost less than a range
-            member = owners[place]
+            member = members[owners[place]]
             place += 1
             if member.load < cap * member.weight:  # load + 1 <= ceil(...): with this request it is still within the bound
                 endpoint = member.endpoint
                 if endpoint.in_flight < endpoint.limit and (not exclude or endpoint.name not in exclude):
                     return member
-        return self._further(key, owners[end - _WALK : end], cap, exclude)
+        return self._further(key, [members[owner] for owner in owners[end - _WALK : end]], cap, exclude)
 
     def _further(self, key: int, walked: list[Member], cap: float, exclude: tuple[str, ...]) -> Member | None:
         members = _rotated(self._members, key % len(self._members))

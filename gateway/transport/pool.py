@@ -50,9 +50,11 @@ class EndpointClient:
         connect_timeout: float = 2.0,
         max_idle: int = 128,
         idle_seconds: float = 55.0,
+        connected: Callable[[EndpointClient], None] | None = None,
     ) -> None:
+        """connected: called when the first of its connections is open, from when on it needs `tick` until it `has_connections` no more."""
         self.in_flight = self.opened = self.reused = self.retried = self.failed = 0
-        self._tls_spec = tls
+        self._tls_spec, self._on_connected = tls, connected
         self._connect_timeout, self._max_idle, self._idle_seconds = connect_timeout, max_idle, idle_seconds
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
@@ -75,6 +77,11 @@ class EndpointClient:
     def closed(self) -> bool:
         """Whether `aclose` was called: nothing more can be sent, and `tick` need not be called."""
         return self._closed
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether any connection is open, in use or idle. Without one, `tick` has nothing to do."""
+        return bool(self._connections)
 
     @property
     def base_path(self) -> bytes:
@@ -212,6 +219,10 @@ class EndpointClient:
             outcome = self._not_connected(error)
         else:
             self.opened += 1
+            if not self._connections:
+                self._now = time.monotonic()
+                if self._on_connected is not None:
+                    self._on_connected(self)
             self._connections.add(connection)
             if not call.done and connection.start(call):
                 return
@@ -224,8 +235,8 @@ class EndpointClient:
 
     def _not_connected(self, error: OSError) -> GatehouseError:
         if error.errno in OWN_FAULTS:
-            if self._now >= self._quiet_until:
-                self._quiet_until = self._now + 1.0
+            if (now := time.monotonic()) >= self._quiet_until:
+                self._quiet_until = now + 1.0
                 log.error("cannot open a connection to an engine: %s", error.strerror or error)
             return Overloaded("The gateway cannot open another connection.", retry_after=1.0)
         refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
