@@ -27,6 +27,7 @@ from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
 from gateway.config.unchanged import sharing
+from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.ports import Change
@@ -141,14 +142,17 @@ class Changes:
     # --- reading
 
     def _load(self) -> Loaded:
-        loaded = load(self._loaded.file, self._environ, self._schemas)
-        self._read = replace(loaded, spec=sharing(self.reloader.spec, loaded.spec))
+        with uncollected():
+            loaded = load(self._loaded.file, self._environ, self._schemas)
+            self._read = replace(loaded, spec=sharing(self.reloader.spec, loaded.spec))
+            del loaded
         return self._read
 
     def _parse(self, text: str) -> ConfigSpec:
         """A text that an operator sent; its `${file:...}` are relative to the configuration file's folder."""
-        spec = parse(text, file="the text", environ=self._environ, schemas=self._schemas, folder=self._base)
-        return sharing(self.reloader.spec, spec)
+        with uncollected():
+            spec = parse(text, file="the text", environ=self._environ, schemas=self._schemas, folder=self._base)
+            return sharing(self.reloader.spec, spec)
 
     def _noted(self, read: Callable[[], R]) -> R:
         """Runs in a thread; a refusal is counted and recorded on the loop."""

@@ -19,6 +19,7 @@ import msgspec
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import describe
 from gateway.config.reload import Applied
+from gateway.core.collecting import uncollected
 from gateway.core.errors import StoreUnavailable
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import ControlStore
@@ -106,11 +107,16 @@ class ConfigHistory:
         return ""
 
     def _payload(self, before: ConfigSpec | None, after: ConfigSpec, text: str) -> dict[str, Any]:
-        shown = _plain(describe(after, self._schemas))
-        was = {} if before is None else _plain(describe(before, self._schemas))
-        return {"text": text, "config": shown, "diff": self._differences(was, shown)[:DIFFERENCES] if before is not None else []}
+        with uncollected():
+            shown = _plain(describe(after, self._schemas))
+            was = {} if before is None else _plain(describe(before, self._schemas))
+            return {"text": text, "config": shown, "diff": self._differences(was, shown)[:DIFFERENCES] if before is not None else []}
 
 
 def _plain(described: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
-    return found
+    """As JSON has it; made member by member, so that the event loop gets the interpreter in between."""
+    return {name: [_json(one) for one in value] if isinstance(value, list) else _json(value) for name, value in described.items()}
+
+
+def _json(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ from gateway.limits.redis.book import BucketBook
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
+from gateway.telemetry.scraping import exposed_aside
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
@@ -304,7 +306,7 @@ class Process:
         data_side = DataSide(plane, health, listen, self.leaving, tls, tokens, gateway.work.desk, (book, gateway.tickets))
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers, upgrader)
-        scrape = gateway.metrics.exposed if workers is None else workers.exposed
+        scrape = partial(exposed_aside, gateway.metrics.registry) if workers is None else workers.exposed
         vitals = Vitals(gateway.metrics, None if workers is None else workers.figures)
         app = create_app(scrape, vitals.beside(health.ready), ports)
         admin_side = admin_server(app, plane, gateway.certificates.contexts("admin_tls"))

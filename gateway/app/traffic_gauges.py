@@ -11,7 +11,9 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.identity.stored import StoredKeys
 from gateway.pipeline.plane import DataPlane
+from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
+from gateway.telemetry.scraping import Many
 
 
 class TrafficGauges:
@@ -55,23 +57,17 @@ class TrafficGauges:
             )
 
     def _endpoints(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", labels=["endpoint"])
-        busy = GaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", labels=["endpoint"])
-        slots = GaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", labels=["endpoint"])
-        breaker = GaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", labels=["endpoint"])
-        state = GaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", labels=["endpoint", "state"])
-        for view in self._registry.endpoints():
-            up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
-            busy.add_metric([view["name"]], view["in_flight"])
-            slots.add_metric([view["name"]], view["limit"])
-            breaker.add_metric([view["name"]], 0.0 if view["breaker"]["state"] == "closed" else 1.0)
-            for name in ("closed", "half_open", "open"):
-                state.add_metric([view["name"], name], 1.0 if view["breaker"]["state"] == name else 0.0)
+        endpoints = self._registry.in_force()
+        yield Many("gatehouse_endpoint_up", "Whether an endpoint takes requests", endpoints, _up)
+        yield Many("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", endpoints, _busy)
+        yield Many("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
+        yield Many("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
+        yield Many("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
         queued = GaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", labels=["model"])
         snapshot = self._plane.snapshot
         for entry in set(snapshot.models.values()) if snapshot is not None else ():  # aliases share an entry
             queued.add_metric([entry.name], entry.route.backlog)
-        yield from (up, busy, slots, breaker, state, queued)
+        yield queued
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self._registry.shedding)
 
     def _audit_log(self) -> Iterable[Metric]:
@@ -103,3 +99,27 @@ class TrafficGauges:
             lost.add_metric([courier.name], courier.lost)
             refused.add_metric([courier.name], courier.refused)
         yield from (up, behind, sent, lost, refused)
+
+
+_Read = list[tuple[dict[str, str], float]]
+
+
+def _up(endpoint: Endpoint) -> _Read:
+    return [({"endpoint": endpoint.name}, 1.0 if endpoint.state in ("ready", "half_open") else 0.0)]
+
+
+def _busy(endpoint: Endpoint) -> _Read:
+    return [({"endpoint": endpoint.name}, endpoint.in_flight)]
+
+
+def _slots(endpoint: Endpoint) -> _Read:
+    return [({"endpoint": endpoint.name}, endpoint.limit)]
+
+
+def _open(endpoint: Endpoint) -> _Read:
+    return [({"endpoint": endpoint.name}, 0.0 if endpoint.breaker.effective == "closed" else 1.0)]
+
+
+def _breaker(endpoint: Endpoint) -> _Read:
+    state = endpoint.breaker.effective
+    return [({"endpoint": endpoint.name, "state": name}, float(state == name)) for name in ("closed", "half_open", "open")]

@@ -103,7 +103,7 @@ def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[
 
     Masked are secret settings, header values for engines, passwords in URLs, and free-form settings with a name such as `token`.
     """
-    described: dict[str, Any] = shown(_masked(msgspec.to_builtins(spec, enc_hook=_mask), ""), type(spec))
+    described: dict[str, Any] = shown(_masked(_plain(spec), ""), type(spec))
     for guardrail in described.get("guardrails", ()):
         _own(guardrail, guardrail["type"], "settings", schemas.guardrails)
     for engine in described.get("engines", ()):
@@ -111,6 +111,18 @@ def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[
     for exporter in described.get("telemetry", {}).get("exporters", ()):
         _own(exporter, exporter["type"], "settings", schemas.exporters)
     return described
+
+
+def _plain(spec: msgspec.Struct) -> dict[str, Any]:
+    """Its plain values, made member by member: all at once would keep the interpreter from the event loop for as long as it takes."""
+    found: dict[str, Any] = {}
+    for name, known in zip(spec.__struct_fields__, spec.__struct_encode_fields__, strict=True):
+        value = getattr(spec, name)
+        if isinstance(value, tuple):
+            found[known] = [msgspec.to_builtins(member, enc_hook=_mask) for member in value]
+        else:
+            found[known] = msgspec.to_builtins(value, enc_hook=_mask)
+    return found
 
 
 def _own(holder: dict[str, Any], name: str, field: str, schemas: Mapping[str, type[Spec]]) -> None:

@@ -1,14 +1,17 @@
-"""What a request costs as the configuration grows: tenants, keys, endpoints, bindings, models, limits.
+"""What a request costs as the configuration grows: tenants, keys, endpoints, bindings, roles, models, limits, guardrails.
 
 Each line is `loadtests.pipeline.bench` (no sockets, an engine that answers at once) with a configuration of that size, the smallest of the
 rounds in CPU time; the sizes of one thing are measured by turns, so that a machine whose speed changes does not favour one of them.
 
-usage: python -m loadtests.pipeline.growth [--rounds 200] [--turns 3] [--sizes 1,100,10000] [--only keys,limits]
+With --life each line is followed by what `loadtests.pipeline.life` says of each size: start, memory, reload, scrape.
+
+usage: python -m loadtests.pipeline.growth [--rounds 200] [--turns 3] [--sizes 1,100,10000] [--only keys,limits] [--life]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -69,12 +72,29 @@ def of_limits(count: int) -> dict[str, str]:
     return {"limits": _some(count, lambda n: f"{{name: l{n}, per: key, match: {{tenant: t{n}}}, requests: {{rate: 9, per: 1s}}}}")}
 
 
+def of_roles(count: int) -> dict[str, str]:
+    """Roles, of which the request's key has one."""
+    others = "\n".join(f"  r{n}: {{permissions: ['infer:*'], models: ['other-{n}']}}" for n in range(count - 1))
+    return {"roles": ", roles: [chatter]", "more": f"roles:\n  chatter: {{permissions: ['infer:*']}}\n{others}"}
+
+
+def of_guardrails(count: int) -> dict[str, str]:
+    """Guardrails, each of another tenant, beside one that looks at the request."""
+    each = "\n".join(
+        f"  - {{name: g{n}, type: denylist, tenants: [{'bench' if n < 0 else f't{n}'}], settings: {{phrases: ['never{n}']}}}}"
+        for n in range(-1, count - 1)
+    )
+    return {"more": f"guardrails:\n{each}"}
+
+
 DIMENSIONS: dict[str, Callable[[int], dict[str, str]]] = {
     "keys": of_keys,
     "endpoints": of_endpoints,
     "models": of_models,
     "bindings": of_bindings,
     "limits": of_limits,
+    "roles": of_roles,
+    "guardrails": of_guardrails,
 }
 
 
@@ -88,12 +108,22 @@ def measured(config: Path, rounds: int) -> float:
     return float(found[1])
 
 
+def life(config: Path) -> str:
+    """A line about what it costs beside requests."""
+    command = [sys.executable, "-m", "loadtests.pipeline.life", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1][:200]
+    return "  ".join(f"{name} {value:.4g}" for name, value in json.loads(done.stdout.splitlines()[-1]).items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--sizes", default="1,100,10000")
     parser.add_argument("--only", default=",".join(DIMENSIONS))
+    parser.add_argument("--life", action="store_true")
     options = parser.parse_args()
     sizes = [int(size) for size in options.sizes.split(",")]
     print(f"{'microseconds':12s}" + "".join(f"{size:>12,}" for size in sizes))
@@ -111,6 +141,8 @@ def main() -> None:
                     except RuntimeError as error:
                         why = f"  {size}: {error}"
             print(f"{name:12s}" + "".join(f"{best[size]:12.1f}" if size in best else f"{'-':>12s}" for size in sizes) + why, flush=True)
+            for size in sizes if options.life else ():
+                print(f"  {size:>9,}: {life(Path(folder) / f'{name}-{size}.yaml')}", flush=True)
 
 
 if __name__ == "__main__":
