@@ -22,11 +22,12 @@ from engines.sidecar.shell import ApiError, Request, Response, Stream
 class _Reader:
     """Reads one choice's text: parts, and whether calls were among them."""
 
-    __slots__ = ("_parser", "_short", "calls", "opened")
+    __slots__ = ("_idents", "_parser", "_short", "calls", "opened")
 
     def __init__(self, dialect: Dialect, parallel: bool) -> None:
         self._parser = None if dialect.plain else OutputParser(dialect, parallel=parallel)
         self._short = dialect.format is not None and dialect.format.ids == "short"
+        self._idents: set[str] = set()
         self.calls = 0
         self.opened = False
 
@@ -39,7 +40,9 @@ class _Reader:
     def call(self, part: Part) -> dict[str, Any]:
         """The beginning of a call, as OpenAI writes it."""
         self.calls += 1
-        ident = part.ident or (uuid.uuid4().hex[:9] if self._short else f"call_{uuid.uuid4().hex[:24]}")
+        given = part.ident if part.ident not in self._idents else ""  # a client tells calls apart by their ids; a model may repeat one
+        self._idents.add(given)
+        ident = given or (uuid.uuid4().hex[:9] if self._short else f"call_{uuid.uuid4().hex[:24]}")
         return {"id": ident, "type": "function", "function": {"name": part.name, "arguments": ""}}
 
     def finish(self, reason: str | None) -> str | None:

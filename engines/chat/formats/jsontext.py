@@ -14,6 +14,8 @@ from typing import Any, Literal
 from engines.chat.formats.source import Malformed, Reading, Source
 
 MAX_DEPTH = 256
+MAX_WORD = 64
+"""Longest number, in characters."""
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _BLANKS = re.compile(r"[ \t\r\n]+")
 _WORD = re.compile(r"[-+.0-9A-Za-z]+")
@@ -82,10 +84,14 @@ class Scanner:
 
     def _structure(self, text: str, at: int, out: list[str]) -> int:
         if self._word or self._state.startswith("value"):
-            word = _WORD.match(text, at)
-            if word is not None and len(self._word) < 64:
+            word = _WORD.match(text, at, at + MAX_WORD - len(self._word))
+            if word is not None:
                 self._word += word.group()
                 return word.end()
+            if len(self._word) == MAX_WORD and _WORD.match(text, at):
+                self.broken = True
+                out.append(self._word)
+                return at
             if self._word:
                 self._close_word(out)
                 return at
@@ -191,11 +197,17 @@ def arguments(source: Source, name: str, ident: str = "") -> Reading:
         raise Malformed("the arguments")
     decoded = json.loads((yield from value(source)))
     source.call(name, ident)
-    source.say("arguments", decoded if isinstance(decoded, str) else "{}")
+    source.say("arguments", whole(decoded) if isinstance(decoded, str) else "{}")
 
 
-def call(source: Source, tools: Tools) -> Reading:
-    """An object with the name of one of the tools and its arguments; also the form with `function` around both. Raises Malformed."""
+def whole(text: str) -> str:
+    """A decoded text with surrogate pairs joined, and halves of them, which no encoding has, replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def call(source: Source, tools: Tools, *, inner: bool = False) -> Reading:
+    """An object with the name of one of the tools and its arguments; also the form with `function` around both. Raises Malformed.
+    inner: it is inside of such a form."""
     name, early, opened = "", "", False
     yield from source.expect("{")
     while True:
@@ -208,8 +220,8 @@ def call(source: Source, tools: Tools) -> Reading:
             name = yield from string(source)
             if name not in tools:
                 raise Malformed("no such function")
-        elif key == "function" and not opened and (yield from source.ahead()) == "{":
-            yield from call(source, tools)
+        elif key == "function" and not opened and not inner and (yield from source.ahead()) == "{":
+            yield from call(source, tools, inner=True)
             opened = True
         elif key in _ARGUMENTS and name and not opened:
             yield from arguments(source, name)
@@ -235,7 +247,7 @@ def call(source: Source, tools: Tools) -> Reading:
 def _object(text: str) -> str:
     decoded = json.loads(text) if text else None
     if isinstance(decoded, str):
-        return decoded
+        return whole(decoded)
     return text if isinstance(decoded, dict) else "{}"
 
 

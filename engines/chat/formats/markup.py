@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from engines.chat.formats.base import Tool
+from engines.chat.formats.jsontext import whole
 from engines.chat.formats.source import Malformed, Reading, Source
 from engines.chat.schema import Grammar, SchemaError, literal
 from engines.chat.text import held
 
-MAX_LITERAL = 64 * 1024
+MAX_LITERAL = 16 * 1024
+"""Longest value in Python's notation: translating this much takes some 50 ms, on the event loop."""
 _STRING_KEYS = frozenset({"type", "title", "description", "default", "examples", "enum", "const", "nullable"})
 
 Key = tuple[str, bool | None]
@@ -100,7 +103,8 @@ def converted(raw: str) -> str:
         pass
     if len(text) <= MAX_LITERAL:
         try:
-            return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+            with warnings.catch_warnings(action="ignore"):  # of the compiler; they quote the text
+                return whole(json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             pass
     return json.dumps(raw, ensure_ascii=False)

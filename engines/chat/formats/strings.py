@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from engines.chat.formats.jsontext import Scanner
+from engines.chat.formats.jsontext import Scanner, whole
 from engines.chat.formats.source import Malformed, Reading, Source
 
 _HIGH = 12
@@ -42,4 +42,4 @@ def _certain(text: str) -> int:
 
 
 def _decoded(text: str) -> str:
-    return json.loads(f'"{text}"').encode("utf-16", "surrogatepass").decode("utf-16", "replace") if text else ""
+    return whole(json.loads(f'"{text}"')) if text else ""

@@ -98,6 +98,14 @@ CASES = [
     ('<tool_call>{"name": "weather", "arguments": {"city": oops}}', HERMES,
      [Part("call", name="weather"), Part("arguments", '{"city": oops'), Part("content", "}}")]),
     (f"<tool_call>{CALL}", HERMES, [*OSLO]),  # the end tag was a control token that ended the answer
+    ('<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\ud83d\\ude00 \\ud800}"}</tool_call>', HERMES,
+     [Part("call", name="weather"), Part("arguments", '{"city": 😀 \ufffd}')]),
+    ('<tool_call>{"name": "weather", "arguments": {"days": ' + "1" * 64 + "}}</tool_call>", HERMES, [*call("weather", days=int("1" * 64))]),
+    ('<tool_call>{"name": "weather", "arguments": {"days": ' + "1" * 65 + "}}", HERMES,
+     [Part("call", name="weather"), Part("arguments", '{"days": ' + "1" * 64), Part("content", "1}}")]),
+    ('<tool_call>{"arguments": {"days": ' + "1" * 5000 + '}, "name": "weather"}</tool_call>', HERMES,
+     [Part("content", '<tool_call>{"arguments": {"days": ' + "1" * 5000 + '}, "name": "weather"}</tool_call>')]),
+    ("<tool_call>" + '{"function": ' * 2000, HERMES, [Part("content", "<tool_call>" + '{"function": ' * 2000)]),
     ("a < b and <too", HERMES, [Part("content", "a < b and <too")]),
     ("still thinking", Dialect(None, {}, THINK, inside=True), [Part("reasoning", "still thinking")]),
     ("x</think>y", Dialect(None, {}, THINK, inside=True), [Part("reasoning", "x"), Part("content", "y")]),
@@ -125,6 +133,8 @@ CASES = [
      [*call("weather", days="three")]),
     ("<seed:tool_call>\n<function=weather>\n<parameter=tags>[1, True]</parameter>\n</function>\n</seed:tool_call>", dialect("seed_oss"),
      [*call("weather", tags=[1, True])]),
+    ("<function=weather>\n<parameter=tags>['\\d', '\\ud800']</parameter>\n</function>", dialect("qwen_coder"),
+     [Part("call", name="weather"), Part("arguments", '{"tags": ["\\\\d", "\ufffd"]}')]),
     (GLM, dialect("glm"), [*FULL]),
     ("<tool_call>time</tool_call>", dialect("glm"), [*call("time")]),
     ("<tool_call>rm</tool_call>", dialect("glm"), [Part("content", "<tool_call>rm</tool_call>")]),
@@ -196,6 +206,28 @@ def test_no_word_is_lost(form: object, words: str, case: tuple[str, Dialect, lis
 def test_noise_never_fails(form: object, text: str, cuts: list[int]) -> None:
     how = dialect(form.name, THINK)  # type: ignore[attr-defined]
     assert parts(text, how, cuts) == parts(text, how)
+
+
+FRAGMENTS = (
+    CALL, '{"name": "weather", "arguments": ', '{"arguments": ', '"name": "weather"', '{"function": ', '{"tool_calls": [',
+    '{"response": "', '"\\ud800', "\\ud83d", "\\ude00", "😀", "1" * 70, "-", "1e999", "NaN", "True", "null", "{", "}", "[", "]", '"', ",",
+    ":", "\\", " ", "\n", "\x00", "weather", "time", "functions.weather:0", "['\\ud800']", "(((", '"string="true">',
+    "to=functions.weather", *KIMI.split("{}"), *DS, *(tag for form in FORMATS for tag in form.markers), "<function=weather>",
+    "<parameter=tags>", "<parameter=city>", "</parameter>", "</function>", "<arg_key>tags", '<invoke name="weather">',
+    '<parameter name="tags">', f'<{D}invoke name="weather">', "call:weather{tags:",
+)  # fmt: skip
+"""What hostile and confused output is made of."""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(pieces=st.lists(st.sampled_from(FRAGMENTS), max_size=14), cuts=st.lists(st.integers(0, 900), max_size=12))
+def test_hostile_output_is_read_the_same_however_it_is_split(form: object, pieces: list[str], cuts: list[int]) -> None:
+    how, text = dialect(form.name, THINK), "".join(pieces)  # type: ignore[attr-defined]
+    found = parts(text, how)
+    assert parts(text, how, cuts) == found
+    for part in found:
+        part.text.encode()  # half a surrogate pair could not be sent
+        assert part.kind != "call" or part.name in TOOLS
 
 
 def test_arguments_come_as_they_are_written() -> None:
