@@ -25,6 +25,8 @@ DEVICE_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "vulkan": "GGML_VK_VISIBLE_DEVICES"}
 )
 """The environment variable that limits a process to some devices of a kind."""
+DEVICE_READER: Final = "engines.llamacpp.ggml"
+"""`python -m` of it prints the GPUs that a process sees: name, free and all bytes of each, as a JSON line."""
 Ask = tuple[str, str, dict[str, Any] | None]
 """(method, path, JSON body) of a request."""
 

@@ -143,7 +143,7 @@ once() {
 # AVX-512 ones were measured: a tenth to a fifth faster. The multimodal library is a third of the build; nothing here loads it.
 # Arguments, for tests: another list of features, another machine.
 llama_cmake_args() {
-    local args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF" cpu="${1:-/proc/cpuinfo}" machine="${2:-$(uname -m)}" flags feature flag option
+    local args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF" cpu="${1:-/proc/cpuinfo}" machine="${2:-$(uname -m)}" flags feature flag option choice
     if [ "$machine" = x86_64 ] && [ -r "$cpu" ]; then
         flags=" $(sed -n '/^flags/{s/^[^:]*: *//p;q}' "$cpu") "
         for feature in sse4_2:SSE42 avx:AVX avx2:AVX2 bmi2:BMI2 fma:FMA f16c:F16C \
@@ -156,8 +156,34 @@ llama_cmake_args() {
             args+=" -DGGML_${feature#*:}=$option"
         done
     fi
-    if [ -r "$VENV/.gatehouse-cuda" ]; then args+=" $(sed 's/ toolkit=.*//' "$VENV/.gatehouse-cuda")"; fi
+    for choice in "$VENV"/.gatehouse-{cuda,vulkan}; do
+        if [ -r "$choice" ]; then args+=" $(sed 's/ toolkit=.*//' "$choice")"; fi
+    done
     printf '%s' "$args${GATEHOUSE_CMAKE_ARGS:+ $GATEHOUSE_CMAKE_ARGS}"
+}
+
+# --- Vulkan ------------------------------------------------------------------------------------------------------
+
+# vulkan_settings: what llama.cpp is built with for Vulkan devices, and the release of the headers, which belongs to the build's name in the
+# cache: `-DGGML_VULKAN=ON toolkit=1.4.309`. Dies where something is missing, or too old. GATEHOUSE_VULKAN_HEADERS names a folder with newer
+# headers (the folder that has `vulkan/vulkan.hpp`) than the system's.
+vulkan_settings() {
+    local headers="${GATEHOUSE_VULKAN_HEADERS:-}" defined release
+    command -v glslc >/dev/null || die "glslc is missing, which compiles the shaders (Debian: glslc)"
+    if [ -n "$headers" ] && [ ! -r "$headers/vulkan/vulkan.hpp" ]; then
+        die "GATEHOUSE_VULKAN_HEADERS=$headers: there is no vulkan/vulkan.hpp in it"
+    fi
+    ensure_compiler
+    defined="$(cc ${headers:+-I"$headers"} -E -dM -x c - 2>/dev/null <<<'#include <vulkan/vulkan_core.h>')" ||
+        die "the headers of Vulkan are missing (Debian: libvulkan-dev)"
+    release="$(sed -n 's/^#define VK_HEADER_VERSION_COMPLETE VK_MAKE_API_VERSION([0-9]*, *\([0-9]*\), *\([0-9]*\),.*/\1.\2/p' <<<"$defined")"
+    release+=".$(sed -n 's/^#define VK_HEADER_VERSION \([0-9]*\)$/\1/p' <<<"$defined")"
+    grep -q '^#define VK_EXT_layer_settings ' <<<"$defined" ||
+        die "the headers of Vulkan are of release $release, which is too old for llama.cpp (they lack VK_EXT_layer_settings; Debian 13 has" \
+            "1.4.309, which are enough). Newer headers may lie in any folder: GATEHOUSE_VULKAN_HEADERS=/path/to/include ./scripts/install --vulkan"
+    c++ -E -x c++ - >/dev/null 2>&1 <<<'#include <spirv/unified1/spirv.hpp>' || die "the headers of SPIR-V are missing (Debian: spirv-headers)"
+    cc -x c - -lvulkan -o /dev/null 2>/dev/null <<<'int main(void) { return 0; }' || die "libvulkan.so is missing (Debian: libvulkan-dev)"
+    printf '%s' "-DGGML_VULKAN=ON${headers:+ -DVulkan_INCLUDE_DIR=$headers} toolkit=$release"
 }
 
 # --- NVIDIA GPUs -------------------------------------------------------------------------------------------------
@@ -222,7 +248,7 @@ llama_key() {
     python="$(sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' "$VENV/pyvenv.cfg")"
     printf '%s-py%s-%s-%s-%s' "$version" "$python" "$(uname -s)" "$(uname -m)" \
         "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt" "${LLAMA_PATCHES[@]}"; llama_cmake_args
-            if [ -r "$VENV/.gatehouse-cuda" ]; then cat "$VENV/.gatehouse-cuda"; fi) |
+            cat "$VENV"/.gatehouse-{cuda,vulkan} 2>/dev/null || true) |
             sha256sum | cut -c1-12)"
 }
 

@@ -294,6 +294,48 @@ def test_what_does_not_fit_is_told_before_anything_is_built(tmp_path: Path, chan
     assert done.returncode == 1 and sentence in done.stderr
 
 
+HEADERS = """cat <<END
+#define VK_HEADER_VERSION 309
+#define VK_EXT_layer_settings 1
+#define VK_HEADER_VERSION_COMPLETE VK_MAKE_API_VERSION(0, 1, 4, VK_HEADER_VERSION)
+END"""
+
+
+def vulkan(
+    tmp_path: Path, code: str = "vulkan_settings", *, glslc: str = "", cc: str = HEADERS, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs code beside scripted compilers."""
+    for name, text in (("glslc", glslc), ("cc", cc), ("c++", ""), ("patch", "")):
+        program(tmp_path / "bin" / name, text or "exit 0")
+    return shell(code, tmp_path, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", **environ)
+
+
+def test_llama_is_built_for_vulkan_with_the_systems_headers_or_others(tmp_path: Path) -> None:
+    assert vulkan(tmp_path).stdout == "-DGGML_VULKAN=ON toolkit=1.4.309"
+    (tmp_path / "newer" / "vulkan").mkdir(parents=True)
+    (tmp_path / "newer" / "vulkan" / "vulkan.hpp").touch()
+    other = vulkan(tmp_path, GATEHOUSE_VULKAN_HEADERS=f"{tmp_path}/newer").stdout
+    assert other == f"-DGGML_VULKAN=ON -DVulkan_INCLUDE_DIR={tmp_path}/newer toolkit=1.4.309"
+    plain = vulkan(tmp_path, "llama_key").stdout
+    (tmp_path / "venv" / ".gatehouse-vulkan").write_text("-DGGML_VULKAN=ON toolkit=1.4.309\n")
+    assert vulkan(tmp_path, "llama_cmake_args").stdout.endswith(" -DGGML_VULKAN=ON")
+    assert vulkan(tmp_path, "llama_key").stdout != plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cc": "exit 1"}, "the headers of Vulkan are missing (Debian: libvulkan-dev)"),
+        ({"cc": HEADERS.replace("layer_settings", "other").replace("4,", "3,")}, "of release 1.3.309, which is too old for llama.cpp"),
+        ({"cc": f'case "$*" in *-lvulkan*) exit 1;; esac\n{HEADERS}'}, "libvulkan.so is missing"),
+        ({"GATEHOUSE_VULKAN_HEADERS": "/nonexistent"}, "there is no vulkan/vulkan.hpp in it"),
+    ],
+)
+def test_what_vulkan_lacks_is_told_before_anything_is_built(tmp_path: Path, changes: dict[str, str], sentence: str) -> None:
+    done = vulkan(tmp_path, **changes)
+    assert done.returncode == 1 and sentence in done.stderr
+
+
 def test_onnx_for_gpus_and_for_openvino_takes_the_place_of_the_other_package(tmp_path: Path) -> None:
     """In this order: the pins, both packages removed, the one for GPUs or for OpenVINO."""
     code = 'pip() { printf "%s\\n" "$*"; }\nensure_venv() { :; }\nensure_python quickstart'

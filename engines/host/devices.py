@@ -2,7 +2,8 @@
 
 `cuda:N` means device N as the driver numbers it (`nvidia-smi -L`); the sidecar sees it as device 0. `cuda:0,1` gives it two. A GPU's UUID
 stands for its number: `cuda:GPU-4f1c...`. Where the driver can be asked (extra `nvml`), it says which devices there are; otherwise their
-files do, whose numbers differ in a container that sees some of a machine's GPUs.
+files do, whose numbers differ in a container that sees some of a machine's GPUs. Vulkan also has devices without a file: Mesa's driver that
+computes on the processor (lavapipe), whose number comes after those of GPUs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from gateway.core.errors import ConfigError
 
 ORDER = {"cuda": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}}
 """Makes CUDA number devices as NVML does, which measured their memory; by default CUDA puts the fastest first."""
+_DRIVERS, _SOFTWARE = ("usr/share/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d"), "lvp_icd*.json"
+"""Where Vulkan's loader finds drivers, and the description of the one for processors."""
 
 
 @dataclass(frozen=True)
@@ -80,4 +83,6 @@ def _present(kind: str, root: Path) -> set[int]:
     count = len(list((root / "dev" / "dri").glob("renderD*")))
     if kind == "rocm" and not (root / "dev" / "kfd").exists():
         return set()
+    if kind == "vulkan" and any(next((root / folder).glob(_SOFTWARE), None) for folder in _DRIVERS):
+        count += 1
     return set(range(count))

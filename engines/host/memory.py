@@ -1,16 +1,23 @@
-"""How much memory is free: on GPUs, through NVIDIA's management library (package nvidia-ml-py, extra `nvml`), and on this machine.
+"""How much memory is free: on GPUs, through NVIDIA's management library (package nvidia-ml-py, extra `nvml`) or, where they are not
+NVIDIA's, as llama.cpp's library sees them; and on this machine.
 
 Sources: NVML's nvmlDeviceGetMemoryInfo; Linux's proc_meminfo(5) and Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engines.environment import inherited
 from engines.host import nvml
-from engines.host.placement import DEVICE_OVERHEAD
+from engines.host.placement import DEVICE_OVERHEAD, INSPECT_SECONDS
+from engines.runtimes import DEVICE_READER, DEVICE_VARIABLES
 
 HOPPER, HOPPER_OVERHEAD = 9, 608 * 1024 * 1024
 """Compute capability from which on, and bytes: an H100 takes 600 MiB for each process with a model, by scripts/gpu-check (driver 580, CUDA
@@ -22,6 +29,8 @@ _UNLIMITED = 1 << 60
 def device_free(device: str, library: Any = nvml.LIBRARY) -> list[int] | None:
     """Free bytes of each GPU in a device name (`cuda:0,1`: two numbers; UUIDs as well); None if unknown. May block."""
     kind, _, names = device.partition(":")
+    if kind in ("vulkan", "rocm"):
+        return _as_seen(DEVICE_VARIABLES[kind], names)
     if kind != "cuda":
         return None
     try:
@@ -29,6 +38,18 @@ def device_free(device: str, library: Any = nvml.LIBRARY) -> list[int] | None:
             return [int(library.nvmlDeviceGetMemoryInfo(nvml.handle(library, name)).free) for name in names.split(",")]
     except nvml.Unknown:
         return None
+
+
+def _as_seen(variable: str, names: str) -> list[int] | None:
+    """Free bytes of devices as a process sees them to which they alone are shown: one of its own, because drivers keep what they open."""
+    command = (sys.executable, "-m", DEVICE_READER)
+    environment = {**inherited(os.environ), variable: names}
+    try:
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSPECT_SECONDS, check=True)
+        found = [int(free) for _name, free, _total in json.loads(done.stdout)]
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+    return found if len(found) == len(names.split(",")) else None
 
 
 def device_overhead(device: str, library: Any = nvml.LIBRARY) -> int:

@@ -12,18 +12,18 @@ from typing import Any
 import llama_cpp
 import msgspec
 
-from engines.chat.chat_handler import ChatHandler
-from engines.chat.completion_handler import CompletionHandler
 from engines.chat.conversation import Converser, Gbnf
 from engines.chat.defaults import Defaults
+from engines.chat.paths import TextPaths
 from engines.chat.template import ChatTemplate
 from engines.chat.tokens import VocabularyTokenizer
+from engines.llamacpp import ggml
 from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.choosing import thread_count as choosing_threads
 from engines.llamacpp.drafting import Drafter, check_draft, check_pair
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
-from engines.llamacpp.engine import Engine, thread_count
+from engines.llamacpp.engine import Engine
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
@@ -34,7 +34,8 @@ from engines.sidecar import shell as sidecar
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.memory import available_memory
 from engines.sidecar.rerank import Rerank
-from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
+from engines.sidecar.shell import ApiError, Handler, Request, Response
+from engines.sidecar.threads import thread_count
 from engines.sidecar.tokens import TokenHandler
 from engines.windows import window_cells
 from gateway.core.specs import SidecarSpec
@@ -46,10 +47,11 @@ _FLASH = {
 }
 
 
-class LlamaRuntime:
+class LlamaRuntime(TextPaths):
     """`engines.sidecar.shell.Runtime` for GGUF models."""
 
     def __init__(self, spec: SidecarSpec) -> None:
+        super().__init__()
         self._spec = spec
         try:
             self._options = msgspec.convert(spec.options, LlamaOptions)
@@ -63,8 +65,7 @@ class LlamaRuntime:
         self._reranker: Rerank | None = None
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
-        self._created = int(time.time())
-        self._gpu: GpuMeter | None = None
+        self._gpu: GpuMeter | ggml.DeviceMeter | None = None
         self._pinned: list[list[int]] = []
         self._adapter_files: list[Path] = []
         self._draft_file: tuple[Path, Metadata] | None = None
@@ -83,8 +84,9 @@ class LlamaRuntime:
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
         if spec.device != "cpu" and not llama_cpp.llama_supports_gpu_offload():
-            raise LoadError("device_unavailable", f"{spec.device}: llama-cpp-python was built without support for this device")
-        self._gpu = meter(spec.device)
+            why = "llama-cpp-python was built without support for it, or finds no such device"
+            raise LoadError("device_unavailable", f"{spec.device}: {why}")
+        self._gpu = meter(spec.device) or (ggml.DeviceMeter() if spec.device.partition(":")[0] in ("vulkan", "rocm") else None)
         try:
             self._model = Model(
                 str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock,
@@ -262,30 +264,12 @@ class LlamaRuntime:
     def routes(self) -> Mapping[tuple[str, str], Handler]:
         """The OpenAI paths."""
         return {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/chat/completions/input_tokens"): self._count,
-            ("POST", "/v1/completions"): self._complete,
-            ("POST", "/v1/completions/input_tokens"): self._count_prompts,
+            **super().routes(),
             ("POST", "/v1/embeddings"): self._embed,
             ("POST", "/v1/embeddings/input_tokens"): self._count_input,
             ("POST", "/v1/rerank"): self._rerank,
             ("POST", "/v1/score"): self._score,
-            ("POST", "/tokenize"): self._tokenize,
-            ("POST", "/detokenize"): self._detokenize,
-            ("GET", "/v1/models"): self._models,
         }
-
-    async def _chat(self, request: Request) -> Response | Stream:
-        return await ChatHandler(self._generator()).chat(request)
-
-    async def _count(self, request: Request) -> Response:
-        return await ChatHandler(self._generator()).count(request)
-
-    async def _complete(self, request: Request) -> Response | Stream:
-        return await CompletionHandler(self._generator()).complete(request)
-
-    async def _count_prompts(self, request: Request) -> Response:
-        return await CompletionHandler(self._generator()).count(request)
 
     async def _embed(self, request: Request) -> Response:
         return await self._embeddings().embeddings(request)
@@ -304,13 +288,7 @@ class LlamaRuntime:
     async def _score(self, request: Request) -> Response:
         return await self._scoring().score(request)
 
-    async def _tokenize(self, request: Request) -> Response:
-        return await self._tokens().tokenize(request)
-
-    async def _detokenize(self, request: Request) -> Response:
-        return await self._tokens().detokenize(request)
-
-    def _tokens(self) -> TokenHandler:
+    def tokens(self) -> TokenHandler:
         if self._model is None:
             raise _unsupported(self._task, "tokens")
         engine = self._engine
@@ -326,12 +304,10 @@ class LlamaRuntime:
     def _task(self) -> str:
         return "rerank" if self._reranker is not None else "generation" if self._embedder is None else "embeddings"
 
-    async def _models(self, request: Request) -> Response:
-        names = (self._spec.name, *(f"{self._spec.name}:{adapter.name}" for adapter in self._options.adapters))
-        entries = [{"id": name, "object": "model", "created": self._created, "owned_by": "gatehouse"} for name in names]
-        return Response(msgspec.json.encode({"object": "list", "data": entries}))
+    def names(self) -> tuple[str, ...]:
+        return self._spec.name, *(f"{self._spec.name}:{adapter.name}" for adapter in self._options.adapters)
 
-    def _generator(self) -> Engine:
+    def generator(self) -> Engine:
         if self._engine is None:
             raise _unsupported(self._task, "text")
         return self._engine
@@ -347,7 +323,7 @@ class LlamaRuntime:
         if self._embedder is not None:
             busy, slots = self._embedder.outstanding, self._spec.slots
             return report | {"in_use": min(busy, slots), "queue": max(0, busy - slots), "context": self._embedder.limit}
-        engine = self._generator()
+        engine = self.generator()
         stats = engine.batcher.stats
         report |= {
             "in_use": stats.in_use,
@@ -376,7 +352,7 @@ class LlamaRuntime:
         """Counters of the thread that runs llama.cpp."""
         if self._embedder is not None:
             return metric_lines([("embedded_tokens_total", "counter", self._embedder.tokens)])
-        lines = metric_lines(self._generator().batcher.stats.metrics())
+        lines = metric_lines(self.generator().batcher.stats.metrics())
         if self._gpu is None:
             return lines
         gpu = self._gpu.read()

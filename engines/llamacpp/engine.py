@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,9 +17,6 @@ from engines.llamacpp.options import SCORED_CHUNK, Speculation
 from engines.llamacpp.sampling import GrammarError, Sampler
 from engines.llamacpp.speculation import Guesser, Trust
 from engines.sidecar.shell import ApiError, Request
-
-BYTES_A_THREAD = 16 * 1024 * 1024
-"""Bytes of weights per thread: with less, a further thread costs more in barriers than it gains."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,9 +83,3 @@ def discard(generation: Generation[SequenceJob]) -> None:
     """Free what `build` made for a request that is not submitted."""
     for job in generation.jobs:
         job.sampler.close()
-
-
-def thread_count(weights: int) -> int:
-    """Threads for a model of this many bytes: small models lose more in barriers than they gain."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return max(1, min(cores, weights // BYTES_A_THREAD))

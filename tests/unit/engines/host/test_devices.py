@@ -46,6 +46,17 @@ def test_a_sidecar_sees_its_own_devices_as_the_first(machine: Path, device: str,
     assert found.environment[variable] == value
 
 
+def test_a_driver_of_vulkan_for_processors_is_the_last_device(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no device vulkan:0"):
+        bind("vulkan:0", None, "e", tmp_path)
+    driver = tmp_path / "usr/share/vulkan/icd.d/lvp_icd.x86_64.json"
+    driver.parent.mkdir(parents=True)
+    driver.touch()
+    assert bind("vulkan:0", None, "e", tmp_path).environment == {"GGML_VK_VISIBLE_DEVICES": "0"}
+    with pytest.raises(ConfigError, match=r"no device vulkan:1 on this machine \(found: vulkan:0\)"):
+        bind("vulkan:1", None, "e", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("device", "sentence"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engines.host import memory
 from engines.host.memory import HOPPER_OVERHEAD, device_free, device_overhead, host_free
 from engines.host.placement import DEVICE_OVERHEAD
 
@@ -116,3 +117,18 @@ def test_nobody_can_say() -> None:
     assert device_free("cuda:4", driver) is None
     assert device_free("rocm:0", driver) is device_free("metal", driver) is None
     assert driver.opened == 0
+
+
+def test_what_vulkan_and_rocm_devices_have_free_is_asked_of_a_process_that_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "playing.py").write_text(
+        "import json, os\nnames = os.environ['GGML_VK_VISIBLE_DEVICES']\nassert 'SECRET' not in os.environ\n"
+        "print(json.dumps([[f'Vulkan{n}', 5 * int(n), 90] for n in names.split(',') if n != '7']))"
+    )
+    monkeypatch.setattr(memory, "DEVICE_READER", "playing")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SECRET", "x")
+    assert device_free("vulkan:2,1") == [10, 5]
+    assert device_free("vulkan:7") is None
+    assert device_free("rocm:0") is None, "the process ended with an error"

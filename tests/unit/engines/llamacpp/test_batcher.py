@@ -195,9 +195,9 @@ async def test_a_grammar_without_an_end_is_a_failed_engine_until_it_ends(
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     await asyncio.to_thread(runtime.load)
     await runtime.start()
-    sampler = EndlessSampler(runtime._generator().model)
+    sampler = EndlessSampler(runtime.generator().model)
     try:
-        batcher = runtime._generator().batcher
+        batcher = runtime.generator().batcher
         item = SequenceJob(
             priority=1, arrival=0, prompt=2, tokens=[1, 300], sampler=sampler, max_tokens=1, mailbox=Mailbox(), ignore_eos=True
         )  # fmt: skip
