@@ -390,6 +390,11 @@ Check = Callable[[str], str | None]
 """`refusal`, or one that remembers."""
 
 
+def rules_of(text: str) -> dict[str, Group]:
+    """A grammar's rules by their names, `root` among them. Raises GrammarRefused where it does not parse."""
+    return _Parser(text).rules()
+
+
 def refusal(text: str) -> str | None:
     """Why a grammar is refused, or None. Pure."""
     if len(text) > MAX_CHARACTERS:
@@ -397,7 +402,7 @@ def refusal(text: str) -> str | None:
     if "\x00" in text:
         return "the grammar holds a NUL character"
     try:
-        rules = _Parser(text).rules()
+        rules = rules_of(text)
         _Ways(rules).check()
         _Search(rules).run()
     except GrammarRefused as refused:

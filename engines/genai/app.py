@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
-from engines.chat.chat_handler import ChatHandler
-from engines.chat.completion_handler import CompletionHandler
 from engines.chat.conversation import Converser
 from engines.chat.defaults import Defaults
+from engines.chat.paths import TextPaths
 from engines.chat.template import ChatTemplate
-from engines.chat.tokens import VocabularyTokenizer
 from engines.genai.constraints import Guidance
 from engines.genai.engine import GenaiEngine
 from engines.genai.folder import GenaiFolder, read_folder, weights
@@ -26,18 +22,16 @@ from engines.genai.runner import Runner
 from engines.genai.vocabulary import GenaiVocabulary
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.memory import available_memory
-from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
-from engines.sidecar.tokens import TokenHandler
+from engines.sidecar.shell import ApiError
+from engines.sidecar.threads import thread_count
 from gateway.core.specs import SidecarSpec
 
-BYTES_A_THREAD = 16 * 1024 * 1024
-"""Bytes of weights for each thread of a sequence: with less, a further thread costs more in barriers than it gains."""
 
-
-class GenaiRuntime:
+class GenaiRuntime(TextPaths):
     """`engines.sidecar.shell.Runtime` for folders of onnxruntime-genai's model builder."""
 
     def __init__(self, spec: SidecarSpec) -> None:
+        super().__init__()
         self._spec = spec
         try:
             self._options = msgspec.convert(spec.options, GenaiOptions)
@@ -47,7 +41,6 @@ class GenaiRuntime:
         self._engine: GenaiEngine | None = None
         self._sha256: str | None = None
         self._device = spec.device
-        self._created = int(time.time())
 
     def load(self) -> None:
         """Check the folder, load the model, generate a token. Raises LoadError."""
@@ -67,14 +60,14 @@ class GenaiRuntime:
         vocabulary = GenaiVocabulary(folder.root / "tokenizer.json", folder.vocabulary)
         template = _template(options, folder)
         model = self._model(folder, spec.threads or thread_count(held))
-        runner = Runner(model, vocabulary, slots=spec.slots, queue=spec.queue, chunk=options.chunk)
+        runner = Runner(model, vocabulary, slots=spec.slots, queue=spec.queue, chunk=options.chunk, longest=size)
         try:
-            runner.warm_up(next(iter(folder.eos), 0))
+            runner.warm_up()
         except RuntimeError as exc:
             raise LoadError("model_invalid", f"{folder.graph}: the first run failed: {exc}") from None
         self._engine = GenaiEngine(
             name=spec.name, vocabulary=vocabulary, runner=runner, most=spec.slots + spec.queue, defaults=defaults(folder, options.sampling),
-            converser=Converser(vocabulary, template, folder.bos_text, options.format, Guidance()), context_size=size,
+            converser=Converser(vocabulary, template, folder.bos_text, options.format, Guidance(vocabulary)), context_size=size,
             executor=ThreadPoolExecutor(2, "prepare"),
         )  # fmt: skip
 
@@ -91,54 +84,19 @@ class GenaiRuntime:
     async def start(self) -> None:
         """Start the slots' threads."""
         sys.setswitchinterval(0.0005)  # the longest that a slot's thread waits for the interpreter
-        self._generator().runner.start()
+        self.generator().runner.start()
 
-    def routes(self) -> Mapping[tuple[str, str], Handler]:
-        """The OpenAI paths."""
-        return {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/chat/completions/input_tokens"): self._count,
-            ("POST", "/v1/completions"): self._complete,
-            ("POST", "/v1/completions/input_tokens"): self._count_prompts,
-            ("POST", "/tokenize"): self._tokenize,
-            ("POST", "/detokenize"): self._detokenize,
-            ("GET", "/v1/models"): self._models,
-        }
+    def names(self) -> tuple[str, ...]:
+        return (self._spec.name,)
 
-    async def _chat(self, request: Request) -> Response | Stream:
-        return await ChatHandler(self._generator()).chat(request)
-
-    async def _count(self, request: Request) -> Response:
-        return await ChatHandler(self._generator()).count(request)
-
-    async def _complete(self, request: Request) -> Response | Stream:
-        return await CompletionHandler(self._generator()).complete(request)
-
-    async def _count_prompts(self, request: Request) -> Response:
-        return await CompletionHandler(self._generator()).count(request)
-
-    async def _tokenize(self, request: Request) -> Response:
-        return await self._tokens().tokenize(request)
-
-    async def _detokenize(self, request: Request) -> Response:
-        return await self._tokens().detokenize(request)
-
-    def _tokens(self) -> TokenHandler:
-        engine = self._generator()
-        return TokenHandler(VocabularyTokenizer(engine.vocabulary, engine, engine.context_size))
-
-    async def _models(self, request: Request) -> Response:
-        entry = {"id": self._spec.name, "object": "model", "created": self._created, "owned_by": "gatehouse"}
-        return Response(msgspec.json.encode({"object": "list", "data": [entry]}))
-
-    def _generator(self) -> GenaiEngine:
+    def generator(self) -> GenaiEngine:
         if self._engine is None:
             raise ApiError(503, "the model is not loaded", kind="engine_error", code="model_loading")
         return self._engine
 
     def health(self) -> dict[str, Any]:
         """Load figures; `state: failed` if sequence after sequence failed."""
-        engine, folder = self._generator(), self._folder
+        engine, folder = self.generator(), self._folder
         stats = engine.runner.stats
         report: dict[str, Any] = {
             "task": "generation",
@@ -159,7 +117,7 @@ class GenaiRuntime:
 
     def metrics(self) -> str:
         """Counters of the slots' threads."""
-        values = self._generator().runner.stats.metrics()
+        values = self.generator().runner.stats.metrics()
         return "".join(f"# TYPE gatehouse_genai_{name} {kind}\ngatehouse_genai_{name} {value}\n" for name, kind, value in values)
 
     async def aclose(self) -> None:
@@ -167,11 +125,6 @@ class GenaiRuntime:
         if self._engine is not None:
             self._engine.runner.close()
             self._engine.executor.shutdown(wait=False, cancel_futures=True)
-
-
-def thread_count(size: int) -> int:
-    """Threads that compute a step of a model of so many bytes."""
-    return max(1, min(len(os.sched_getaffinity(0)), size // BYTES_A_THREAD))
 
 
 def defaults(folder: GenaiFolder, wanted: GenaiSampling | None) -> Defaults:

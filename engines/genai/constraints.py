@@ -1,4 +1,4 @@
-"""What may follow, as onnxruntime-genai's guidance takes it: a JSON Schema. Source: llguidance's documentation of JSON Schema."""
+"""What may follow, as onnxruntime-genai's guidance takes it: a JSON Schema, or a grammar. Source: llguidance's documentation of both."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 from engines.chat.conversation import SCHEMA_PARAM, Constraints, format_of_body
 from engines.chat.formats.base import Choice, Format
 from engines.chat.formats.table import GENERIC
-from engines.chat.gbnf import Check
+from engines.chat.gbnf import Check, GrammarRefused
 from engines.chat.params import Common, unsupported
+from engines.chat.schema import SchemaError, check_grammar
+from engines.chat.tools import call_grammar
+from engines.genai.lark import lark
+from engines.genai.vocabulary import GenaiVocabulary
 from engines.sidecar.shell import ApiError
 
 MAX_SCHEMA = 64 * 1024
@@ -19,19 +23,22 @@ _COMPACT = {"whitespace_flexible": False}
 
 
 class Guidance(Constraints):
-    """`SamplingParams.grammar` is the text of a JSON Schema."""
+    """`SamplingParams.grammar` is the text of a JSON Schema, which begins with a brace, or of a grammar in Lark, which does not."""
+
+    def __init__(self, vocabulary: GenaiVocabulary) -> None:
+        self._vocabulary = vocabulary
 
     def form(self, body: Common, check: Check) -> str | None:
         wanted = format_of_body(body)
         if wanted.kind == "grammar":
-            raise unsupported("grammar", "this runtime has no GBNF; use response_format with a JSON Schema")
+            return self._grammar(str(wanted.value), check)
         if wanted.kind == "text":
             return None
         return guided(wanted.value if wanted.kind == "json_schema" else {"type": "object"}, SCHEMA_PARAM)
 
     def calls(self, form: Format, choice: Choice, *, parallel: bool, check: Check) -> str:
         if form is not GENERIC:
-            raise unsupported("tool_choice", f"this runtime cannot force calls in the format {form.name}; use auto")
+            return self._writable(lark(call_grammar(form, choice, parallel=parallel, check=check)), "tool_choice")
         one = [
             {
                 "type": "object", "properties": {"name": {"const": tool.name}, "arguments": {"type": "object", **tool.parameters}},
@@ -44,6 +51,27 @@ class Guidance(Constraints):
         if not choice.required:
             forms.append(_closed("response", {"type": "string"}))
         return guided({"anyOf": forms}, "tools")
+
+    def _grammar(self, text: str, check: Check) -> str:
+        """A client's grammar, whose bounds are those of llama.cpp engines. Raises ApiError 400."""
+        try:
+            check_grammar(text, check)
+            return self._writable(lark(text), "grammar")
+        except (SchemaError, GrammarRefused) as exc:
+            raise ApiError(400, str(exc), param="grammar", code="invalid_grammar") from None
+
+    def _writable(self, grammar: str, param: str) -> str:
+        """The grammar. The library knows the text of tokens, not their bytes: it cannot demand a character of which tokens hold parts.
+        Raises ApiError 400."""
+        words = self._vocabulary
+        for character in sorted(set(grammar)):
+            if not character.isascii():
+                pieces = [words.special_piece(token) for token in words.tokenize(character, add_special=False, parse_special=False)]
+                if any("\ufffd" in piece.decode("utf-8", "replace") for piece in pieces):
+                    raise unsupported(
+                        param, f"the text holds {character!r}, which this model writes in parts; this runtime cannot demand it"
+                    )
+        return grammar
 
 
 def guided(schema: Any, param: str) -> str:

@@ -50,7 +50,7 @@ class GenaiEngine(TextEngine):
                         index=len(jobs), tokens=prompt.tokens, prompt=len(prompt.tokens), priority=request.priority,
                         deadline=request.deadline or math.inf, max_tokens=prompt.max_tokens, params=replace(params, seed=seed),
                         mailbox=mailbox, logprobs=logprobs, ignore_eos=ignore_eos, markers=markers or {},
-                        after=jobs[-number] if number else None,
+                        after=jobs[-number] if number else None, domain=request.cache_salt, seeded=seeded,
                     )
                 )  # fmt: skip
         return Generation(self.runner, mailbox, jobs, stops)

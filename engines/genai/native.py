@@ -22,6 +22,7 @@ from engines.sidecar.loading import LoadError
 QUIET = 4
 """Log severity `fatal`: the runtime's messages quote values of tensors, which must not be logged."""
 SEEDS = 2**31 - 1
+_TRIED = [1, 2, 3, 4, 5, 6, 7, 8]
 COLDEST = 1e-6
 """Below this temperature the most likely token is taken."""
 
@@ -57,31 +58,61 @@ class GenaiModel:
         """A new sequence of at most so many tokens, the prompt's among them. Raises GuidanceError, or RuntimeError."""
         return Text(self, params, longest, ignore_eos)
 
+    def rewinds(self) -> bool:
+        """Whether a sequence can go back and forget tokens: tried with a few. Models that keep more than keys and values (recurrent ones,
+        windows) cannot. Raises RuntimeError where the model cannot be run."""
+        text = self.sequence(SamplingParams(temperature=0), 2 * len(_TRIED), ignore_eos=True)
+        text.read(_TRIED)
+        before, first = text.logits(), [text.next()[0] for _ in _TRIED[1:]]
+        try:
+            text.again(SamplingParams(temperature=0), len(_TRIED) // 2, ignore_eos=True)
+            text.read(_TRIED[len(_TRIED) // 2 :])
+            after, second = text.logits(), [text.next()[0] for _ in _TRIED[1:]]
+        except RuntimeError:
+            return False
+        return first == second and bool(numpy.allclose(before, after, rtol=1e-2, atol=1e-2))
+
+
+def searched(params: SamplingParams) -> dict[str, Any]:
+    """What the library itself does to choose a token; the same for all of a sequence."""
+    greedy = params.temperature < COLDEST or params.top_k == 1 or params.top_p <= 0
+    options: dict[str, Any] = {"do_sample": not greedy, "repetition_penalty": params.repeat_penalty}
+    if not greedy:
+        options |= {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
+    return options
+
 
 class Text:
-    """One sequence: `read` the prompt, then `next` as long as it is not `done`."""
+    """One sequence: `read` the prompt, then `next` as long as it is not `done`. tokens: of the prompt and of what followed."""
 
     def __init__(self, model: GenaiModel, params: SamplingParams, longest: int, ignore_eos: bool) -> None:
-        greedy = params.temperature < COLDEST or params.top_k == 1 or params.top_p <= 0
         settings = onnxruntime_genai.GeneratorParams(model.handle)
-        options: dict[str, Any] = {
-            "max_length": longest, "min_length": 0, "batch_size": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": not greedy,
-            "repetition_penalty": params.repeat_penalty, "no_repeat_ngram_size": 0, "random_seed": params.seed % SEEDS,
-        }  # fmt: skip
-        if not greedy:
-            options |= {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
-        settings.set_search_options(**options)
+        settings.set_search_options(
+            max_length=longest, min_length=0, batch_size=1, num_beams=1, num_return_sequences=1, no_repeat_ngram_size=0,
+            random_seed=params.seed % SEEDS, **searched(params),
+        )  # fmt: skip
         self.guided = params.grammar is not None
+        self.tokens: list[int] = []
+        self._eos = model.eos
         try:
             if params.grammar is not None:
-                settings.set_guidance("json_schema", params.grammar)
+                settings.set_guidance("json_schema" if params.grammar.startswith("{") else "lark_grammar", params.grammar)
             self._generator = onnxruntime_genai.Generator(model.handle, settings)
         except RuntimeError as exc:
             if self.guided:
                 raise GuidanceError(str(exc).partition("\n")[0][:300]) from None
             raise
+        self._set(params, ignore_eos)
+
+    def again(self, params: SamplingParams, kept: int, *, ignore_eos: bool = False) -> None:
+        """Forgets all but the first so many tokens and becomes another request's, which `searched` alike. Raises RuntimeError."""
+        self._generator.rewind_to(kept)
+        del self.tokens[kept:]
+        self._set(params, ignore_eos)
+
+    def _set(self, params: SamplingParams, ignore_eos: bool) -> None:
         self._params = params
-        self._bias = list(params.logit_bias) + [(token, -math.inf) for token in model.eos if ignore_eos and not self.guided]
+        self._bias = list(params.logit_bias) + [(token, -math.inf) for token in self._eos if ignore_eos and not self.guided]
         self._counts: dict[int, int] = {}
         self._changes = bool(self._bias or params.min_p > 0 or params.presence_penalty or params.frequency_penalty)
 
@@ -90,9 +121,21 @@ class Text:
         """Whether nothing may follow."""
         return bool(self._generator.is_done())
 
+    @property
+    def reusable(self) -> int:
+        """How many of the first tokens another request can start from: the last one may not have been computed."""
+        return min(int(self._generator.token_count()), len(self.tokens)) - 1
+
     def read(self, tokens: Sequence[int]) -> None:
         """A part of the prompt. Raises RuntimeError."""
         self._generator.append_tokens(numpy.asarray(tokens, numpy.int32))
+        self.tokens += tokens
+
+    def logits(self) -> NDArray[numpy.float32]:
+        """Of the next token. Raises RuntimeError."""
+        given = self._generator.get_logits()
+        last: NDArray[numpy.float32] = given.reshape(-1)[-given.shape[-1] :].astype(numpy.float32)
+        return last
 
     def next(self, logprobs: int | None = None) -> tuple[int, TopLogprobs | None]:
         """The next token, and log-probabilities if so many are wanted. Raises GuidanceError, or RuntimeError."""
@@ -112,6 +155,7 @@ class Text:
                 self._generator.set_logits(self._changed(before).reshape(given.shape))
         self._generator.generate_next_token()
         token = int(self._generator.get_next_tokens()[0])
+        self.tokens.append(token)
         self._counts[token] = self._counts.get(token, 0) + 1
         return token, logprobs_of(before, token, logprobs) if before is not None and logprobs is not None else None
 

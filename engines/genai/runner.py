@@ -20,10 +20,12 @@ import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from engines.chat.events import Event, Mailbox
 from engines.chat.sampling import SamplingParams, TopLogprobs
-from engines.genai.native import GenaiModel, GuidanceError, Text
+from engines.genai.kept import Kept
+from engines.genai.native import GenaiModel, GuidanceError, Text, searched
 from engines.genai.vocabulary import GenaiVocabulary
 from engines.sidecar.shell import ApiError, overloaded
 
@@ -50,6 +52,8 @@ class GenaiJob:
     ignore_eos: bool = False
     markers: Mapping[int, bytes] = field(default_factory=dict)
     after: GenaiJob | None = None
+    domain: bytes = b""
+    seeded: bool = False
     cancelled: bool = False
     ended: bool = False
     bell: threading.Event = field(default_factory=threading.Event)
@@ -67,6 +71,8 @@ class Stats:
     """Counters; changed under the runner's lock."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    kept: int = 0
     generated_tokens: int = 0
     requests: int = 0
     cancelled: int = 0
@@ -80,6 +86,7 @@ class Stats:
         """(name, kind, value) of every counter and gauge."""
         return [
             ("prompt_tokens_total", "counter", self.prompt_tokens),
+            ("cached_prompt_tokens_total", "counter", self.cached_tokens),
             ("generated_tokens_total", "counter", self.generated_tokens),
             ("sequences_total", "counter", self.requests),
             ("cancelled_total", "counter", self.cancelled),
@@ -87,6 +94,7 @@ class Stats:
             ("slots_in_use", "gauge", self.in_use),
             ("waiting", "gauge", self.waiting),
             ("kv_cells_used", "gauge", self.cells),
+            ("kept_sequences", "gauge", self.kept),
         ]
 
     def rate_at(self, now: float) -> float:
@@ -95,10 +103,15 @@ class Stats:
 
 
 class Runner:
-    """Runs jobs of one model. `slots` at once, `queue` more may wait. chunk: prompt tokens that are read at once."""
+    """Runs jobs of one model. `slots` at once, `queue` more may wait. chunk: prompt tokens that are read at once. longest: tokens that a
+    sequence can hold, if sequences of ended jobs are kept for those that begin alike (0: they are not). Running and kept ones together are
+    never more than the slots."""
 
-    def __init__(self, model: GenaiModel, vocabulary: GenaiVocabulary, *, slots: int, queue: int, chunk: int) -> None:
-        self._model, self._vocabulary, self._chunk = model, vocabulary, chunk
+    def __init__(
+        self, model: GenaiModel, vocabulary: GenaiVocabulary, *, slots: int, queue: int, chunk: int, longest: int = 0
+    ) -> None:  # fmt: skip
+        self._model, self._vocabulary, self._chunk, self._longest = model, vocabulary, chunk, longest
+        self._kept = Kept()
         self.slots, self.queue = slots, queue
         self.stats = Stats()
         self.failed: str | None = None
@@ -118,11 +131,11 @@ class Runner:
         for thread in self._threads:
             thread.start()
 
-    def warm_up(self, token: int) -> None:
-        """Generate one token and forget it: this brings the weights into memory. Blocking, before `start`. Raises RuntimeError."""
-        text = self._model.sequence(SamplingParams(temperature=0), 2)
-        text.read([token])
-        text.next()
+    def warm_up(self) -> None:
+        """Generate a few tokens, which brings the weights into memory, and find out whether sequences can be kept. Blocking, before
+        `start`. Raises RuntimeError."""
+        if not self._model.rewinds():
+            self._longest = 0
 
     def check_room(self, count: int = 1) -> None:
         """Raises 503 if `count` more jobs do not fit into slots and queue."""
@@ -199,7 +212,8 @@ class Runner:
                 self._faults = 0
             except GuidanceError as exc:
                 message = f"the answer's form cannot be followed: {exc}"
-                last = Event(None, error=ApiError(400, message, param="response_format", code="unsupported_schema"))
+                param = "response_format" if (job.params.grammar or "").startswith("{") else "grammar"
+                last = Event(None, error=ApiError(400, message, param=param, code="unsupported_schema"))
             except Exception as exc:  # noqa: BLE001 - boundary: a fault ends this job, not the engine
                 last = self._fault(exc)
             with self._change:
@@ -229,8 +243,40 @@ class Runner:
     def _run(self, job: GenaiJob) -> Event | None:
         """Generates the job's sequence; its last event, or None if it was cancelled."""
         job.placed = time.perf_counter_ns()
-        text = self._model.sequence(job.params, job.prompt + max(job.max_tokens, 1), ignore_eos=job.ignore_eos)
-        for start in range(0, job.prompt, self._chunk):
+        settings = searched(job.params)
+        keeps = self._longest > 0 and job.params.grammar is None and not (job.seeded and settings["do_sample"])
+        text = self._sequence(job, settings if keeps else None)
+        last = self._read(job, text)
+        if keeps:
+            with self._change:
+                self._kept.put(text, job.domain, settings)
+                self._running.discard(job)
+                gone = self._kept.shrink(self.slots - len(self._running))
+                self.stats.kept = len(self._kept)
+            del gone
+        return last
+
+    def _sequence(self, job: GenaiJob, settings: dict[str, Any] | None) -> Text:
+        """A kept sequence with the beginning of the job's prompt, if it may have one (settings: how it chooses tokens), or a new one."""
+        with self._change:
+            running = len(self._running)
+            found = None
+            if settings is not None:
+                found = self._kept.take(job.tokens, job.domain, settings, full=running + len(self._kept) > self.slots)
+            gone = self._kept.shrink(self.slots - running)
+            self.stats.kept = len(self._kept)
+            if found is not None:
+                job.reused = found[1]
+                self.stats.cached_tokens += job.reused
+        del gone
+        if found is not None:
+            found[0].again(job.params, job.reused, ignore_eos=job.ignore_eos)
+            return found[0]
+        longest = self._longest if settings is not None else job.prompt + max(job.max_tokens, 1)
+        return self._model.sequence(job.params, longest, ignore_eos=job.ignore_eos)
+
+    def _read(self, job: GenaiJob, text: Text) -> Event | None:
+        for start in range(job.reused, job.prompt, self._chunk):
             if job.cancelled:
                 return None
             text.read(job.tokens[start : start + self._chunk])
