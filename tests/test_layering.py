@@ -58,7 +58,8 @@ TIERS: dict[str, Tier] = {
         f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.chat", "engines.facts", "engines.windows", "engines.confinement"))
         for name in SIDECARS
     },
-    "engines.jobs": Tier(2, (*BASE, "engines.confinement", "engines.llamacpp")),  # each job a process of its own
+    "engines.convert": Tier(2, ("engines.onnx.protobuf",)),  # untrusted files: it imports nothing that could do anything
+    "engines.jobs": Tier(2, (*BASE, "engines.confinement", "engines.llamacpp", "engines.convert")),  # each job a process of its own
     "engines.demo": Tier(2, ()),
     "gatehouse": Tier(2, ()),  # of other programs: it speaks to a gateway over HTTP alone
     "admin": Tier(2, (*BASE, "admin.cli.run")),

@@ -13,7 +13,7 @@ from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Work that takes long: quantise, benchmark and warm, now or on a schedule.")
+group = typer.Typer(no_args_is_help=True, help="Work that takes long: convert, quantise, benchmark and warm, now or on a schedule.")
 run = typer.Typer(no_args_is_help=True, help="Make a job; with --cron, a schedule that makes jobs.")
 group.add_typer(run, name="run")
 COLUMNS = ("id", "kind", "state", "progress", "attempts", "max_attempts", "schedule", "creator", "created_at", "due_at")
@@ -51,6 +51,27 @@ def _make(session: Session, task: dict[str, Any], how: How, follow: bool, dry_ru
             session.out.one(made)
             return
         _watch(session, client, made["id"])
+
+
+@run.command()
+@connected
+def convert(
+    session: Session,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors in one of model_dirs.")],
+    to: Target,
+    type: Annotated[Literal["auto", "F32", "F16", "BF16"], typer.Option("--type", help="Of the matrices.")] = "auto",
+    replace: Replace = False,
+    after: After = None,
+    attempts: Attempts = None,
+    cron: Cron = None,
+    timezone: Timezone = "UTC",
+    named: Named = None,
+    watch: Follow = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a GGUF file of a Hugging Face folder (Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3)."""
+    task = {"kind": "convert", "model": folder, "to": to, "type": type, "replace": replace}
+    _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 
 
 @run.command()
@@ -130,7 +151,7 @@ def index(
         typer.Option("--state", help="Those in this state."),
     ] = None,
     kind: Annotated[
-        Literal["quantize", "quantize-onnx", "benchmark", "warm"] | None, typer.Option("--kind", help="Those of this kind.")
+        Literal["convert", "quantize", "quantize-onnx", "benchmark", "warm"] | None, typer.Option("--kind", help="Those of this kind.")
     ] = None,
     tenant: Tenant = None,
 ) -> None:

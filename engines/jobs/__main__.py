@@ -20,7 +20,12 @@ from engines.jobs.order import OUTCOME, Order, Outcome, put
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # engines.llamacpp.__main__ says why
 WORK: Final = MappingProxyType(
-    {"quantize": "engines.jobs.quantize", "quantize-onnx": "engines.jobs.quantize_onnx", "benchmark": "engines.jobs.benchmark"}
+    {
+        "convert": "engines.jobs.convert",
+        "quantize": "engines.jobs.quantize",
+        "quantize-onnx": "engines.jobs.quantize_onnx",
+        "benchmark": "engines.jobs.benchmark",
+    }
 )
 """Kind -> the module, whose `run(order)` does it. It is imported, with its libraries, before the process confines itself."""
 SPARE: Final = 16 * 1024**3
@@ -33,7 +38,7 @@ def restrain(order: Order) -> None:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[-order.threads :])  # away from the first, where an event loop is more likely to be
     source = Path(order.source)
-    mapped = 2 * source.stat().st_size
+    mapped = 2 * (sum(file.stat().st_size for file in source.iterdir()) if source.is_dir() else source.stat().st_size)
     processor = int(order.seconds * order.threads) + 1
     for what, most in (
         (resource.RLIMIT_DATA, order.memory_bytes),

@@ -13,8 +13,9 @@ OUTCOME: Final = "outcome.json"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of JSON on standard input, which then stays open while the job is wanted. source: the model's file. folder: empty, the only
-    place that the process may write to. target: the name of the file to make there, or "". seconds: of processor time, for each thread."""
+    """One line of JSON on standard input, which then stays open while the job is wanted. source: the model's file or folder. folder: empty,
+    the only place that the process may write to. target: the name of the file to make there, or "". seconds: of processor time, for each
+    thread."""
 
     kind: str
     source: str

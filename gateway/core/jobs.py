@@ -22,7 +22,7 @@ MOST_AFTER: Final = 32
 State = Literal["waiting", "queued", "running", "failed", "done", "dead", "cancelled"]
 STATES: Final = ("waiting", "queued", "running", "failed", "done", "dead", "cancelled")
 OVER: Final = ("done", "dead", "cancelled")
-Kind = Literal["quantize", "quantize-onnx", "benchmark", "warm"]
+Kind = Literal["convert", "quantize", "quantize-onnx", "benchmark", "warm"]
 GgufType = Literal[
     "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_L",
     "Q3_K_M", "Q3_K_S", "Q2_K", "Q2_K_S",
@@ -30,7 +30,19 @@ GgufType = Literal[
 """What a GGUF file can be quantised to without an importance matrix."""
 Model = Annotated[str, Meta(min_length=1, max_length=255, description="A model file by its name, as `gatehouse models files` lists it.")]
 GgufName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,114}\.gguf$")]
+FOLDER: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}(/[A-Za-z0-9][A-Za-z0-9._-]{0,119}){0,3}$"
 OnnxName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,114}\.onnx$")]
+
+
+class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="convert", tag_field="kind"):
+    """A Hugging Face folder to GGUF. type: of the matrices; auto: the 16 bits that they have."""
+
+    model: Annotated[
+        str, Meta(pattern=FOLDER, max_length=255, description="A folder with config.json and .safetensors files in one of `model_dirs`.")
+    ]
+    to: GgufName
+    type: Literal["auto", "F32", "F16", "BF16"] = "auto"
+    replace: bool = False
 
 
 class Quantize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="quantize", tag_field="kind"):
@@ -74,9 +86,11 @@ class Warm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     at_once: Annotated[int, Meta(ge=1, le=64)] = 2
 
 
-Task = Quantize | QuantizeOnnx | Benchmark | Warm
-OnFiles = (Quantize, QuantizeOnnx, Benchmark)
+Task = Convert | Quantize | QuantizeOnnx | Benchmark | Warm
+OnFiles = (Convert, Quantize, QuantizeOnnx, Benchmark)
 """Tasks on model files of one machine."""
+Making = Convert | Quantize | QuantizeOnnx
+"""Tasks that add a model file."""
 
 
 class JobError(msgspec.Struct, frozen=True, kw_only=True):

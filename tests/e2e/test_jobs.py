@@ -16,6 +16,7 @@ from tests.e2e.adminapi import admin, problem
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, external
 from tests.e2e.test_audit_texts import command
+from tests.unit.engines.convert.folders import Gguf, of_gguf
 from tests.waiting import until
 
 ROOT_KEY = "sk-operator-0123456789abcdef012345"
@@ -23,6 +24,7 @@ THEIR_KEY = "sk-tenant-admin-0123456789abcdef01"
 OUR_KEY = "sk-tenant-admin-0123456789abcdef02"
 LOOKS_KEY = "sk-auditor-0123456789abcdef0123456"
 OVER = ("done", "dead", "cancelled")
+DEMO = Path(__file__).parents[2] / "engines" / "demo" / "artefacts" / DEMO_MODEL
 
 
 def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, Any]:
@@ -33,12 +35,14 @@ def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, An
         {"id": "theirs", "key": THEIR_KEY, "tenant": "globex", "models": ["*"], "roles": ["tenant-admin"]},
         {"id": "looks", "key": LOOKS_KEY, "tenant": "globex", "models": [], "roles": ["auditor"]},
     ]
+    (state_dir.parent / "models").mkdir(exist_ok=True)
     return configuration(
         state_dir,
         engines=[external("fake", engine.port, slots=8)],
         models=[{"name": "fake", "pool": ["fake"], "cache": {}}],
         identity={"api_keys": {"static": keys}},
         files={"enabled": True, "reserve_bytes": 0},
+        model_dirs=[str(state_dir.parent / "models")],
         jobs={"enabled": True, "lease": "3s", "backoff": "100ms", "attempts": 2, "reserve_bytes": 0, "memory_bytes": "2GiB", **jobs},
     )
 
@@ -112,6 +116,29 @@ def test_a_model_is_quantised_and_served(gateway: Gatehouse, root: httpx.Client)
         until(lambda: client.post("/v1/chat/completions", json=body).status_code == 200, what="it is served", seconds=60)
     told = {(record["event"], record["target"]) for record in gateway.audit() if "event" in record}
     assert {(f"job_{state}", first["id"]) for state in ("created", "started", "done")} <= told
+
+
+def test_a_folder_is_converted_quantised_and_is_the_model_that_it_was(gateway: Gatehouse, root: httpx.Client) -> None:
+    """The demo model as a Hugging Face folder comes back with the same weights, bit for bit."""
+    models = gateway.directory / "models"
+    of_gguf(models / "hub" / "demo", DEMO)
+    (models / "linked").symlink_to(models / "hub" / "demo")
+    for name in ("hub/demo/", "../models/hub/demo", "/hub/demo", "hub//demo", "linked", "hub", "hub/demo/config.json"):
+        refused = root.post("/jobs", json={"task": {"kind": "convert", "model": name, "to": "x.gguf"}})
+        assert refused.status_code in (400, 404), name
+    first = make(root, "convert", model="hub/demo", to="demo-f32.gguf", type="F32")
+    second = make(root, "quantize", model="demo-f32.gguf", to="demo-q8.gguf", type="Q8_0", after=[first["id"]])
+    third = make(root, "benchmark", model="demo-q8.gguf", requests=1, max_tokens=4, after=[second["id"]])
+    done = ended(root, third["id"])
+    assert done["state"] == "done" and done["result"]["tokens"] == 4, (done, ended(root, first["id"]), ended(root, second["id"]))
+    result = ended(root, first["id"])["result"]
+    assert (result["architecture"], result["type"], result["model"]) == ("LlamaForCausalLM", "F32", "demo-f32.gguf")
+    before, after = Gguf(DEMO), Gguf(gateway.state_dir / "models" / "demo-q8.gguf")
+    assert before.tensors.keys() == after.tensors.keys()
+    for name, (type, weights) in before.tensors.items():
+        assert after.tensors[name][0] == type and after.tensors[name][1].tobytes() == weights.tobytes(), name
+    for key in ("tokens", "merges", "pre", "token_type", "bos_token_id"):
+        assert after.values[f"tokenizer.ggml.{key}"] == before.values[f"tokenizer.ggml.{key}"]
 
 
 def test_what_cannot_be_done_is_dead_with_the_reason(root: httpx.Client) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from engines.host.catalogue import install, shelf
+from engines.host.catalogue import install, shelf, weights
 from engines.host.catalogue.checksums import Checksums, Stopped, digest
 from engines.host.catalogue.quarantine import Quarantine, Upload
 from engines.host.catalogue.scan import Found, Place
@@ -58,7 +58,7 @@ class Library:
         self._quarantine = Quarantine(state_dir / "quarantine")
         self._checksums = Checksums(state_dir / "model-checksums.json")
         self._shelf = Shelf(places, self._checksums, runtimes)
-        self._runtimes = runtimes
+        self._runtimes, self._places = runtimes, places
         self._settings, self._engines, self._clock, self._idle = settings, engines, clock, idle_seconds
         self._owner = TaskOwner("model files")
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="gatehouse-upload")
@@ -215,6 +215,10 @@ class Library:
         if not path.is_relative_to(found.place.root.resolve()) or not path.is_file():
             raise NotFound(f"There is no model file {name!r}.")
         return path
+
+    async def weights(self, name: str) -> tuple[Path, int]:
+        """A folder with config.json, without links on the way, and the bytes of its safetensors. Raises NotFound."""
+        return await self._quick(partial(weights.folder, self._places(), name))
 
     async def digest(self, path: Path) -> str:
         """SHA-256 of a file that is no model yet."""

@@ -17,10 +17,20 @@ class Benchmark(TypedDict):
     context: NotRequired[int]
 
 
+class Convert(TypedDict):
+    """A Hugging Face folder to GGUF. type: of the matrices; auto: the 16 bits that they have."""
+
+    kind: Literal["convert"]
+    model: str
+    to: str
+    type: NotRequired[Literal["BF16", "F16", "F32", "auto"]]
+    replace: NotRequired[bool]
+
+
 class JobCreation(TypedDict):
     """after: jobs that must be done before. attempts: how often it is begun at most; by default `jobs.attempts`."""
 
-    task: Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
     after: NotRequired[list[str]]
     attempts: NotRequired[int | None]
 
@@ -50,9 +60,9 @@ class JobsJobView(TypedDict):
     id: str
     tenant: str
     creator: str
-    kind: Literal["benchmark", "quantize", "quantize-onnx", "warm"]
+    kind: Literal["benchmark", "convert", "quantize", "quantize-onnx", "warm"]
     state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"]
-    task: Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
     replica: str
     schedule: str
     after: list[str]

@@ -18,7 +18,7 @@ from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import JOB_PREFIX, STATES, JobRecord, OnFiles, Quantize, QuantizeOnnx, ScheduleRecord, Task, Warm
+from gateway.core.jobs import JOB_PREFIX, STATES, Convert, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
 from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 
@@ -87,7 +87,9 @@ class JobBook:
                 raise NotFound("Files are not enabled here (files.enabled).", param="file")
             await self._files.get(creator.tenant, task.file)
             return
-        if not waits:
+        if isinstance(task, Convert):
+            await self._models.weights(task.model)
+        elif not waits:
             await self._models.source(task.model)
 
     async def page(
@@ -174,7 +176,7 @@ class JobBook:
     def told(self, event: str, job: JobRecord, actor: str | None = None) -> None:
         detail: dict[str, Any] = {"tenant": job.tenant, "kind": job.kind, "attempt": job.attempts}
         detail |= {"schedule": job.schedule} if job.schedule else {}
-        if isinstance(job.task, Quantize | QuantizeOnnx):
+        if isinstance(job.task, Making):
             detail |= {"model": job.task.model, "to": job.task.to}
         if job.error is not None:
             detail |= {"code": job.error.code}

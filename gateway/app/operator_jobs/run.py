@@ -22,7 +22,7 @@ from gateway.core.batches import Lines
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, LeaseLost
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import Benchmark, JobError, JobFailed, JobRecord, Quantize, QuantizeOnnx, Warm, failed, pause
+from gateway.core.jobs import Benchmark, Convert, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.tasks import TaskOwner
 from gateway.store.jobs import StoredJobs
@@ -146,7 +146,7 @@ class JobRun:
                 raise JobFailed("Files are not enabled here (files.enabled).", lasting=True)
             self._worker = warming = Warming(self.job, task, files, lines)
             return dict(await warming.run())
-        if isinstance(task, Quantize | QuantizeOnnx) and (there := await self._there(task)) is not None:
+        if isinstance(task, Making) and (there := await self._there(task)) is not None:
             return there
         folder = self._shared.folder / f"{self.job.id}-{self.job.fence}"
         try:
@@ -154,14 +154,11 @@ class JobRun:
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _processed(self, task: Quantize | QuantizeOnnx | Benchmark, folder: Path) -> dict[str, Any]:
+    async def _processed(self, task: Making | Benchmark, folder: Path) -> dict[str, Any]:
         settings, models = self._shared.settings, self._shared.models
-        source = await models.source(task.model)
+        source, size = await self._source(task)
         target = "" if isinstance(task, Benchmark) else task.to
-        if source.suffix != (".onnx" if isinstance(task, QuantizeOnnx) else ".gguf"):
-            raise JobFailed(f"The model {task.model!r} is not of the kind that this job takes.", code="model_unusable", lasting=True)
         if target:
-            size = await asyncio.to_thread(lambda: source.stat().st_size)
             await models.room(min(size, settings.max_output_bytes), settings.reserve_bytes)
         work = folder / "w"
         await asyncio.to_thread(work.mkdir, 0o700, True)
@@ -182,7 +179,18 @@ class JobRun:
         result = (await child.run()).result
         return result if isinstance(task, Benchmark) else {**result, **await self._placed(task, work / target)}
 
-    async def _placed(self, task: Quantize | QuantizeOnnx, path: Path) -> dict[str, Any]:
+    async def _source(self, task: Making | Benchmark) -> tuple[Path, int]:
+        """What is read, and about how many bytes are made of it."""
+        models = self._shared.models
+        if isinstance(task, Convert):
+            folder, size = await models.weights(task.model)
+            return folder, size * 2 if task.type == "F32" else size
+        source = await models.source(task.model)
+        if source.suffix != (".onnx" if isinstance(task, QuantizeOnnx) else ".gguf"):
+            raise JobFailed(f"The model {task.model!r} is not of the kind that this job takes.", code="model_unusable", lasting=True)
+        return source, await asyncio.to_thread(lambda: source.stat().st_size)
+
+    async def _placed(self, task: Making, path: Path) -> dict[str, Any]:
         """Adds what was made to the model files, as an upload that has arrived is added."""
         models = self._shared.models
         status = await asyncio.to_thread(_plain, path)
@@ -197,7 +205,7 @@ class JobRun:
         await models.adopt(path, settings, actor=self.job.creator.name)
         return {"model": task.to, "sha256": sha256}
 
-    async def _there(self, task: Quantize | QuantizeOnnx) -> dict[str, Any] | None:
+    async def _there(self, task: Making) -> dict[str, Any] | None:
         """What an earlier attempt has added before its process ended."""
         if not self.job.promised:
             return None
