@@ -208,7 +208,7 @@ class Assembler:
 
     def _watch(self, model: ModelSpec) -> Watch | None:
         if model.pipeline is not None:
-            return Pipelines(self._trials.shadows.plane, model)
+            return Pipelines(self._trials.shadows.plane, model, self._trials.steps.of(model.name))
         shadow = model.shadow
         if shadow is None or shadow.key == "request":
             return self._trials.of(model, None)

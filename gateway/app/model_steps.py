@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from math import inf
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,18 @@ import msgspec
 from gateway.app.step_calls import TRACE, StepCalls, of_step
 from gateway.app.step_data import ask, chat_of, documents_of, labelled, nearest, prompt_of, ranked, said, with_documents
 from gateway.core.errors import EngineError, GatehouseError, InternalError, RequestError
-from gateway.core.pipeline_specs import DOCUMENTS, MESSAGES, PROMPT, ChooseStep, GenerateStep, PipelineSpec, RankStep, models_of
+from gateway.core.pipeline_specs import (
+    DOCUMENTS,
+    MESSAGES,
+    PROMPT,
+    ChooseStep,
+    GenerateStep,
+    PipelineSpec,
+    RankStep,
+    StepSpec,
+    models_of,
+    used_by,
+)
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.prices import SlotTime
 from gateway.core.snapshot import ModelEntry
@@ -26,6 +38,7 @@ from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.telemetry.steps import CANCELLED, FAILED, OK, REFUSED, StepMeters
 
 log = logging.getLogger("gatehouse.pipelines")
 CHAT, CLASSIFY, EMBED, RERANK = b"/v1/chat/completions", b"/v1/classify", b"/v1/embeddings", b"/v1/rerank"
@@ -128,11 +141,11 @@ class _Ended:
 
 
 class Pipelines:
-    """Of one model as it is configured. Implements gateway.core.rollouts.Watch: sees whose attempt it is."""
+    """Of one model as it is configured. Implements gateway.core.rollouts.Watch: sees whose attempt it is. meters: count its steps."""
 
-    def __init__(self, plane: DataPlane, model: ModelSpec) -> None:
+    def __init__(self, plane: DataPlane, model: ModelSpec, meters: StepMeters) -> None:
         assert model.pipeline is not None
-        self.plane, self.name, self.spec = plane, model.name, model.pipeline
+        self.plane, self.name, self.spec, self.meters = plane, model.name, model.pipeline, meters
 
     def watched(self, exchange: Exchange, attempt: Attempt) -> Attempt:
         """The request has been admitted: from here on its steps are counted, and it counts as one request without tokens. It must not hold
@@ -167,11 +180,12 @@ class Run:
 
     def __init__(self, pipelines: Pipelines, calls: StepCalls, body: bytes, receiver: Receiver) -> None:
         self._spec: PipelineSpec = pipelines.spec
+        self._tasks, self._meters = pipelines.plane.tasks, pipelines.meters
         self._calls, self._body, self._receiver = calls, body, receiver
         self._cancelled = False
         self._results: dict[str, Any] = {}
         self._fields: dict[str, msgspec.Raw] = {}
-        self._task = pipelines.plane.tasks.spawn(self._run(), name=f"steps of {pipelines.name}")
+        self._task = self._tasks.spawn(self._run(), name=f"steps of {pipelines.name}")
 
     # --- Call
 
@@ -220,26 +234,66 @@ class Run:
         results[DOCUMENTS] = documents_of(self._fields)
         if self._uses_documents():
             self._fields.pop(DOCUMENTS, None)
-        last = self._spec.steps[-1]
-        for step in self._spec.steps:
-            name = step.name
-            try:
-                if step.classify is not None:
-                    text = {"model": step.classify.model, "input": self._text(step.classify.input)}
-                    label, score = labelled(await self._calls.asked(name, step.classify.model, CLASSIFY, ask(text)))
-                    self._calls.told[-1] |= {"label": label, "score": round(score, 4)}
-                    results[name] = (label, score)
-                elif step.choose is not None:
-                    results[name] = chosen(step.choose, *results[step.choose.by])
-                    self._calls.tell(step=name, model=results[name])
-                elif step.generate is not None:
-                    results[name] = await self._generated(name, step.generate, step is last)
-                elif step.embed is not None:
-                    results[name] = await self._near(name, step.embed)
-                elif step.rerank is not None:
-                    results[name] = await self._reranked(name, step.rerank)
-            except msgspec.MsgspecError:
-                raise of_step(name, EngineError("The engine's answer cannot be read.")) from None
+        if self._spec.parallel:
+            await self._beside()
+        else:
+            for step in self._spec.steps:
+                await self._step(step)
+
+    async def _beside(self) -> None:
+        """Each step begins when those are over whose results it uses. The first one that fails ends the others. The last one uses, by
+        itself or through others, the results of all (gateway.config.pipeline_rules)."""
+        waiting, running = list(self._spec.steps), dict[asyncio.Task[None], int]()
+        try:
+            while waiting or running:
+                known = {MESSAGES, *self._results}
+                for step in [one for one in waiting if used_by(one) <= known]:
+                    waiting.remove(step)
+                    running[self._tasks.spawn(self._step(step), name=f"step {step.name}")] = self._spec.steps.index(step)
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                over = sorted(done, key=running.__getitem__)
+                for task in over:
+                    del running[task]
+                for task in over:
+                    task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
+
+    async def _step(self, step: StepSpec) -> None:
+        """Runs one step, and counts it where it asks a model."""
+        began, result = perf_counter(), CANCELLED
+        try:
+            await self._work(step)
+            result = OK
+        except GatehouseError as error:
+            result = REFUSED if error.status < 500 else FAILED
+            raise
+        finally:
+            if step.choose is None and any(told["step"] == step.name for told in self._calls.told):
+                self._meters.count(step.name, result, perf_counter() - began)
+
+    async def _work(self, step: StepSpec) -> None:
+        name, results = step.name, self._results
+        try:
+            if step.classify is not None:
+                text = {"model": step.classify.model, "input": self._text(step.classify.input)}
+                label, score = labelled(await self._calls.asked(name, step.classify.model, CLASSIFY, ask(text), timeout=step.timeout))
+                self._calls.told[-1] |= {"label": label, "score": round(score, 4)}
+                results[name] = (label, score)
+            elif step.choose is not None:
+                results[name] = chosen(step.choose, *results[step.choose.by])
+                self._calls.tell(step=name, model=results[name])
+            elif step.generate is not None:
+                results[name] = await self._generated(step, step.generate)
+            elif step.embed is not None:
+                results[name] = await self._near(step, step.embed)
+            elif step.rerank is not None:
+                results[name] = await self._reranked(step, step.rerank)
+        except msgspec.MsgspecError:
+            raise of_step(name, EngineError("The engine's answer cannot be read.")) from None
 
     def _uses_documents(self) -> bool:
         kinds = [kind for step in self._spec.steps for kind in (step.embed, step.rerank, step.generate) if kind is not None]
@@ -252,22 +306,23 @@ class Run:
             raise RequestError(f"messages: {what}, which this model needs.", param="messages")
         return text
 
-    async def _near(self, name: str, step: RankStep) -> list[str]:
+    async def _near(self, of: StepSpec, step: RankStep) -> list[str]:
         documents: list[str] = self._results[step.documents]
         if not documents:
             return []
         question = ask({"model": step.model, "input": [self._text(step.query), *documents]})
-        return await nearest(await self._calls.asked(name, step.model, EMBED, question), documents, step)
+        return await nearest(await self._calls.asked(of.name, step.model, EMBED, question, timeout=of.timeout), documents, step)
 
-    async def _reranked(self, name: str, step: RankStep) -> list[str]:
+    async def _reranked(self, of: StepSpec, step: RankStep) -> list[str]:
         documents: list[str] = self._results[step.documents]
         if not documents:
             return []
         question = ask({"model": step.model, "query": self._text(step.query), "documents": documents})
-        return ranked(await self._calls.asked(name, step.model, RERANK, question), documents, step)
+        return ranked(await self._calls.asked(of.name, step.model, RERANK, question, timeout=of.timeout), documents, step)
 
-    async def _generated(self, name: str, step: GenerateStep, last: bool) -> str:
-        """The text; b"" of the last step, whose answer goes on as it comes."""
+    async def _generated(self, of: StepSpec, step: GenerateStep) -> str:
+        """The text; "" of the last step, whose answer goes on as it comes."""
+        last = of is self._spec.steps[-1]
         model = step.model or self._results[step.choice]  # type: ignore[index]
         documents: list[str] = [] if step.documents is None else self._results[step.documents]
         fields = dict(self._fields) if last else {}
@@ -276,7 +331,7 @@ class Run:
         if step.max_tokens is not None and not (last and fields.keys() & {"max_tokens", "max_completion_tokens"}):
             fields["max_tokens"] = msgspec.Raw(b"%d" % step.max_tokens)
         fields["model"] = msgspec.Raw(ask(model))
-        answer = await self._calls.asked(name, model, CHAT, ask(fields), self._receiver if last else None)
+        answer = await self._calls.asked(of.name, model, CHAT, ask(fields), self._receiver if last else None, of.timeout)
         return "" if last else said(answer)
 
 

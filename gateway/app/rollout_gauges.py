@@ -1,4 +1,5 @@
-"""Metrics of candidates that are tried on real traffic. Apart from the book of them, which needs the store: workers load nothing of it."""
+"""Metrics of candidates that are tried on real traffic, of hedged requests and of steps. Apart from the book of candidates, which needs the
+store: workers load nothing of it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class RolloutGauges:
     """`Metrics.gauges` calls `collect`, in each process that serves."""
 
     def __init__(self, trials: Trials) -> None:
-        self._shadows, self._hedges = trials.shadows, trials.hedges
+        self._shadows, self._hedges, self._steps = trials.shadows, trials.hedges, trials.steps
 
     def collect(self) -> Iterable[Metric]:
         labels = ["model", "candidate"]
@@ -46,3 +47,4 @@ class RolloutGauges:
                 hedges.add_metric([model, result], count)
             wasted.add_metric([model], state.wasted)
         yield from (hedges, wasted)
+        yield from self._steps.collect()

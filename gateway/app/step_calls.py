@@ -75,11 +75,12 @@ def of_step(name: str, error: GatehouseError) -> GatehouseError:
 
 
 class StepCalls:
-    """The requests of one pipeline's steps, one after the other. name: of the pipeline. until: monotonic seconds, for all of them."""
+    """The requests of one pipeline's steps. name: of the pipeline. until: monotonic seconds, for all of them."""
 
     def __init__(self, outer: Exchange, name: str, until: float, trace: bytes | None) -> None:
         self._outer, self._name, self._until, self._trace = outer, name, until, trace
-        self._client: StepClient | None = None
+        self._clients: list[StepClient] = []
+        """Of the steps under way."""
         self.told: list[dict[str, Any]] = []
 
     def tell(self, **told: Any) -> None:
@@ -87,8 +88,10 @@ class StepCalls:
         self.told.append(told)
         self._outer.detail = {**(self._outer.detail or {}), "pipeline": {"steps": self.told}}
 
-    async def asked(self, step: str, model: str, path: bytes, body: bytes, receiver: Receiver | None = None) -> bytes:
-        """The answer; b"" where the receiver has it. Raises the step's GatehouseError, which names it."""
+    async def asked(
+        self, step: str, model: str, path: bytes, body: bytes, receiver: Receiver | None = None, timeout: float | None = None
+    ) -> bytes:
+        """The answer; b"" where the receiver has it. timeout: seconds for this step. Raises the step's GatehouseError, which names it."""
         outer = self._outer
         request, peer = outer.request, outer.peer
         assert request is not None
@@ -97,11 +100,13 @@ class StepCalls:
             headers[HEADER] = ",".join(sorted(request.labels)).encode("latin-1")
         if self._trace is not None:
             headers[TRACE] = self._trace
-        client = self._client = StepClient(outer, receiver)
+        client = StepClient(outer, receiver)
+        self._clients.append(client)
         # What these headers say is the gateway's own word, so the peer is one whose headers count.
         trusted = Peer(peer.address, True, peer.certificate)
         inner = client.exchange = Exchange(outer.plane, outer.snapshot, client, path, headers, trusted, outer.plane.next_id())
-        inner.deadline = inner.until = inner.wake_at = min(inner.deadline, self._until)
+        until = self._until if timeout is None else min(self._until, outer.plane.now + timeout)
+        inner.deadline = inner.until = inner.wake_at = min(inner.deadline, until)
         inner.principal, inner.body = outer.principal, body
         inner.detail = {"pipeline": {"model": self._name, "step": step, "request": outer.request_id.decode()}}
         try:
@@ -110,7 +115,8 @@ class StepCalls:
         finally:
             inner.cancel(ClientGone(GONE))  # unless it is over
             client.taken()
-            client.exchange = self._client = None
+            client.exchange = None
+            self._clients.remove(client)
             self.tell(step=step, model=model, request=inner.request_id.decode(), status=inner.status or client.reader.status or 499)
             if inner.request is not None:
                 request.labels |= inner.request.labels  # what has come of labelled data has its labels
@@ -130,13 +136,13 @@ class StepCalls:
             raise
 
     def pause(self) -> None:
-        if (client := self._client) is not None:
+        for client in self._clients:
             client.paused = True
             if client.exchange is not None:
                 client.exchange.pause()
 
     def resume(self) -> None:
-        if (client := self._client) is not None:
+        for client in tuple(self._clients):
             client.paused = False
             if client.exchange is not None:
                 client.exchange.resume()

@@ -64,6 +64,8 @@ class _Steps:
                 raise self._error(f"{where}.name", f"{quoted(step.name)} is what the request brings; give the step another name")
             if step.name in self._results:
                 raise self._error(f"{where}.name", f"two steps are named {quoted(step.name)}")
+            if step.choose is not None and step.timeout is not None:
+                raise self._error(f"{where}.timeout", "is for steps that ask a model; one with 'choose' asks nobody")
             self._step(step, f"{where}.{kinds[0]}")
             self._results[step.name] = kinds[0]
         if steps[-1].generate is None:

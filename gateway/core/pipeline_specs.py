@@ -65,9 +65,10 @@ class GenerateStep(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class StepSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One step: a name, and exactly one of the others."""
+    """One step: a name, and exactly one of the others. timeout: seconds for this step alone, within that of the pipeline."""
 
     name: StepName
+    timeout: Timeout | None = None
     classify: ClassifyStep | None = None
     embed: RankStep | None = None
     rerank: RankStep | None = None
@@ -76,10 +77,27 @@ class StepSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PipelineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """steps: in the order in which they run; the last one generates the answer. timeout: seconds for all of them."""
+    """steps: in the order in which they run; the last one generates the answer. timeout: seconds for all of them. parallel: a step begins
+    when those are over whose results it uses, beside others."""
 
     steps: Annotated[tuple[StepSpec, ...], Meta(min_length=1, max_length=MOST_STEPS)]
     timeout: Timeout = 60.0
+    parallel: bool = False
+
+
+def used_by(step: StepSpec) -> set[str]:
+    """What a step works on, by name: results of steps, and what the request brings."""
+    found: set[str | None] = set()
+    if step.classify is not None:
+        found = {step.classify.input}
+    elif step.choose is not None:
+        found = {step.choose.by}
+    elif step.generate is not None:
+        found = {step.generate.choice, step.generate.input, step.generate.documents}
+    for ranks in (step.embed, step.rerank):
+        if ranks is not None:
+            found = {ranks.query, ranks.documents}
+    return {name for name in found if name is not None}
 
 
 def models_of(pipeline: PipelineSpec) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.hedges import Hedges
 from gateway.pipeline.shadows import KeyOf, Shadows
 from gateway.pipeline.taps import Room, Seen, TappedAttempt, failed
+from gateway.telemetry.steps import PipelineMeters
 
 TAIL: Final = 2048
 """Bytes at the end of an answer in which its tokens stand."""
@@ -128,10 +129,11 @@ class Both:
 
 
 class Trials:
-    """All that is tried on real traffic in a process."""
+    """All that is tried on real traffic in a process, and the figures of its pipelines' steps."""
 
     def __init__(self, shadows: Shadows) -> None:
         self.shadows, self.canaries, self.hedges = shadows, Canaries(), Hedges()
+        self.steps = PipelineMeters()
 
     def of(self, model: ModelSpec, key: KeyOf | None) -> Watch | None:
         """What watches a model's engines; None if nothing does. key: of requests that are mirrored together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ REWRITE = [
     {"name": "answer", "generate": {"model": "seen", "input": "question"}},
 ]
 
+BESIDE = [
+    {"name": "one", "generate": {"model": "seen", "input": "prompt"}},
+    {"name": "other", "generate": {"model": "seen", "input": "prompt"}},
+    {"name": "near", "embed": {"model": "vectors", "query": "other", "top": 1}},
+    {"name": "answer", "generate": {"model": "seen", "input": "one", "documents": "near"}},
+]
+
 
 @pytest.fixture(scope="module")
 def gatehouse(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
@@ -47,12 +55,16 @@ def gatehouse(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) ->
         external("fake", engine.port, slots=8),
     ]
     pools = {"large": "chats", "careful": "chats", "intents": "labels", "vectors": "vectors", "ranks": "ranks", "seen": "fake"}
-    pipelines = {"support": STEPS, "answers": RETRIEVAL, "rewrites": REWRITE}
+    pipelines = {"support": STEPS, "answers": RETRIEVAL, "rewrites": REWRITE, "beside": BESIDE}
     config = configuration(
         folder / "state",
         engines=engines,
         models=[
-            *({"name": name, "pipeline": {"steps": steps, "timeout": "20s"}} for name, steps in pipelines.items()),
+            *(
+                {"name": name, "pipeline": {"steps": steps, "timeout": "20s", "parallel": steps is BESIDE}}
+                for name, steps in pipelines.items()
+            ),
+            {"name": "hurried", "pipeline": {"steps": [{**REWRITE[0], "timeout": "0.3s"}, REWRITE[1]]}},
             *({"name": name, "pool": [pool]} for name, pool in pools.items()),
         ],
         guardrails=[{"name": "words", "type": "denylist", "models": ["seen"], "on": ["request"], "settings": {"phrases": ["nightfall"]}}],
@@ -184,3 +196,38 @@ def test_a_client_that_leaves_ends_the_step(gatehouse: Gatehouse, engine: Engine
         return found == ["rewrites", "seen"] and gatehouse.metric("gatehouse_in_flight") == 0
 
     until(ended, what="the end of both requests")
+
+
+def test_steps_that_do_not_need_each_other_run_at_once(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    engine.play("hold*2")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gatehouse.chat, "hello", model="beside", documents=DOCUMENTS)
+        engine.release(2)  # both are there, before either is answered
+        answer = asked.result(60)
+    assert answer.status_code == 200, answer.text
+    assert sorted(step["step"] for step in steps_of(gatehouse, answer)[:2]) == ["one", "other"]
+    assert [step["step"] for step in steps_of(gatehouse, answer)[2:]] == ["near", "answer"]
+    assert "Documents:" in json.loads(engine.received[-1].body)["messages"][0]["content"]
+
+
+def test_a_step_that_fails_ends_those_beside_it(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    """Its caller may have one request at once, and two steps begin."""
+    before = counted(gatehouse, "one", "cancelled"), counted(gatehouse, "other", "refused")
+    engine.play("hold")
+    answer = gatehouse.chat("hello", key=ONCE_KEY, model="beside")
+    assert answer.status_code == 429 and answer.json()["error"]["message"].startswith("The step 'other' failed: "), answer.text
+    after = (before[0] + 1, before[1] + 1)
+    until(lambda: (counted(gatehouse, "one", "cancelled"), counted(gatehouse, "other", "refused")) == after, what="the end of both steps")
+    until(lambda: gatehouse.metric("gatehouse_in_flight") == 0, what="the end of their requests")
+
+
+def test_a_step_has_a_time_of_its_own(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    engine.play("hold")
+    answer = gatehouse.chat("hello", model="hurried")
+    assert answer.status_code == 504 and answer.json()["error"]["message"].startswith("The step 'question' failed: "), answer.text
+    until(lambda: counted(gatehouse, "question", "failed") == 1, what="the count of the step")
+    assert gatehouse.metric("gatehouse_pipeline_step_seconds_count", model="hurried", step="question") == 1
+
+
+def counted(gatehouse: Gatehouse, step: str, result: str) -> float:
+    return gatehouse.metric("gatehouse_pipeline_steps_total", step=step, result=result)

@@ -57,6 +57,7 @@ def test_steps_that_fit(steps: str) -> None:
         (f"{CLASSIFY}, {{name: a, generate: {{model: m, input: intent}}}}", "the step 'intent' has another result than is needed here"),
         ("{name: a, generate: {}}", "steps[0].generate: needs exactly one of 'model' and 'choice'"),
         ("{name: a, generate: {model: p}}", "steps[0].generate.model: 'p' is the pipeline itself; steps ask models that have engines"),
+        (f"{CLASSIFY}, {CHOOSE[:-1]}, timeout: 1}}, {ANSWER}", "steps[1].timeout: is for steps that ask a model"),
         ("{name: a, generate: {model: x}}", "steps[0].generate.model: there is no model 'x' in the file"),
         (f"{CLASSIFY}, {CHOOSE.replace('default: m', 'default: x')}, {ANSWER}", "steps[1].choose.default: there is no model 'x'"),
         (", ".join([f"{{name: a{n}, generate: {{model: m}}}}" for n in range(17)]), "steps"),
