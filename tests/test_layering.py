@@ -29,6 +29,9 @@ class Tier:
     allowed: tuple[str, ...]
 
 
+BESIDE = {"genai": ("engines.onnx.modelfile",)}
+"""What one sidecar takes of another: what an ONNX file reveals is read in one place, and loads no library."""
+
 # The table of docs/architecture.md. A module belongs to the longest name here that it starts with; it may always import its own package.
 TIERS: dict[str, Tier] = {
     "gateway": Tier(0, ()),
@@ -55,7 +58,10 @@ TIERS: dict[str, Tier] = {
     "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
     "engines.chat": Tier(2, (*BASE, "engines.sidecar")),
     **{
-        f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.chat", "engines.facts", "engines.windows", "engines.confinement"))
+        f"engines.{name}": Tier(
+            2,
+            (*BASE, "engines.sidecar", "engines.chat", "engines.facts", "engines.windows", "engines.confinement", *BESIDE.get(name, ())),
+        )
         for name in SIDECARS
     },
     "engines.convert": Tier(2, ("engines.onnx.protobuf",)),  # untrusted files: it imports nothing that could do anything

@@ -20,7 +20,7 @@ from engines.genai.native import GenaiModel
 from engines.genai.options import GenaiOptions, GenaiSampling
 from engines.genai.runner import Runner
 from engines.genai.vocabulary import GenaiVocabulary
-from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.loading import LoadError, verify_files, verify_sha256
 from engines.sidecar.memory import available_memory
 from engines.sidecar.shell import ApiError
 from engines.sidecar.threads import thread_count
@@ -47,11 +47,7 @@ class GenaiRuntime(TextPaths):
         spec, options = self._spec, self._options
         folder = self._folder = read_folder(spec.model)
         self._sha256 = verify_sha256(folder.graph, spec.sha256)
-        for name, expected in options.checksums.items():
-            file = folder.root / name
-            if not file.is_file():
-                raise LoadError("model_missing", f"{file}: no such file, though options.checksums names it")
-            verify_sha256(file, expected)
+        verify_files(folder.root, options.checksums)
         size = min(spec.context, folder.context)
         held = weights(folder.root)
         wanted, free = int(held * 1.5) + folder.kv_bytes * size * spec.slots, available_memory()

@@ -6,13 +6,13 @@ the engine was given. The first is refused; the second is overruled (engines.gen
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from engines.sidecar.loading import LoadError
+from engines.onnx.modelfile import check_external, read_model_file
+from engines.sidecar.loading import LoadError, read_object
 
 CONFIG: Final = "genai_config.json"
 MAX_CONFIG_BYTES: Final = 16 * 1024 * 1024
@@ -46,7 +46,9 @@ def read_folder(model: str) -> GenaiFolder:
     root = Path(model)
     if not root.is_dir():
         raise LoadError("model_missing", f"{root}: no such folder; a model of this runtime is a folder with {CONFIG}")
-    config = _json(root / CONFIG, required=True)
+    if not (root / CONFIG).is_file():
+        raise LoadError("model_missing", f"{root / CONFIG}: no such file")
+    config = read_object(root / CONFIG, MAX_CONFIG_BYTES)
     described = _object(config, "model", root)
     decoder = _object(described, "decoder", root)
     others = [part for part in OTHER_PARTS if part in described] + ["pipeline"] * ("pipeline" in decoder)
@@ -55,13 +57,16 @@ def read_folder(model: str) -> GenaiFolder:
     for path, key in _keys(config):
         if any(word in key for word in LIBRARIES):
             raise LoadError("model_invalid", f"{root / CONFIG}: {path}{key}: a model may not load libraries")
+        if "profil" in key:
+            raise LoadError("model_invalid", f"{root / CONFIG}: {path}{key}: a model may not write files")
     graph = _graph(root, decoder.get("filename", "model.onnx"))
+    check_external(read_model_file(graph))
     tokenizer = root / "tokenizer.json"
     if not tokenizer.is_file():
         raise LoadError("model_missing", f"{tokenizer}: no such file")
     if tokenizer.stat().st_size > MAX_TOKENIZER_BYTES:
         raise LoadError("model_invalid", f"{tokenizer}: larger than {MAX_TOKENIZER_BYTES} bytes")
-    texts = _json(root / "tokenizer_config.json")
+    texts = read_object(root / "tokenizer_config.json", MAX_CONFIG_BYTES)
     layers = _count(decoder, "num_hidden_layers", root)
     heads, width = _count(decoder, "num_key_value_heads", root), _count(decoder, "head_size", root)
     eos = described.get("eos_token_id")
@@ -113,22 +118,6 @@ def _text(token: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    if not path.is_file():
-        if required:
-            raise LoadError("model_missing", f"{path}: no such file")
-        return {}
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise LoadError("model_invalid", f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise LoadError("model_invalid", f"{path}: not a JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise LoadError("model_invalid", f"{path}: not a JSON object")
-    return found
-
-
 def _object(parent: dict[str, Any], key: str, root: Path) -> dict[str, Any]:
     found = parent.get(key)
     if not isinstance(found, dict):
@@ -143,12 +132,14 @@ def _count(parent: dict[str, Any], key: str, root: Path) -> int:
     return found
 
 
-def _keys(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _keys(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Every key of a JSON value, with the path to it."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield path, key
-            yield from _keys(item, f"{path}{key}.")
-    elif isinstance(value, list):
-        for item in value:
-            yield from _keys(item, path)
+    waiting: list[tuple[str, Any]] = [("", config)]  # not a recursion: the file says how deep it is nested
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            for key, item in value.items():
+                yield path, key
+                waiting.append((f"{path}{key}."[-256:], item))
+        elif isinstance(value, list):
+            waiting += [(path, item) for item in value]

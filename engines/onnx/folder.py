@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines.onnx.options import OnnxOptions, Pooling, Task
-from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.loading import LoadError, read_object, verify_files
 
 GRAPH_NAMES = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
@@ -48,8 +48,7 @@ def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
     tokenizer = next((found for found in (root / "tokenizer.json", graph.parent / "tokenizer.json") if found.is_file()), None)
     if tokenizer is not None and tokenizer.stat().st_size > MAX_TOKENIZER_BYTES:
         raise LoadError("model_invalid", f"{tokenizer}: larger than {MAX_TOKENIZER_BYTES} bytes")
-    for name, expected in options.checksums.items():
-        _check_file(root, name, expected)
+    verify_files(root, options.checksums)
     config = _json(root / "config.json")
     prompts, default_prompt = _prompts(root)
     return ModelFolder(
@@ -81,28 +80,8 @@ def _graph(root: Path) -> Path:
     raise LoadError("model_missing", f"{root}: no model.onnx in this folder")
 
 
-def _check_file(root: Path, name: str, expected: str) -> None:
-    file = root / name
-    if not file.resolve().is_relative_to(root.resolve()):
-        raise LoadError("invalid_options", f"options.checksums: {name} is outside the model's folder")
-    if not file.is_file():
-        raise LoadError("model_missing", f"{file}: no such file, though options.checksums names it")
-    verify_sha256(file, expected)
-
-
 def _json(path: Path) -> dict[str, Any]:
-    """A configuration file, or an empty dictionary if it does not exist."""
-    if not path.is_file():
-        return {}
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise LoadError("model_invalid", f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as exc:
-        raise LoadError("model_invalid", f"{path}: {exc}") from None
-    if not isinstance(found, dict):
-        raise LoadError("model_invalid", f"{path}: not a JSON object")
-    return found
+    return read_object(path, MAX_CONFIG_BYTES)
 
 
 def _task(config: dict[str, Any]) -> Task | None:

@@ -73,6 +73,11 @@ def check_model_file(model: ModelFile, supported: Mapping[str, int]) -> None:
             raise LoadError("model_invalid", f"{model.path}: operator domain {name} is unknown to this runtime (it has {known})")
         if not 1 <= version <= supported[domain]:
             raise LoadError("model_invalid", f"{model.path}: opset {name} {version}, this runtime has 1 to {supported[domain]}")
+    check_external(model)
+
+
+def check_external(model: ModelFile) -> None:
+    """Refuse weights that lie outside the model's folder, or are not there."""
     root = model.path.parent.resolve()
     for entry in model.external:
         _check_external(model.path, root, entry)

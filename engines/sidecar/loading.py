@@ -6,6 +6,7 @@ Imports nothing heavy: the gateway's process reads the runtimes' options, which 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,3 +116,29 @@ def verify_sha256(path: Path, expected: str | None, further: Sequence[Path] = ()
     if expected is not None and actual != expected.lower():
         raise LoadError("checksum_mismatch", f"{path}: sha256 is {actual}, expected {expected}")
     return actual
+
+
+def verify_files(root: Path, checksums: Mapping[str, str]) -> None:
+    """`options.checksums`: file name -> SHA-256 of files in a model's folder. Raises LoadError."""
+    for name, expected in checksums.items():
+        file = root / name
+        if not file.resolve().is_relative_to(root.resolve()):
+            raise LoadError("invalid_options", f"options.checksums: {name} is outside the model's folder")
+        if not file.is_file():
+            raise LoadError("model_missing", f"{file}: no such file, though options.checksums names it")
+        verify_sha256(file, expected)
+
+
+def read_object(path: Path, most: int) -> dict[str, Any]:
+    """A JSON file that describes a model, of at most so many bytes; an empty dictionary if it does not exist. Raises LoadError."""
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > most:
+        raise LoadError("model_invalid", f"{path}: larger than {most} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise LoadError("model_invalid", f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise LoadError("model_invalid", f"{path}: not a JSON object")
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from engines.demo import genai
@@ -56,6 +57,7 @@ def test_a_template_may_be_a_file_or_one_of_several(model: Path) -> None:
     [
         (lambda c: c["model"]["decoder"]["session_options"].update(custom_ops_library="/tmp/x.so"), "a model may not load libraries"),
         (lambda c: c["model"]["decoder"]["session_options"].update(x=[{"ep_library_path": "x"}]), "a model may not load libraries"),
+        (lambda c: c["model"]["decoder"]["session_options"].update(enable_profiling="/tmp/x"), "a model may not write files"),
         (lambda c: c["model"]["decoder"].update(filename="../model.onnx"), "must be a file in the folder"),
         (lambda c: c["model"]["decoder"].update(filename="/etc/passwd"), "must be a file in the folder"),
         (lambda c: c["model"]["decoder"].update(filename="other.onnx"), "no such file, though genai_config.json names it"),
@@ -81,6 +83,25 @@ def test_what_is_missing_or_no_json(model: Path, tmp_path: Path) -> None:
         read_folder(str(model))
     with pytest.raises(LoadError, match="no such folder"):
         read_folder(str(tmp_path / "none"))
+
+
+def test_depth_costs_nothing_and_weights_lie_in_the_folder(model: Path) -> None:
+    config = (model / "genai_config.json").read_text().rstrip()
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (model / "genai_config.json").write_text(f'{config[:-1]}, "x": {deep}}}')
+    assert read_folder(str(model)).layers == 4
+    (model / "genai_config.json").write_text(config)
+    graph = onnx.load(model / "model.onnx")
+    weights = graph.graph.initializer[0]
+    weights.ClearField("raw_data")
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="../secret")
+    onnx.save(graph, model / "model.onnx")
+    with pytest.raises(LoadError, match=r"lie outside the model's folder: '\.\./secret'"):
+        read_folder(str(model))
+    (model / "model.onnx").write_bytes(b"no protobuf")
+    with pytest.raises(LoadError, match="not a whole ONNX protobuf"):
+        read_folder(str(model))
 
 
 def test_settings_of_requests_that_name_none(model: Path) -> None:
