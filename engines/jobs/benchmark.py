@@ -20,11 +20,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engines.jobs.order import TOLD, Order, Outcome, Told, put
+from engines.jobs.watch import Watch
 from engines.llamacpp.app import main as sidecar
 from gateway.core.specs import SidecarSpec
 
 LOAD_SECONDS: Final = 600.0
 ASK_SECONDS: Final = 600.0
+HEALTH_SECONDS: Final = 5.0
 WORD: Final = "time "
 NAME: Final = "model"
 _PDEATHSIG: Final = 1
@@ -40,8 +42,8 @@ class Shot(NamedTuple):
 
 
 class Connection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=ASK_SECONDS)
+    def __init__(self, path: str, seconds: float = ASK_SECONDS) -> None:
+        super().__init__("localhost", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:
@@ -61,10 +63,11 @@ def run(order: Order) -> Outcome:
     began = time.monotonic()
     process, lifeline = _start(msgspec.json.encode(settings) + b"\n")
     try:
-        if (problem := _ready(path, process)) is not None:
+        watch = Watch(process, order.memory_bytes)
+        if (problem := _ready(path, watch)) is not None:
             return Outcome(problem=f"the engine does not load the model: {problem[:500]}")
         loaded = time.monotonic() - began
-        shots = _fire(path, folder, options)
+        shots = _fire(path, folder, options, watch)
         took = time.monotonic() - began - loaded
     finally:
         os.close(lifeline)
@@ -92,27 +95,28 @@ def _start(line: bytes) -> tuple[int, int]:
     return process, writing
 
 
-def _ready(path: str, process: int) -> str | None:
+def _ready(path: str, watch: Watch) -> str | None:
     """Why not."""
-    end = time.monotonic() + LOAD_SECONDS
-    while time.monotonic() < end:
-        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return "it has ended"
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < LOAD_SECONDS:
+        pause = 0.05 if passed < 5.0 else 0.5
+        if (problem := watch.problem()) is not None:
+            return problem
         try:
             health = _json(path, "GET", "/health")
-        except OSError:
-            time.sleep(0.05)
+        except (OSError, http.client.HTTPException, ValueError):
+            time.sleep(pause)
             continue
         if health.get("state") == "ready":
             return None
         if health.get("state") == "failed":
             return str(health.get("reason"))
-        time.sleep(0.05)
+        time.sleep(pause)
     return "it was not ready in time"
 
 
 def _json(path: str, method: str, where: str) -> dict[str, Any]:
-    connection = Connection(path)
+    connection = Connection(path, HEALTH_SECONDS)
     try:
         connection.request(method, where)
         found = json.loads(connection.getresponse().read())
@@ -121,8 +125,8 @@ def _json(path: str, method: str, where: str) -> dict[str, Any]:
         connection.close()
 
 
-def _fire(path: str, folder: Path, options: dict[str, Any]) -> list[Shot] | str:
-    """All requests, some at once; or what went wrong with the first that failed."""
+def _fire(path: str, folder: Path, options: dict[str, Any], watch: Watch) -> list[Shot] | str:
+    """All requests, some at once; or what went wrong with the first that failed, or with the engine."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(options["requests"]):
         todo.put(number)
@@ -140,12 +144,14 @@ def _fire(path: str, folder: Path, options: dict[str, Any]) -> list[Shot] | str:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problems.append(f"request {number + 1} failed: {error}"[:500])
 
-    threads = [threading.Thread(target=work) for _ in range(options["streams"])]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(options["streams"])]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         threads[0].join(0.5) if threads[0].is_alive() else time.sleep(0.05)
         put(folder, TOLD, Told(len(shots) / options["requests"]))
+        if (problem := watch.problem()) is not None:
+            return f"the engine gives no more answers: {problem}"
     return problems[0] if problems else shots
 
 

@@ -3,7 +3,6 @@ another one, on this machine or not, when its lease is over."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from gateway.app.batch_run import BatchRun, Shared
 from gateway.app.batches import BatchBook
 from gateway.app.client_files import ClientFiles
+from gateway.app.rounds import Rounds
 from gateway.core.batch_specs import BatchesSpec
 from gateway.core.batches import BatchRecord, Lines
 from gateway.core.clock import Clock, Entropy
@@ -19,12 +19,10 @@ from gateway.core.tasks import TaskOwner
 from gateway.store.batches import StoredBatches
 
 log = logging.getLogger("gatehouse.batches")
-LOOK_SECONDS: Final = 1.0
 MOST_HELD: Final = 8
 """Batches that a process works on at once; they share its `parallel` lines."""
 PAUSE_SECONDS: Final = 30.0
 """For which one that failed here is left to others, or rests."""
-COUNT_EVERY: Final = 10
 FORGET_SECONDS: Final = 90 * 86400.0
 
 
@@ -51,39 +49,19 @@ class BatchWork:
         self._held: dict[str, BatchRun] = {}
         self._paused: dict[str, float] = {}
         self._tasks = TaskOwner("batches")
-        self._wake = asyncio.Event()
-        self._closing = self._freed = False
+        self._freed = False
+        forget = lambda: kept.forget(FORGET_SECONDS)  # noqa: E731 - one line says it
+        self._rounds = Rounds("batches", log, look=self._look, count=book.count, forget=forget)
         book.made = self._woken
         book.running = lambda: self.shared.running
 
     def start(self) -> None:
-        self._tasks.spawn(self._loop(), name="take")
+        self._tasks.spawn(self._rounds.run(), name="take")
 
     def _woken(self) -> None:
-        self._wake.set()
+        self._rounds.wake()
         for run in self._held.values():
             run.hurry()
-
-    async def _loop(self) -> None:
-        round = 0
-        while not self._closing:
-            try:
-                await self._look()
-                if round % COUNT_EVERY == 0:
-                    await self._book.count()
-                if round % 3600 == 0:
-                    await self._kept.forget(FORGET_SECONDS)
-            except GatehouseError as error:
-                log.debug("batches could not be looked for: %s", error.message)
-            except Exception:  # boundary: one failed round does not stop the next
-                log.exception("batches could not be looked for")
-            round += 1
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
 
     async def _look(self) -> None:
         if not self._freed:
@@ -112,7 +90,7 @@ class BatchWork:
             await self._rest(batch)
         finally:
             self._held.pop(batch.id, None)
-            self._wake.set()
+            self._rounds.wake()
 
     async def _rest(self, batch: BatchRecord) -> None:
         self._paused[batch.id] = self._clock.monotonic() + PAUSE_SECONDS
@@ -123,7 +101,6 @@ class BatchWork:
 
     async def aclose(self) -> None:
         """Begins no more lines, waits for those that run and notes what came of them; whoever follows goes on."""
-        self._closing = True
         self.shared.closing = True
-        self._wake.set()
+        self._rounds.close()
         await self._tasks.finish(10.0)

@@ -27,6 +27,8 @@ _READERS: Final = (msgspec.json.Decoder(JobRecord), msgspec.json.Decoder(Schedul
 """Made here for the reason that gateway.store.batches gives."""
 MOST_WAITING: Final = 200
 """Waiting jobs that are looked at in one round."""
+BACK_SECONDS: Final = 30.0
+"""A clock that goes back by more has been set; less is a correction."""
 LOST: Final = JobError(code="process_lost", message="The gateway's process ended while the job ran.")
 
 
@@ -35,6 +37,7 @@ class StoredJobs:
 
     def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
         self._database, self._now = database, now
+        self._seen = float("inf")
 
     async def add(self, record: JobRecord, most: int) -> JobRecord:
         """Raises NotFound where one that it waits for is not there; QuotaExceeded where `most` of the tenant are not over."""
@@ -122,7 +125,8 @@ class StoredJobs:
             now = self._now(connection)
             gone = sa.and_(table.c.state == "running", sa.or_(table.c.holder == "", table.c.leased <= now))
             ready = sa.or_(sa.and_(table.c.state.in_(("queued", "failed")), table.c.due <= now), gone)
-            wanted = (ready, table.c.replica.in_(["", replica]), table.c.id.not_in(list(without)))
+            ours = sa.or_(table.c.replica.in_(["", replica]), sa.and_(gone, table.c.cancels))  # a cancelled one needs no model files
+            wanted = (ready, ours, table.c.id.not_in(list(without)))
             query = sa.select(table).where(*wanted).order_by(table.c.due, table.c.id).limit(1)
             row = connection.execute(query.with_for_update(skip_locked=True)).first()
             if row is None:
@@ -258,6 +262,7 @@ class StoredJobs:
 
         def write(connection: sa.Connection) -> list[JobRecord]:
             now = self._now(connection)
+            self._after_a_jump(connection, following, now)
             query = sa.select(schedules).where(schedules.c.next <= now).order_by(schedules.c.next).limit(MOST_WAITING)
             made = []
             for row in connection.execute(query.with_for_update(skip_locked=True)).all():
@@ -277,6 +282,18 @@ class StoredJobs:
             return made
 
         return await self._database.run(write, write=True)
+
+    def _after_a_jump(self, connection: sa.Connection, following: Callable[[ScheduleRecord, float], float], now: float) -> None:
+        """Where the clock has gone back, or may have before this process began: what was due by the wrong time alone is due earlier."""
+        back, self._seen = now < self._seen - BACK_SECONDS, now
+        if not back:
+            return
+        for row in connection.execute(sa.select(schedules).where(schedules.c.next > now).with_for_update(skip_locked=True)).all():
+            found = _schedule(row)
+            if (sooner := following(found, now)) < found.next:
+                found = msgspec.structs.replace(found, next=sooner)
+                where = (schedules.c.tenant == found.tenant, schedules.c.name == found.name)
+                connection.execute(sa.update(schedules).where(*where).values(**_schedule_values(found)))
 
     def _at(self, connection: sa.Connection, job: JobRecord, state: State, **changes: Any) -> JobRecord:
         return msgspec.structs.replace(job, state=state, moments={**job.moments, state: self._now(connection)}, **changes)

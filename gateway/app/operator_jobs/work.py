@@ -15,6 +15,7 @@ from engines.host.catalogue.library import Library
 from gateway.app.client_work import ClientWork
 from gateway.app.operator_jobs.book import JobBook, Record
 from gateway.app.operator_jobs.run import JobRun, Shared
+from gateway.app.rounds import Rounds
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, GatehouseError, LeaseLost
 from gateway.core.jobs import JobRecord
@@ -24,11 +25,8 @@ from gateway.pipeline.plane import DataPlane
 from gateway.store.store import Store
 
 log = logging.getLogger("gatehouse.jobs")
-LOOK_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 30.0
 """For which one whose end could not be told is left alone here."""
-COUNT_EVERY: Final = 10
-FORGET_EVERY: Final = 3600
 LEAST_LEASE: Final = 3.0
 MOST_OVER: Final = 100
 """Jobs without a process that are put to an end in one round."""
@@ -36,43 +34,25 @@ MOST_OVER: Final = 100
 
 class JobWork:
     """replica: this one, whose model files are here. holder: this process, unlike every other, and its `prefix`, with which no other
-    process that is alive begins. Life: `start` once the store has
-    been started, `aclose` before it closes."""
+    process that is alive begins. Life: `start` once the store has been started, `aclose` before it closes."""
 
     def __init__(self, shared: Shared, replica: str, prefix: str, holder: str) -> None:
         self.shared, self._replica, self._prefix, self._holder = shared, replica, prefix, holder
         self._held: dict[str, JobRun] = {}
         self._paused: dict[str, float] = {}
         self._tasks = TaskOwner("operator jobs")
-        self._wake = asyncio.Event()
-        self._closing = self._freed = False
-        shared.book.changed = self._wake.set
+        self._freed = False
+        forget = lambda: shared.kept.forget(shared.settings.keep)  # noqa: E731 - one line says it
+        self._rounds = Rounds("jobs", log, look=self._look, count=shared.book.count, forget=forget)
+        shared.book.changed = self._rounds.wake
         shared.book.running = lambda: len(self._held)
 
     def start(self) -> None:
-        self._tasks.spawn(self._loop(), name="take")
+        self._tasks.spawn(self._take(), name="take")
 
-    async def _loop(self) -> None:
-        round = 0
+    async def _take(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self.shared.folder, ignore_errors=True)  # of a process that is gone: nobody else is here
-        while not self._closing:
-            try:
-                await self._look()
-                if round % COUNT_EVERY == 0:
-                    await self.shared.book.count()
-                if round % FORGET_EVERY == 0:
-                    await self.shared.kept.forget(self.shared.settings.keep)
-            except GatehouseError as error:
-                log.debug("jobs could not be looked for: %s", error.message)
-            except Exception:  # boundary: one failed round does not stop the next
-                log.exception("jobs could not be looked for")
-            round += 1
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        await self._rounds.run()
 
     async def _look(self) -> None:
         if not self._freed:
@@ -108,13 +88,12 @@ class JobWork:
             self._paused[job.id] = self.shared.clock.monotonic() + PAUSE_SECONDS
         finally:
             self._held.pop(job.id, None)
-            self._wake.set()
+            self._rounds.wake()
 
     async def aclose(self) -> None:
         """Ends what runs here and gives it back: another process begins it again."""
-        self._closing = True
         self.shared.closing = True
-        self._wake.set()
+        self._rounds.close()
         await self._tasks.finish(15.0)
 
 

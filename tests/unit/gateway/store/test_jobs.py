@@ -78,6 +78,18 @@ async def test_a_job_stays_with_the_replica_that_has_its_files(kept: Kept) -> No
     assert (await kept.taken()).id == "job_001"
 
 
+async def test_a_cancelled_job_of_a_replica_that_does_not_come_back_is_ended_by_another(kept: Kept) -> None:
+    await kept.one(1)
+    lost = await kept.taken()
+    assert (await kept.cancel("job_001", None)).state == "running"
+    assert await kept.take("r2:1", "r2", 15.0, []) is None
+    kept.clock += 16
+    ended = await kept.taken("r2:1", "r2")
+    assert (ended.state, ended.holder) == ("cancelled", "")
+    with pytest.raises(LeaseLost):
+        await kept.finish(lost, "done")
+
+
 async def test_an_attempt_that_fails_is_followed_by_another_when_it_is_due(kept: Kept) -> None:
     await kept.one(1)
     ended = await kept.finish(await kept.taken(), "failed", 30.0)
@@ -215,3 +227,25 @@ async def test_a_schedule_makes_one_job_for_all_times_that_were_missed_and_none_
     await kept.drop_schedule("acme", "nightly")
     kept.clock += 3600
     assert await kept.make_due(then, job, 10) == []
+
+
+async def test_a_clock_that_was_wrong_for_a_while_stops_no_schedule(kept: Kept) -> None:
+    task = {"task": TASK, "creator": CREATOR, "replica": "r1", "most": 1}
+    record = ScheduleRecord(name="hourly", tenant="acme", cron="0 * * * *", timezone="UTC", **task)
+
+    def then(one: ScheduleRecord, now: float) -> float:
+        return following(one.cron, one.timezone, now)
+
+    def job(one: ScheduleRecord) -> JobRecord:
+        return JobRecord(id=f"job_{kept.clock:.0f}", tenant="acme", kind="quantize", state="queued", **task)
+
+    await kept.add_schedule(record, lambda now: then(record, now), 1)
+    right = kept.clock
+    kept.clock += 400 * 86400
+    assert len(await kept.make_due(then, job, 10)) == 1
+    kept.clock = right
+    await kept.cancel(f"job_{right + 400 * 86400:.0f}", None)
+    assert await kept.make_due(then, job, 10) == []
+    assert (await kept.schedule("acme", "hourly")).next == then(record, right)
+    kept.clock += 3600
+    assert len(await kept.make_due(then, job, 10)) == 1

@@ -1,0 +1,50 @@
+"""Processes that work, hang, and end, watched through the real /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engines.jobs.watch import Watch
+from tests.waiting import until
+
+STILL = 0.4
+
+
+@contextmanager
+def running(source: str) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_one_that_hangs_is_told_from_one_that_works() -> None:
+    with running("import time; time.sleep(600)") as process:
+        watch, problems = Watch(process, 1 << 30, STILL), list[str | None]()
+        until(lambda: problems.append(watch.problem()) or problems[-1] is not None, what="it hangs", seconds=30)
+        assert problems[-1] == "it has not moved for 0.4 s"
+        tight = Watch(process, 1 << 20, STILL)
+        until(lambda: problems.append(tight.problem()) or problems[-1] is not None, what="it hangs", seconds=30)
+        assert "of the 1 that it may have (jobs.memory_bytes): short of memory" in str(problems[-1])
+    with running("while True: pass") as process:
+        watch = Watch(process, 1 << 30, 5.0)
+        began = len(problems)
+        until(lambda: problems.append(watch.problem()) or (watch._seen is not None and watch._seen[0] > 1.0), what="it works", seconds=60)
+        assert set(problems[began:]) == {None}
+
+
+def test_one_that_has_ended_is_told_with_how() -> None:
+    for source, said in (("raise SystemExit(7)", "ended with the code 7"), ("import os; os.abort()", "was ended by the signal 6")):
+        process = os.posix_spawn(sys.executable, [sys.executable, "-c", source], os.environ)
+        watch, problems = Watch(process, 1 << 30), list[str | None]()
+        until(
+            lambda watch=watch, problems=problems: problems.append(watch.problem()) or problems[-1] is not None, what="its end", seconds=30
+        )
+        assert str(problems[-1]) == f"it {said}"
+        os.waitpid(process, 0)

@@ -1,0 +1,36 @@
+"""Rounds: one that fails does not stop the next, counting is rarer, waking hastens, closing ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.app import rounds
+from gateway.app.rounds import Rounds
+from gateway.core.errors import StoreUnavailable
+
+
+async def test_rounds_go_on_until_they_are_closed() -> None:
+    seen: list[str] = []
+
+    async def look() -> None:
+        seen.append("look")
+        made.wake()
+        if len(seen) == 2:
+            raise StoreUnavailable("gone for a moment")
+        if len(seen) == 3:
+            raise ValueError("a defect")
+        if seen.count("look") > rounds.COUNT_EVERY:
+            made.close()
+
+    async def count() -> None:
+        seen.append("count")
+
+    async def forget() -> None:
+        seen.append("forget")
+
+    made = Rounds("things", logging.getLogger("test"), look=look, count=count, forget=forget)
+    async with asyncio.timeout(30):
+        await made.run()
+    assert seen[:2] == ["look", "count"] and seen.count("forget") == 1
+    assert seen.count("look") == rounds.COUNT_EVERY + 1 and seen.count("count") == 2
