@@ -80,7 +80,7 @@ def quantize(
     session: Session,
     model: Model,
     to: Target,
-    type: Annotated[str, typer.Option("--type", help="Such as Q4_K_M or Q8_0; of an .onnx file int8 or uint8.")],
+    type: Annotated[str, typer.Option("--type", help="Such as Q4_K_M or Q8_0; of ONNX int8 or uint8.")],
     requantize: Annotated[bool, typer.Option("--requantize", help="MODEL may be quantised already, which loses quality.")] = False,
     replace: Replace = False,
     after: After = None,
@@ -91,9 +91,9 @@ def quantize(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a smaller file of a GGUF or ONNX file, beside it among the model files."""
+    """Makes a smaller file of a GGUF or ONNX file, or of a folder with one, beside it among the model files."""
     task: dict[str, Any] = {"kind": "quantize", "model": model, "to": to, "type": type, "requantize": requantize, "replace": replace}
-    if to.endswith(".onnx"):
+    if to.endswith(".onnx") or not to.endswith(".gguf"):
         task = {"kind": "quantize-onnx", "model": model, "to": to, "weights": type, "replace": replace}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 

@@ -38,7 +38,7 @@ def restrain(order: Order) -> None:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[-order.threads :])  # away from the first, where an event loop is more likely to be
     source = Path(order.source)
-    mapped = 2 * (sum(file.stat().st_size for file in source.iterdir()) if source.is_dir() else source.stat().st_size)
+    mapped = 2 * (sum(file.stat().st_size for file in source.rglob("*") if file.is_file()) if source.is_dir() else source.stat().st_size)
     processor = int(order.seconds * order.threads) + 1
     for what, most in (
         (resource.RLIMIT_DATA, order.memory_bytes),

@@ -10,6 +10,8 @@ import msgspec
 
 TOLD: Final = "told.json"
 OUTCOME: Final = "outcome.json"
+MAIN: Final = "main.onnx"
+"""The graph that a folder was made with, beside the archive of the folder."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

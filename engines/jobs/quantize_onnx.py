@@ -1,30 +1,70 @@
-"""An ONNX file with 8-bit weights, by ONNX Runtime's own dynamic quantisation."""
+"""An ONNX file, or the one in a model's folder, with 8-bit weights, by ONNX Runtime's own dynamic quantisation."""
 
 from __future__ import annotations
 
+import io
+import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from engines.jobs.order import Order, Outcome
+from engines.jobs.order import MAIN, Order, Outcome
+
+PLACES: Final = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
+"""Where a folder may have its graph; else it is the only .onnx file of the folder (engines.runtimes)."""
+BESIDE: Final = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
+"""Files of a folder that are kept: all but weights, which are in the new graph."""
 
 
 def run(order: Order) -> Outcome:
-    source, target = Path(order.source), Path(order.folder) / order.target
+    source, folder = Path(order.source), Path(order.folder)
     began = time.monotonic()
+    whole = source.is_dir()
+    graph = _graph(source) if whole else source
+    if graph is None:
+        return Outcome(problem="the folder has no graph, or several")
+    made = folder / (MAIN if whole else order.target)
     try:
-        model = onnx.load(str(source), load_external_data=False)  # what it names as further files, the process may not read
+        model = onnx.load(str(graph), load_external_data=whole)  # what a file names as further files, the process may not read
         quantize_dynamic(
             model,
-            str(target),
+            str(made),
             per_channel=order.options["per_channel"],
             weight_type=QuantType.QInt8 if order.options["weights"] == "int8" else QuantType.QUInt8,
         )
+        if whole:
+            _pack(source, graph, made, folder / order.target)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - boundary: whatever the library makes of somebody's file, the job tells it and ends
-        return Outcome(problem=f"ONNX Runtime refuses the model: {str(error).replace(str(source), 'the model')[:500]}")
-    before, after = source.stat().st_size, target.stat().st_size
+        return Outcome(problem=f"ONNX Runtime refuses the model: {str(error).replace(str(graph), 'the model')[:500]}")
+    before, after = graph.stat().st_size, made.stat().st_size
     return Outcome(result={"bytes_before": before, "bytes": after, "seconds": round(time.monotonic() - began, 3)})
+
+
+def _graph(source: Path) -> Path | None:
+    for place in PLACES:
+        if (source / place).is_file():
+            return source / place
+    found = list(source.glob("*.onnx"))
+    return found[0] if len(found) == 1 else None
+
+
+def _pack(source: Path, graph: Path, made: Path, target: Path) -> None:
+    """The folder as a tar archive, as an upload has it: the new graph in the old one's place, and what is kept beside it."""
+    with tarfile.open(target, "x", format=tarfile.USTAR_FORMAT) as archive:
+        for path, content in ((graph, made), *((path, path) for path in _kept(source))):
+            member = tarfile.TarInfo(path.relative_to(source).as_posix())
+            data = content.read_bytes()
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def _kept(source: Path) -> Iterator[Path]:
+    for path in sorted(source.rglob("*")):
+        if path.suffix in BESIDE and path.is_file() and not path.is_symlink():
+            yield path

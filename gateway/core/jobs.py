@@ -8,6 +8,7 @@ is due; one that has failed for the last time, or in a way that another try cann
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
@@ -31,7 +32,9 @@ GgufType = Literal[
 Model = Annotated[str, Meta(min_length=1, max_length=255, description="A model file by its name, as `gatehouse models files` lists it.")]
 GgufName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,114}\.gguf$")]
 FOLDER: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}(/[A-Za-z0-9][A-Za-z0-9._-]{0,119}){0,3}$"
-OnnxName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,114}\.onnx$")]
+OnnxName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$", description="NAME.onnx of a file, any other name of a folder.")
+]
 
 
 class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="convert", tag_field="kind"):
@@ -57,7 +60,7 @@ class Quantize(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class QuantizeOnnx(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="quantize-onnx", tag_field="kind"):
-    """An ONNX file to one with 8-bit weights, by ONNX Runtime (dynamic quantisation)."""
+    """An ONNX file, or a folder with one, to 8-bit weights, by ONNX Runtime (dynamic quantisation). to: a folder where `model` is one."""
 
     model: Model
     to: OnnxName
@@ -89,6 +92,8 @@ class Warm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 Task = Convert | Quantize | QuantizeOnnx | Benchmark | Warm
 OnFiles = (Convert, Quantize, QuantizeOnnx, Benchmark)
 """Tasks on model files of one machine."""
+FOLDERS: Final = MappingProxyType({QuantizeOnnx: "onnx"})
+"""Tasks that take a model's folder, too -> its runtime."""
 Making = Convert | Quantize | QuantizeOnnx
 """Tasks that add a model file."""
 

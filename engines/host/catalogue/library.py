@@ -204,15 +204,17 @@ class Library:
 
     # --- files that jobs read and make
 
-    async def source(self, name: str) -> Path:
-        """The file of a model that is one file, without links. Raises NotFound; RequestError for any other model."""
+    async def source(self, name: str, folders: str = "") -> Path:
+        """The file of a model that is one file, or the folder of one of the runtime `folders`, without links. Raises NotFound; RequestError
+        for any other model."""
         found, looked = await self._found(name)
-        if found.folder or len(found.files) != 1 or found.missing:
+        whole = found.folder and found.runtime == folders
+        if not whole and (found.folder or len(found.files) != 1 or found.missing):
             raise RequestError(f"The model {name!r} is not one file: a job takes a single file.", param="model")
         if (problem := looked.facts(found).problem) is not None:
             raise RequestError(f"The model {name!r} cannot be used: {problem}.", param="model", code="model_invalid")
         path = found.real
-        if not path.is_relative_to(found.place.root.resolve()) or not path.is_file():
+        if not path.is_relative_to(found.place.root.resolve()) or not (path.is_dir() if whole else path.is_file()):
             raise NotFound(f"There is no model file {name!r}.")
         return path
 

@@ -113,7 +113,7 @@ class Quantize(TypedDict):
 
 
 class QuantizeOnnx(TypedDict):
-    """An ONNX file to one with 8-bit weights, by ONNX Runtime (dynamic quantisation)."""
+    """An ONNX file, or a folder with one, to 8-bit weights, by ONNX Runtime (dynamic quantisation). to: a folder where `model` is one."""
 
     kind: Literal["quantize-onnx"]
     model: str

@@ -18,7 +18,7 @@ from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import JOB_PREFIX, STATES, Convert, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
+from gateway.core.jobs import FOLDERS, JOB_PREFIX, STATES, Convert, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
 from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 
@@ -90,7 +90,7 @@ class JobBook:
         if isinstance(task, Convert):
             await self._models.weights(task.model)
         elif not waits:
-            await self._models.source(task.model)
+            await self._models.source(task.model, FOLDERS.get(type(task), ""))
 
     async def page(
         self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None = None, kind: str | None = None

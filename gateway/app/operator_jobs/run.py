@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from engines.host.catalogue.library import Library
-from engines.jobs.order import Order
+from engines.jobs.order import MAIN, Order
 from gateway.app.client_files import ClientFiles
 from gateway.app.operator_jobs.book import JobBook
 from gateway.app.operator_jobs.child import JobChild
@@ -22,8 +22,8 @@ from gateway.core.batches import Lines
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, LeaseLost
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import Benchmark, Convert, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
-from gateway.core.modelfiles import UploadSettings
+from gateway.core.jobs import FOLDERS, Benchmark, Convert, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
+from gateway.core.modelfiles import UploadSettings, kind_of
 from gateway.core.tasks import TaskOwner
 from gateway.store.jobs import StoredJobs
 
@@ -185,10 +185,14 @@ class JobRun:
         if isinstance(task, Convert):
             folder, size = await models.weights(task.model)
             return folder, size * 2 if task.type == "F32" else size
-        source = await models.source(task.model)
-        if source.suffix != (".onnx" if isinstance(task, QuantizeOnnx) else ".gguf"):
+        source = await models.source(task.model, FOLDERS.get(type(task), ""))
+        whole = await asyncio.to_thread(source.is_dir)
+        if not whole and source.suffix != (".onnx" if isinstance(task, QuantizeOnnx) else ".gguf"):
             raise JobFailed(f"The model {task.model!r} is not of the kind that this job takes.", code="model_unusable", lasting=True)
-        return source, await asyncio.to_thread(lambda: source.stat().st_size)
+        if isinstance(task, QuantizeOnnx) and (kind_of(task.to) == "folder") != whole:
+            like = "a name without a suffix: it is a folder" if whole else "a name that ends in .onnx: it is a file"
+            raise JobFailed(f"What is made of {task.model!r} needs {like}.", code="model_unusable", lasting=True)
+        return source, await asyncio.to_thread(_size, source)
 
     async def _placed(self, task: Making, path: Path) -> dict[str, Any]:
         """Adds what was made to the model files, as an upload that has arrived is added."""
@@ -197,13 +201,15 @@ class JobRun:
         if status is None:
             raise JobFailed("The process left no file.", code="process_failed")
         sha256 = await models.digest(path)
-        await self._write(promised=sha256)
+        main = path.with_name(MAIN) if kind_of(task.to) == "folder" else path  # a folder is known by its graph
+        promised = sha256 if main == path else await models.digest(main)
+        await self._write(promised=promised)
         if self.job.cancels:
             raise JobFailed("The job was cancelled.", code="cancelled")
         self._placing = True
         settings = UploadSettings(name=task.to, size=status, sha256=sha256, replace=task.replace)
         await models.adopt(path, settings, actor=self.job.creator.name)
-        return {"model": task.to, "sha256": sha256}
+        return {"model": task.to, "sha256": promised}
 
     async def _there(self, task: Making) -> dict[str, Any] | None:
         """What an earlier attempt has added before its process ended."""
@@ -215,6 +221,11 @@ class JobRun:
             return None
         same = found["sha256"] == self.job.promised and found["source"] == "registry"
         return {"model": task.to, "sha256": self.job.promised, "bytes": found["size"]} if same else None
+
+
+def _size(source: Path) -> int:
+    files = source.rglob("*") if source.is_dir() else (source,)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _plain(path: Path) -> int | None:
