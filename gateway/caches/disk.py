@@ -38,6 +38,12 @@ LOOK_SECONDS: Final = 1.0
 PURGE_SECONDS: Final = 30.0
 """For which a purge waits for one transaction, behind those that are on their way."""
 _PAGE: Final = 4096
+LEAST_FREE: Final = 32 * 1024 * 1024
+MOST_FREE: Final = 1024 * 1024 * 1024
+"""Bytes of the file system that are left to others: a tenth of it, within these. The audit log, without which no request is served, is
+often on the same one."""
+MOST_EVICTED: Final = 256
+"""Answers that go for one that is kept."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
     key BLOB NOT NULL UNIQUE, model TEXT NOT NULL, tenant TEXT NOT NULL, expires INTEGER NOT NULL, rank INTEGER NOT NULL,
@@ -67,6 +73,7 @@ class DiskAnswers:
         self._touched: Counter[bytes] = Counter()
         self._file: tuple[int, int] = (0, 0)
         self._looked = 0.0
+        self._was_short = False
         self.why = "it has not been opened"
         """Why nothing is kept; "" while it is."""
 
@@ -196,7 +203,12 @@ class DiskAnswers:
         found = dict(connection.execute(question, names).fetchall())
         if len(found) < len(names):
             rows = [(name, self._entropy.bytes(8)) for name in names if name not in found]
-            connection.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
+            try:
+                connection.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                    return b""  # there are no answers for this place, and none can be kept now
+                raise
             found = dict(connection.execute(question, names).fetchall())
         return b"".join([bytes(found[name]) for name in names])
 
@@ -225,6 +237,7 @@ class DiskAnswers:
         assert connection is not None
         if size > self._most:
             return Stored(False)
+        short = self._short(connection)
         with _transaction(connection):
             if self._marks(connection, place) != marks:
                 return Stored(False)
@@ -234,16 +247,30 @@ class DiskAnswers:
             evicted = 0
             while True:
                 entries, held = connection.execute("SELECT entries, bytes FROM sums").fetchone()
-                if entries < self._entries and held + size <= self._most:
+                fits = entries < self._entries and held + size <= self._most
+                if fits and not (short and _unused(connection) < size):
                     break
                 gone = _forget(connection, "rank <= (SELECT min(rank) FROM answers)", (), 1)
                 if not gone:
                     connection.execute("UPDATE sums SET entries = 0, bytes = 0")
                 evicted += gone
+                if short and (not gone or evicted >= MOST_EVICTED):
+                    return Stored(False, evicted)
             row = (place.key, place.model, place.tenant, expires, 1 if self._policy == "lfu" else _moment(), size, sealed)
             connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute("UPDATE sums SET entries = entries + 1, bytes = bytes + ?", (size,))
         return Stored(True, evicted)
+
+    def _short(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file may not grow, as others need the rest of the disk: then older answers go for newer ones."""
+        found = os.statvfs(self._path.parent)
+        left = min(MOST_FREE, max(LEAST_FREE, found.f_blocks * found.f_frsize // 10))
+        short = found.f_bavail * found.f_frsize < left
+        if short and not self._was_short:
+            log.warning("the disk is nearly full: the file with answers grows no further, and older answers go for newer ones")
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # while there is room for what is in it
+        self._was_short = short
+        return short
 
     def _write_touched(self) -> None:
         connection = self._writer
@@ -275,8 +302,16 @@ class DiskAnswers:
                 connection.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?)", rows)
 
         def forget(connection: sqlite3.Connection) -> int:
+            for most in (SLICE, SLICE // 16):
+                try:
+                    with _transaction(connection):
+                        return _forget(connection, where, values, most)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                        raise
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # what it holds is then free for the next one
             with _transaction(connection):
-                return _forget(connection, where, values, SLICE)
+                return _forget(connection, where, values, 1)
 
         await self._write(mark)
         count = 0
@@ -360,6 +395,11 @@ def _forget(connection: sqlite3.Connection, where: str, values: tuple[Any, ...],
         connection.executemany("DELETE FROM answers WHERE rowid = ?", [(row,) for row, _ in gone])
         connection.execute("UPDATE sums SET entries = entries - ?, bytes = bytes - ?", (len(gone), sum(size for _, size in gone)))
     return len(gone)
+
+
+def _unused(connection: sqlite3.Connection) -> int:
+    """Bytes of the file in which nothing lies."""
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0]) * _PAGE
 
 
 def _files(path: Path) -> list[Path]:

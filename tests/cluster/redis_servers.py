@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +77,7 @@ def _info(server: RedisServer) -> bytes:
     return found if isinstance(found, bytes) else b""
 
 
-def said(port: int, *words: str) -> object:
+def said(port: int, *words: str | bytes) -> object:
     """The whole answer to a command; a RedisError for an error."""
     parser = Parser()
     with socket.create_connection(("127.0.0.1", port), 5) as connection:
@@ -94,6 +96,9 @@ def tell(port: int, *words: str) -> bytes:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """One that no connection gets as its own: below those that Linux gives out (32768 and above)."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port

@@ -19,10 +19,14 @@ def disk_of(place: Path, small: int, large: int) -> Iterator[Disk]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={small}", "none", str(place)]
     if os.geteuid() == 0 and subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode == 0:
-        yield place, lambda: subprocess.run(["mount", "-o", f"remount,size={large}", str(place)], check=True) and None
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        try:
+            yield place, lambda: subprocess.run(["mount", "-o", f"remount,size={large}", str(place)], check=True) and None
+        finally:
+            subprocess.run(["umount", "-l", str(place)], check=True)
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (small, hard))
-    yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

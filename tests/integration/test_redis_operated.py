@@ -165,7 +165,7 @@ def carry(cluster: RedisCluster, key: str, old: RedisServer, new: RedisServer) -
     assert said(new.port, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old.port]) == b"OK"
     assert said(old.port, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new.port]) == b"OK"
     while isinstance(keys := said(old.port, "CLUSTER", "GETKEYSINSLOT", slot, "100"), list) and keys:
-        found = said(old.port, "MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "REPLACE", "KEYS", *[key.decode() for key in keys])
+        found = said(old.port, "MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "REPLACE", "KEYS", *keys)
         assert found in (b"OK", b"NOKEY"), found
 
 
