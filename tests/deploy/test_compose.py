@@ -61,11 +61,15 @@ def test_what_is_mounted_is_there(prepared: Path) -> None:
     assert (COMPOSE / built["context"] / built["dockerfile"]).is_file()
 
 
-def test_the_gateway_finds_its_neighbours_by_their_names(spec: ConfigSpec) -> None:
+def test_the_gateway_finds_its_neighbours_and_its_certificate(spec: ConfigSpec, prepared: Path) -> None:
     text = (COMPOSE / "gatehouse.yaml").read_text() + (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     hosts = set(re.findall(r"://(?:[^\s\"]*@)?([a-z]+)(?=[:/\"])", text))
     assert {"postgres", "redis", "rsyslog", "vllm"} <= hosts <= set(SERVICES)
     assert spec.models and spec.listen.admin_tls is not None
+    mounts = dict(mount.split(":")[1::-1] for mount in SERVICES["gateway"]["volumes"])
+    for path in (spec.listen.admin_tls.cert, spec.listen.admin_tls.key):  # not relative: the container works in its state directory
+        folder, _, name = path.rpartition("/")
+        assert mounts[folder] == "./secrets" and (prepared / "secrets" / name).is_file()
     assert {"postgres", "redis"} <= set(SERVICES["gateway"]["depends_on"])
 
 

@@ -115,6 +115,20 @@ def test_the_configuration_loads_with_the_variables_and_files_that_the_pod_has(o
         assert spec.listen.data.endswith(f":{ports['data']}") and spec.listen.admin.endswith(f":{ports['admin']}")
 
 
+def test_engines_on_gpus_get_the_image_that_can_use_them(objects: Objects) -> None:
+    for pod in pods(objects):
+        for container in pod["spec"]["containers"]:
+            if container["name"] == "gatehouse":
+                name = container["image"].rpartition("/")[2].partition(":")[0]
+                assert name == ("gatehouse-cuda" if "nvidia.com/gpu" in container["resources"]["limits"] else "gatehouse")
+
+
+def test_policies_let_through_what_gateways_ask(objects: Objects) -> None:
+    """Names, engines, PostgreSQL, Redis, traces, syslog over TLS, and what is asked over HTTPS."""
+    for policy in of(objects, "NetworkPolicy"):
+        assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {53, 8000, 5432, 6379, 4318, 443, 6514}
+
+
 def test_services_budgets_and_policies_select_the_pods(objects: Objects) -> None:
     labels = [pod["metadata"]["labels"] for pod in pods(objects)]
     for kind, find in (
