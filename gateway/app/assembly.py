@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from gateway.app.access import AccessBuilder
 from gateway.app.answer_versions import version_of
@@ -145,7 +144,7 @@ class Assembler:
                 entry.stand_by(tuple(entries[name].in_place_of(entry) for name in model.fallbacks))
                 yield
         authorizer = yield from self._access.steps(spec)
-        depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
+        parser = table.Parser(spec.listen.max_json_depth, spec.listen.max_json_nodes)
         networks = self._networks
         tenants = {tenant: rules for tenant, given in spec.network.tenants.items() if (rules := networks.rules(given)) is not None}
         identity, prover = chain(tuple(parts.logins.values())), None
@@ -159,10 +158,10 @@ class Assembler:
             self._limiter(spec, version, False),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
-            partial(table.parse, max_depth=depth, max_nodes=nodes),
+            parser.parse,
             salts,
             owned,
-            partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
+            parser.parse_steps,
             networks.rules(spec.listen.networks),
             networks.rules(spec.listen.admin_networks),
             prover,

@@ -373,8 +373,7 @@ class Exchange:
         if usage is not None and request is not None:
             self._timed(usage)
             if request.price is not None:
-                usage.cost = request.price.cost(usage)
-                usage.currency = request.price.currency
+                usage.cost, usage.currency = request.price.cost(usage), request.price.currency
         if self.spent is not None:
             usage = self.spent if usage is None else usage.plus(self.spent)
         own, usage = usage, with_spent(usage, self.inspected) if self.refused else usage
@@ -411,7 +410,8 @@ class Exchange:
         else:
             self.plane.metrics.denied(status, code)
         self.clock.finish(self.plane.metrics.phases)
-        if (observer := self.plane.observer) is not None and record is not None:
+        plain = outcome == "ok" and status < 500 and self.clock.trace is None
+        if (observer := self.plane.observer) is not None and record is not None and not (plain and seconds < observer.calm):
             observer.settled(record, self.clock, self.headers.get(b"traceparent"), None if self.relay is None else self.relay.head)
         self.plane.settled(self)
         self.driver = self.relay = None

@@ -17,6 +17,13 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::[0-9]*)?").fullmatch
 """RFC 9112, 3.2: what an authority may have; empty for a target without one."""
+_HOSTS: Final[set[bytes]] = set()
+"""Some that were found to be well formed: most requests name one of a few."""
+_MOST_HOSTS: Final = 64
+_MAX_HOST: Final = 255
+_SHORT: Final = 6
+_ANY_SHORT: Final = 1_000_000
+"""A number of up to _SHORT digits is smaller."""
 FORMS: Final = frozenset({b"/auth/token", b"/v1/files", *(path for api in APIS if api.forms for path in api.paths)})
 """The paths that take forms (gateway.server.tokens, gateway.server.uploads, gateway.server.work)."""
 _SEGMENTS: Final = re.compile(rb"[/\\]").split
@@ -57,15 +64,20 @@ def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> R
     if has_dot_segment(path):
         return RequestError("The path contains a segment '.' or '..'; send the path that it stands for.", code="invalid_request")
     length = headers.get(b"content-length")
-    if length is not None and int(length) > max_body:
+    if length is not None and (len(length) > _SHORT or max_body < _ANY_SHORT) and int(length) > max_body:
         return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)
     if b"transfer-encoding" in headers and (length is not None or headers[b"transfer-encoding"].lower() != b"chunked"):
         return RequestError("Send either Content-Length or Transfer-Encoding: chunked.", code="invalid_header")
     host = headers.get(b"host")
     if host is None:
         return RequestError("The Host header is missing.", code="invalid_header")
-    if _HOST(host) is None:
-        return RequestError("The Host header is not a host and a port.", code="invalid_header")
+    if host not in _HOSTS:
+        if _HOST(host) is None:
+            return RequestError("The Host header is not a host and a port.", code="invalid_header")
+        if len(host) <= _MAX_HOST:
+            if len(_HOSTS) >= _MOST_HOSTS:
+                _HOSTS.clear()
+            _HOSTS.add(host)
     if method == b"POST" and (kind := headers.get(b"content-type")) is not None and kind != b"application/json":
         base = kind.partition(b";")[0].strip().lower()
         if base not in (b"application/json", b"application/octet-stream", b"") and path not in FORMS:

@@ -26,6 +26,12 @@ SINGLE: Final = frozenset(
     {b"authorization", b"content-length", b"host", b"content-type", b"transfer-encoding", b"x-api-key", b"api-key", b"traceparent"}
 )
 """Headers that may occur only once: of two, another reader could take the other one."""
+_COMMON: Final = (
+    *SINGLE,
+    *(b"accept", b"accept-encoding", b"accept-language", b"connection", b"user-agent", b"x-request-id", b"x-forwarded-for", b"forwarded"),
+)
+LOWERED: Final = {spelt: name for name in _COMMON for spelt in (name, name.title())}
+"""Names of headers as most clients spell them. Their hashes are known, and none has an underscore."""
 NEVER: Final = float("inf")
 UPLOAD: Final = b"/v1/files"
 UPLOADS: Final = frozenset(path for api in APIS if api.forms for path in api.paths)
@@ -171,12 +177,13 @@ class RequestReader:
             raise self.rejected(RequestError("Trailer fields are not supported.", code="invalid_request"))
         self._head_bytes += len(name) + len(value)
         headers = self._headers
-        name = name.lower()
+        known = LOWERED.get(name)
+        name = name.lower() if known is None else known
         if name in headers:
             if name in SINGLE:
                 raise self.rejected(RequestError(f"The header {name.decode('latin-1')} is given twice.", code="invalid_header"))
             headers[name] = headers[name] + b", " + value
-        elif UNDERSCORE not in name:
+        elif known is not None or UNDERSCORE not in name:
             headers[name] = value
 
     def on_headers_complete(self) -> None:

@@ -57,6 +57,10 @@ class SpanSink(Protocol):
     def close(self) -> None: ...
 
 
+ROUNDED: Final = 0.001
+"""Milliseconds to which a record's duration is rounded."""
+
+
 class RequestLog:
     """Says which requests get a line, and writes it. which: `none`, `slow`, `failed` or `all`. slow: from so many milliseconds on."""
 
@@ -91,6 +95,8 @@ class Observer:
     ) -> None:
         self._requests, self._traces, self.counts, self._traced = requests, traces, counts, traced
         self._calm = requests.calm
+        self.calm = (requests.calm - ROUNDED) / 1000
+        """Seconds: nobody wants to know of a request that went well, took less and has no trace, so `settled` need not be called for it."""
         self._queue: deque[tuple[OutcomeRecord, Any, bytes | None, bytes]] = deque()
         self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)

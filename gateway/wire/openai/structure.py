@@ -17,6 +17,7 @@ from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as lists
 from gateway.wire.openai import media
 from gateway.wire.openai.fields import AUDIO, CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
+from gateway.wire.scan import occurrences
 
 SPACED: Final = (b" :", b"\n:", b"\t:", b"\r:")
 _STORED: Final = frozenset({"id"})
@@ -36,7 +37,7 @@ def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None
             if message.content.__class__ is not str or message.tool_calls is not None:
                 return False
         keys += 2 * len(messages)
-    if body.count(b":") == keys:
+    if occurrences(body, b":", keys + 1) == keys:
         return True
     if body.count(b'":') != keys:
         return False
@@ -56,7 +57,7 @@ def in_order_steps(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] 
 
 def only_keys(body: bytes, keys: int) -> bool:
     """Whether a body has as many colons as it has keys that are known, those inside its texts aside. False proves nothing."""
-    if body.count(b":") == keys:
+    if occurrences(body, b":", keys + 1) == keys:
         return True
     if body.count(b'":') != keys:
         return False

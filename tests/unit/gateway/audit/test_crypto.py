@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, load_verifier
 from gateway.audit.encode import encode_json
@@ -20,6 +22,14 @@ def test_a_body_hash_is_keyed_blake2b_with_a_letter_for_it() -> None:
     key = os.urandom(32)
     assert BodyHasher(key)(b"body") == "b" + blake2b(b"body", key=key, digest_size=16).hexdigest()
     assert BodyHasher(key)(b"body") != BodyHasher(os.urandom(32))(b"body")
+
+
+@given(st.binary(max_size=1022), st.sampled_from([b"", b"{", b"{{", b"["]))
+def test_how_a_body_begins_changes_nothing_of_how_it_is_hashed(rest: bytes, begin: bytes) -> None:
+    body, key = begin + rest, b"k" * 32
+    expected = "b" + blake2b(body, key=key, digest_size=16).hexdigest()
+    hasher = BodyHasher(key)
+    assert [hasher(body), hasher(memoryview(body)), hasher(body)] == [expected] * 3
 
 
 @pytest.mark.parametrize("size", [1025, 5000, 100_000])

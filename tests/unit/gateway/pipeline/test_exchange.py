@@ -344,7 +344,7 @@ def test_a_traced_exchange_is_timed_and_the_engine_is_told_of_its_span() -> None
     world = World()
     world.plane.sampler = Sampler(0.0, "follow")
     seen: list[tuple[OutcomeRecord, Trace]] = []
-    world.plane.observer = SimpleNamespace(settled=lambda record, clock, header, head: seen.append((record, clock.trace)))
+    world.plane.observer = SimpleNamespace(calm=-1.0, settled=lambda record, clock, header, head: seen.append((record, clock.trace)))
     exchange, _ = world.start(headers={b"traceparent": b"00-%b-%b-01" % (b"a" * 32, b"b" * 16)})
     trace = exchange.clock.trace
     assert (trace.trace, trace.parent) == ("a" * 32, "b" * 16)

@@ -33,6 +33,12 @@ def test_identifiers_are_new_and_of_this_process() -> None:
     assert all(uuid.UUID(name.decode()).version == 4 and len(name) == 36 for name in found)
 
 
+def test_identifiers_count_on() -> None:
+    plane = DataPlane(Metrics())
+    found = [plane.next_id() for _ in range(3 * 4096 + 2)]
+    assert found == [b"%b%012x" % (found[0][:24], number) for number in range(1, 3 * 4096 + 3)]
+
+
 def test_one_exchange_in_so_many_is_sampled_also_when_clients_name_them_all() -> None:
     plane = DataPlane(Metrics())
     sampled = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.core.errors import RequestError
 from gateway.pipeline.exchange import Exchange
 from gateway.server.protocol import Connection
-from gateway.server.reading import NEVER, RequestReader
+from gateway.server.reading import LOWERED, NEVER, RequestReader
 from gateway.server.request import ParsedRequest
 from gateway.server.states import BETWEEN, BODY, HEAD, OVER
 from tests.unit.gateway.pipeline.world import BODY as CHAT_BODY
@@ -58,6 +58,16 @@ def test_where_a_request_is_cut_shows_in_the_state() -> None:
     assert reader.reading == BODY and reader.in_request and reader.request is reader.heads[0]
     reader.parse(whole[-1:])
     assert reader.reading == BETWEEN and not reader.in_request
+
+
+@pytest.mark.parametrize("spelt", [*LOWERED, b"AUTHORIZATION", b"contenT-type", b"X-Request-ID", b"X-Else", b"x_else", b"X_Api-Key"])
+def test_a_header_is_known_by_its_name_in_lower_case(spelt: bytes) -> None:
+    reader, name = Heard(), spelt.lower()
+    lines = b"" if name == b"host" else b"host: a\r\n"
+    value = {b"host": b"a", b"content-length": b"0", b"transfer-encoding": b"chunked"}.get(name, b"application/json")
+    assert reader.parse(b"POST /x HTTP/1.1\r\n%b%b: %b\r\n\r\n" % (lines, spelt, value)) is None
+    wanted = {b"host"} if b"_" in spelt else {b"host", name}
+    assert set(reader.heads[0].headers) == wanted
 
 
 def test_a_refused_head_ends_the_read() -> None:

@@ -104,3 +104,14 @@ def test_closing_does_not_wait_for_a_sink_that_hangs() -> None:
     sink.go.set()
     observer.close()
     assert sink.closed
+
+
+@pytest.mark.parametrize("which", ["none", "slow", "failed", "all"])
+def test_below_its_calm_nobody_wants_a_request_that_went_well(which: str) -> None:
+    requests = RequestLog(which, 1000.0)
+    observer = Observer(requests, None, {"sent": 0, "dropped": 0})
+    for us in (0, 999_998.9, 999_999.4, 999_999.5, 999_999.9, 1_000_000.0, 1_000_000.4):
+        seconds = us * 1e-6
+        rounded = int(seconds * 1e6 + 0.5) / 1000.0  # as the record has it
+        assert not (seconds < observer.calm and requests.wants(record(ms=rounded)))
+    assert (observer.calm > 0.5) is (which != "all")

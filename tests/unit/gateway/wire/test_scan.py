@@ -44,6 +44,21 @@ def counted(body: bytes, depth: int, nodes: int, values: int = 1 << 40) -> None:
         pass
 
 
+@given(st.binary(max_size=40) | st.text(alphabet="[{:a", max_size=40).map(str.encode), st.sampled_from(b"[{:a"), st.integers(0, 12))
+def test_a_byte_is_counted_up_to_a_number(data: bytes, mark: int, most: int) -> None:
+    assert scan.occurrences(data, bytes([mark]), most) == min(data.count(mark), most)
+
+
+@given(JSON, st.integers(0, 8))
+def test_a_small_body_nests_as_deep_as_it_may(value: Any, depth: int) -> None:
+    body = json.dumps(value).encode()
+    if depth_of(value) <= depth:
+        scan.check(body, depth)
+    else:
+        with pytest.raises(RequestError, match="deeper"):
+            scan.check(body, depth)
+
+
 @given(JSON, st.booleans(), st.sampled_from([2, 4, 16, 64 * 1024]))
 def test_depth_and_nodes_are_exact_however_the_body_is_cut(value: Any, ascii: bool, segment: int) -> None:
     body = json.dumps(value, ensure_ascii=ascii).encode()

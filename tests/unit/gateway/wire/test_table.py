@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.core.errors import Overloaded, RequestError
 from gateway.core.types import InferenceRequest
-from gateway.wire.table import APIS, OPERATIONS, find, identity_lines, is_inference, parse, refusal
+from gateway.wire.table import APIS, OPERATIONS, Parser, find, identity_lines, is_inference, parse, refusal
 
 
 @pytest.mark.parametrize(
@@ -165,3 +165,14 @@ def test_what_an_engine_would_do_by_itself_is_the_models_setting(path: bytes, fi
 )
 def test_what_callers_do_themselves_is_not(path: bytes, more: dict[str, Any]) -> None:
     assert parse(path, json.dumps({**BODY[path], **more}).encode(), {}).unknown == ()
+
+
+def test_a_parser_has_the_bounds_of_its_configuration() -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stop": ["b"]}).encode()
+    path, bounded = b"/v1/chat/completions", Parser(3, 64)
+    assert bounded.parse(path, body, {}).fields == parse(path, body, {}).fields
+    with pytest.raises(RequestError, match="deeper than 1 levels"):
+        Parser(1, 64).parse(path, body, {})
+    with pytest.raises(RequestError, match="more than 4 "):
+        for _ in Parser(64, 4).parse_steps(path, body, {}):
+            pass
