@@ -18,6 +18,7 @@ from gateway.core.deliveries import Delivery
 from gateway.core.jobs import JobControl
 from gateway.core.log_levels import LogLevels
 from gateway.core.modelfiles import ModelFiles
+from gateway.core.modelshare import ModelCopies
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.prices import LineUp
 from gateway.core.rollouts import RolloutControl
@@ -440,13 +441,11 @@ class Ports:
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
-    batches, client_files: None where they are not enabled.
-    limits: None where nothing is counted. webhooks: None in a process without a store.
+    batches, client_files: None where they are not enabled. limits: None where nothing is counted. webhooks: None without a store.
     log_levels: None where there is no log. caches, rollouts: None where nothing is served.
+    model_copies: None where no model files are shared.
     audit_index: None where the audit log cannot be searched. replays: None where nothing is decided.
-    guardrails: None where none is in force.
-    holders: None in a process without a store.
-    prices: of the models in force that have some, by name.
+    guardrails: None where none is in force. holders: None without a store. prices: of the models in force that have some, by name.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; holds: legal ones; both None
@@ -490,6 +489,7 @@ class Ports:
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
     log_levels: LogLevelControl | None = None
+    model_copies: ModelCopies | None = None
     caches: CacheControl | None = None
     rollouts: RolloutControl | None = None
     texts: TextControl | None = None

@@ -1,4 +1,4 @@
-"""`gatehouse models add`, `models pull`, `models files`, `models remove`, `models uploads`: model files on the gateway's machine."""
+"""`gatehouse models add`, `pull`, `files`, `remove`, `uploads`, `copies`: model files on the gateway's machine."""
 
 from __future__ import annotations
 
@@ -198,6 +198,15 @@ def uploads(
         session.out.rows(found, ("id", "name", "offset", "size", "state", "created_by", "expires_at"))
 
 
+@connected
+def copies(session: Session) -> None:
+    """Lists the model files that replicas share: who has them, and what is on its way to the gateway that answers."""
+    with session.client() as client:
+        found = client.get("/model-copies")["items"]
+        shown = [{**one, **{key: size(one[key]) for key in ("size", "fetched")}} for one in found] if session.out.for_people else found
+        session.out.rows(shown, ("name", "state", "replicas", "size", "fetched", "source", "problem"))
+
+
 def _people(item: dict[str, Any]) -> dict[str, Any]:
     """Sizes and counts as people read them."""
     count = item.get("parameters")
@@ -224,3 +233,4 @@ def extend(group: typer.Typer) -> None:
     """Adds the commands to `gatehouse models`."""
     for command, run in (("add", add), ("pull", pull_model), ("files", files), ("remove", remove), ("uploads", uploads)):
         group.command(command)(run)
+    group.command("copies")(copies)

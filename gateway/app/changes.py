@@ -51,6 +51,7 @@ RESTART_ONLY = (
     "files",
     "batches",
     "jobs",
+    "model_sharing",
 )
 """Settings that a process reads once, at its start."""
 TLS = ("listen.tls", "listen.admin_tls")

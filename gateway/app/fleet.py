@@ -6,8 +6,9 @@ engines become ready beside the old), `put_into_force` (at the swap), `retire` (
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Table
-from gateway.core.specs import ConfigSpec, UploadsSpec
+from gateway.core.specs import ConfigSpec, ModelSharingSpec, UploadsSpec
 from gateway.routing.health import Probe
 from gateway.routing.mirror import Mirror
 from gateway.routing.probe import HttpProbe
@@ -34,6 +35,10 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor
 
 log = logging.getLogger("gatehouse")
+
+
+async def _nowhere(name: str) -> bool:
+    return False
 
 
 class Fleet:
@@ -60,6 +65,10 @@ class Fleet:
         """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
         self.on_endpoint: Callable[[str, str, str], None] = lambda endpoint, old, new: None
         """Called with each change of an endpoint's state."""
+        self.on_lacking: Callable[[str], None] = lambda name: None
+        """Called with the name of a model that one of the store's engines needs and that is not here, in any thread."""
+        self.elsewhere: Callable[[str], Awaitable[bool]] = _nowhere
+        """Whether another replica has a model of this name, which can be fetched."""
         self.state_dir = state_dir = Path(spec.state_dir).resolve()
         self.registry = EndpointRegistry(
             clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
@@ -144,7 +153,27 @@ class Fleet:
 
     def find_model(self, name: str) -> str:
         """The path of a model of the registry. Raises ConfigError."""
-        return str(model_files.find(name, (place.root for place in self._places)))
+        try:
+            return str(model_files.find(name, (place.root for place in self._places)))
+        except ConfigError:
+            self.on_lacking(name)
+            raise
+
+    async def check_model(self, name: str) -> None:
+        """Raises ConfigError for a model that neither this machine nor another replica has."""
+        try:
+            await asyncio.to_thread(self.find_model, name)
+        except ConfigError:
+            if not await self.elsewhere(name):
+                raise
+
+    @property
+    def sharing(self) -> ModelSharingSpec:
+        return self._spec.model_sharing
+
+    def reserve(self) -> int:
+        """Bytes of the disk that stay free of model files."""
+        return self._spec.uploads.reserve_bytes
 
     def _uploads(self) -> UploadsSpec:
         return self._spec.uploads

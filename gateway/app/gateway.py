@@ -264,7 +264,7 @@ class Gateway:
         told = (self.fleet.registry, self.changes.refresh, self.events.record, self._owner)
         made = JoinedMachines(store, store.derived, folder, self.replica, SystemClock(), *told)
         self.changes.machines, self.fleet.probe = made.members, made.probe(self.fleet.probe)
-        files, traffic = self.fleet.files.contents, self.fleet.traffic
+        files, traffic = self.replicas.models.contents, self.fleet.traffic
         self.placement = Placement(made, files, traffic, store, self.replicas.members.holder, SystemClock(), *told[1:3])
         return made, self._tickets(made)
 

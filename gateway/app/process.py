@@ -139,6 +139,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         audit_index=index,
         feed=gateway.feed,
         files=fleet.files,
+        model_copies=gateway.replicas.models,
         matches=within,
         store=link.store,
         replicas=gateway.replicas.members.view,

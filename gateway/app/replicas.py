@@ -11,6 +11,7 @@ from gateway.app.hints import Hints
 from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
 from gateway.app.release import release
+from gateway.app.shared_models.sharing import ModelSharing
 from gateway.app.store_link import StoreLink
 from gateway.core.clock import SystemEntropy
 from gateway.core.specs import RedisSpec
@@ -39,6 +40,9 @@ class Replicas:
         fleet.on_endpoint = self.endpoints.changed
         self.hints = Hints(self.members.incarnation, poller.hinted, self.members.called, self.endpoints.heard, self._sure)
         self._poller = poller
+        parts = (store.model_copies, store.derived, fleet.files, fleet.state_dir, replica, fleet.sharing, fleet.reserve, record)
+        self.models = ModelSharing(*parts, lambda: fleet.on_change())
+        fleet.on_lacking, fleet.elsewhere = self.models.lacked, self.models.known
         self.members.call = lambda: self.hints.send(roll=True)
         poller.unhinted = self.hints.verify
         if (carrier := store.hints(self.members.incarnation, self.hints.heard, self.hints.changed)) is not None:
@@ -48,10 +52,11 @@ class Replicas:
             store.subscribe(self.hints.written)
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:
-        """data, admin: the addresses of the listeners."""
+        """data, admin: the addresses of the listeners. Raises ConfigError where model files cannot be shared."""
         self.hints.start()
         self.members.start(data, admin, workers)
         self._jobs.start()
+        self.models.start()
 
     def _sure(self, sure: bool) -> None:
         self._poller.relaxed = sure
@@ -60,6 +65,7 @@ class Replicas:
     async def aclose(self) -> None:
         """Gives back what it holds, and leaves the roll."""
         self.endpoints.close()
+        await self.models.aclose()
         await self.hints.aclose()
         await self._jobs.aclose()
         await self.members.aclose()

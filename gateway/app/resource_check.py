@@ -62,7 +62,7 @@ class ResourceCheck:
             elif engine.url is not None:
                 await check_upstream(engine.url, file.store.upstreams)
             else:
-                await asyncio.to_thread(self._fleet.find_model, engine.model or "")
+                await self._fleet.check_model(engine.model or "")
         await in_slices(router_steps(after.spec.models, after.spec.engines, self._fleet.registry, self._plugins.selectors))
 
     async def _rule(

@@ -75,6 +75,17 @@ class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reassign: Seconds = 5.0
 
 
+class ModelSharingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Model files that replicas on one store get from each other. listen: where the others fetch them, by TLS among replicas; None: this
+    one takes no part. address: how the others reach it; None: `listen`, with the host's name where that is every address. fetch: those
+    that an engine needs, or all. parallel: models that are fetched at once."""
+
+    listen: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
+    address: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$", max_length=255)] | None = None
+    fetch: Literal["needed", "all"] = "needed"
+    parallel: Annotated[int, Meta(ge=1, le=16)] = 2
+
+
 class TicketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Direct tickets (`/v1/tickets`). models: patterns. expiry: from when on a ticket that was not used is not good. run: that its request
     may take. grace: for which a receipt is waited for then. max_tokens: that one may generate. max_open: of one tenant in one process."""

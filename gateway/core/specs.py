@@ -16,7 +16,7 @@ from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
 from gateway.core.cache_specs import CacheSpec, CachesSpec
 from gateway.core.conversations import ResponsesSpec
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, RolloutSpec, ScaleSpec, TicketsSpec
+from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, ModelSharingSpec, RolloutSpec, ScaleSpec, TicketsSpec
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.hedge_specs import HedgeSpec
 from gateway.core.identity_specs import (
@@ -94,6 +94,7 @@ __all__ = [
     "ListenSpec",
     "LoopSpec",
     "MachinesSpec",
+    "ModelSharingSpec",
     "ModelSpec",
     "Name",
     "Natural",
@@ -443,6 +444,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: tuple[ModelSpec, ...] = ()
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()
+    model_sharing: ModelSharingSpec = ModelSharingSpec()
     files: FilesSpec = FilesSpec()
     batches: BatchesSpec = BatchesSpec()
     jobs: JobsSpec = JobsSpec()

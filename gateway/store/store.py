@@ -53,6 +53,7 @@ from gateway.store.kept_answers import KeptAnswers
 from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
+from gateway.store.model_copies import StoredModelCopies
 from gateway.store.notify import NOTIFY, PostgresHints, arguments
 from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
@@ -109,6 +110,7 @@ class Store(UsageTables, DeliveryTables):
         self.files = StoredFiles(self._database, self._now)
         self.batches = StoredBatches(self._database, self._now)
         self.jobs = StoredJobs(self._database, self._now)
+        self.model_copies = StoredModelCopies(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

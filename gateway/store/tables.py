@@ -358,6 +358,28 @@ leases = sa.Table(
 """Who does a job that must be done once. `fence` grows with each holder; `done`: when the job was last finished. A row is never deleted, so
 that a fence is never used again."""
 
+shared_models = sa.Table(
+    "shared_models",
+    metadata,
+    sa.Column("name", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("files", sa.JSON, nullable=False),
+    sa.Column("removed", sa.Boolean, nullable=False),
+    sa.Column("changed", sa.Double, nullable=False),
+)
+"""Model files as all replicas are to have them. One that was deleted stays as `removed` while a replica may still have a copy."""
+
+model_copies = sa.Table(
+    "model_copies",
+    metadata,
+    sa.Column("name", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("replica", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("address", sa.Text, nullable=False),
+)
+"""What each replica has of them, and where it gives it to others."""
+
 facts = sa.Table(
     "facts",
     metadata,

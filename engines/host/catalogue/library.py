@@ -25,6 +25,7 @@ from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
 from gateway.core.modelfiles import UploadSettings, kind_of, model_of
+from gateway.core.modelshare import Alone, LocalModel, Sharing
 from gateway.core.plugins import Table
 from gateway.core.specs import UploadsSpec
 from gateway.core.tasks import TaskOwner
@@ -69,6 +70,8 @@ class Library:
         self._moving = asyncio.Lock()
         self._beginning = 0
         self._open = True
+        self.sharing: Sharing = Alone()
+        """Who is asked before people add and delete models, and told afterwards: other replicas may have them."""
 
     # --- life
 
@@ -158,7 +161,7 @@ class Library:
             raise GatehouseError(f"The files of {name!r} change.", code="model_invalid", status=409)
         return found.path, [(path, size, sha256 or "") for path, size, sha256 in listed]
 
-    async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
+    async def remove(self, name: str, *, version: str | None, dry_run: bool, told: bool = True) -> dict[str, Any]:
         """Deletes a model of the registry. Raises NotFound; 409 `read_only`, `in_use`; VersionMismatch."""
         async with self._moving:
             self._shelf.forget()
@@ -171,6 +174,8 @@ class Library:
             if version is not None and version != found.version:
                 raise VersionMismatch(f"The model {name!r} has changed.")
             if not dry_run:
+                if told:
+                    await self.sharing.removing(name)
                 paths = [found.path] if found.folder else [file.path for file in found.files]
                 graves = await asyncio.shield(
                     self._owner.spawn(self._quick(lambda: [self._quarantine.bury(p) for p in paths]), name="bury")
@@ -179,6 +184,16 @@ class Library:
                 for grave in graves:
                     self._owner.spawn(self._quick(partial(self._quarantine.remove, grave)), name="remove")
             return shown
+
+    async def local(self) -> list[LocalModel]:
+        """The models of the registry that are whole, with the checksums that are known."""
+        looked = await self._look()
+        whole = [one for one in looked.models if one.place.source == "registry" and looked.facts(one).problem is None]
+        return [shelf.local(found, self._checksums) for found in whole]
+
+    async def withdraw(self, name: str, version: str) -> None:
+        """As `remove`, for a model that was deleted at another replica: nobody is told of it."""
+        await self.remove(name, version=version, dry_run=False, told=False)
 
     async def _look(self) -> shelf.Looked:
         """A scan that is at most seconds old; concurrent callers share one."""
@@ -377,6 +392,7 @@ class Library:
         else:
             await self._work(partial(self._remember, target, upload.settings.sha256))
             await self._drop(upload)
+            await self.sharing.added(upload.settings)
             return await self.model(model_of(upload.settings.name))
         finally:
             upload.state = "receiving"
@@ -433,6 +449,7 @@ class Library:
             if not settings.replace:
                 raise install.taken(name)
             _refuse_used(name, shelf.used_by(found, self._users()))
+        await self.sharing.admit(settings)
 
     def _view(self, upload: Upload) -> dict[str, Any]:
         shown = _promised(upload.settings, upload.promise.actor, upload.promise.created, upload.touched + self._settings().expire_after)

@@ -13,6 +13,7 @@ from engines.host.catalogue.checksums import Checksums
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.scan import File, Found, Place, scan
 from engines.runtimes import RUNTIMES, RuntimeRow
+from gateway.core.modelshare import LocalModel, SharedFile
 from gateway.core.plugins import Table
 
 FRESH_SECONDS: Final = 3.0
@@ -100,6 +101,15 @@ def file_at(path: Path) -> File:
     """A file as a scan would find it. Raises OSError."""
     status = path.stat()
     return File(path, status.st_size, status.st_mtime, (status.st_size, status.st_mtime_ns, status.st_ino))
+
+
+def local(found: Found, checksums: Checksums) -> LocalModel:
+    """The model as it is told to other replicas."""
+    base = found.path if found.folder else found.path.parent
+    known = [(file, checksums.get(file)) for file in found.files]
+    files = [SharedFile(path=file.path.relative_to(base).as_posix(), size=file.size, sha256=sha256) for file, sha256 in known if sha256]
+    paths = tuple((str(file.path), file.stamp) for file in found.files)
+    return LocalModel(name=found.name, version=found.version, files=tuple(files) if len(files) == len(known) else None, paths=paths)
 
 
 def users(engines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

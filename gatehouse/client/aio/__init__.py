@@ -25,6 +25,7 @@ from gatehouse.client.aio.keys import AsyncKeysApi
 from gatehouse.client.aio.limits import AsyncLimitsApi
 from gatehouse.client.aio.log_levels import AsyncLogLevelsApi
 from gatehouse.client.aio.machines import AsyncMachinesApi
+from gatehouse.client.aio.model_copies import AsyncModelCopiesApi
 from gatehouse.client.aio.model_files import AsyncModelFilesApi
 from gatehouse.client.aio.model_uploads import AsyncModelUploadsApi
 from gatehouse.client.aio.models import AsyncModelsApi
@@ -61,6 +62,7 @@ class AsyncResources:
         self.join_tokens = AsyncJoinTokensApi(connection)
         self.log_levels = AsyncLogLevelsApi(connection)
         self.caches = AsyncCachesApi(connection)
+        self.model_copies = AsyncModelCopiesApi(connection)
         self.tenants = AsyncTenantsApi(connection)
         self.users = AsyncUsersApi(connection)
         self.groups = AsyncGroupsApi(connection)

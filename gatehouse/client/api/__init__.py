@@ -25,6 +25,7 @@ from gatehouse.client.api.keys import KeysApi
 from gatehouse.client.api.limits import LimitsApi
 from gatehouse.client.api.log_levels import LogLevelsApi
 from gatehouse.client.api.machines import MachinesApi
+from gatehouse.client.api.model_copies import ModelCopiesApi
 from gatehouse.client.api.model_files import ModelFilesApi
 from gatehouse.client.api.model_uploads import ModelUploadsApi
 from gatehouse.client.api.models import ModelsApi
@@ -61,6 +62,7 @@ class Resources:
         self.join_tokens = JoinTokensApi(connection)
         self.log_levels = LogLevelsApi(connection)
         self.caches = CachesApi(connection)
+        self.model_copies = ModelCopiesApi(connection)
         self.tenants = TenantsApi(connection)
         self.users = UsersApi(connection)
         self.groups = GroupsApi(connection)

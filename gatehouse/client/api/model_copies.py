@@ -1,0 +1,18 @@
+"""The admin API below /model-copies. Made by scripts/generate_client.py."""
+
+from __future__ import annotations
+
+from gatehouse.client.calls import Call
+from gatehouse.client.connection import Connection
+from gatehouse.client.types.model_copies import ModelCopyList
+
+
+class ModelCopiesApi:
+    """Operations below /model-copies."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(self) -> ModelCopyList:
+        """List model files that replicas share. Needs the permission `files:read`."""
+        return self._connection.json(Call("GET", "/model-copies"))

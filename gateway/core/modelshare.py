@@ -1,0 +1,133 @@
+"""Model files that replicas on one store share: which there are, who has them, and what a replica's library tells (`Sharing`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from gateway.core.errors import RequestError
+from gateway.core.modelfiles import FOLDER_FILES, MAX_UPLOAD, Sha256, UploadSettings, kind_of, member_problem, model_of
+
+PIECE: Final = 1024 * 1024
+"""Bytes of one answer of a replica that is asked for a file."""
+DOMAIN: Final = "replicas.gatehouse"
+"""Below it are the names in the certificates of replicas: nobody can resolve them, and no other authority vouches for them."""
+Digest = Sha256
+
+
+class SharedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """path: the file's name; in a model's folder, its path there."""
+
+    path: Annotated[str, Meta(max_length=512)]
+    size: Annotated[int, Meta(ge=0, le=MAX_UPLOAD)]
+    sha256: Sha256
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that has a model, or had one. address: where it gives it to others; "" while it does not."""
+
+    replica: str
+    digest: str
+    address: str
+
+
+class SharedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as all replicas are to have it. digest: as `digest_of` makes it. revision: grows with every change. removed: it was
+    deleted, so whoever has it deletes it too."""
+
+    name: str
+    revision: int
+    digest: str
+    files: tuple[SharedFile, ...]
+    removed: bool
+    changed: float
+    copies: tuple[Copy, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def copy_of(self, replica: str) -> Copy | None:
+        return next((copy for copy in self.copies if copy.replica == replica), None)
+
+
+class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of this machine's registry. files: None as long as a checksum is not known. version: as for ETags."""
+
+    name: str
+    version: str
+    files: tuple[SharedFile, ...] | None
+    paths: tuple[tuple[str, tuple[int, int, int]], ...]
+    """Where its files are, in their order, with their stamps (engines.host.catalogue.scan.File)."""
+
+    @property
+    def digest(self) -> str | None:
+        return None if self.files is None else digest_of(self.name, self.files)
+
+
+def digest_of(name: str, files: Iterable[SharedFile]) -> Digest:
+    """What stands for a model with this content: the SHA-256 of its name and its files' paths, sizes and checksums."""
+    told = sorted((file.path, file.size, file.sha256) for file in files)
+    return hashlib.sha256(msgspec.json.encode((name, told))).hexdigest()
+
+
+def problem_of(name: str, files: tuple[SharedFile, ...]) -> str | None:
+    """Why a model cannot be shared, or None: its name and its files must be such as can be uploaded."""
+    kind = _kind(name)
+    if not kind:
+        return "its name is none that can be uploaded"
+    folder = kind == "folder"
+    if not 0 < len(files) <= FOLDER_FILES or len({file.path for file in files}) != len(files):
+        return "it has no files, too many, or one twice"
+    for file in files:
+        if folder and (problem := member_problem(file.path)) is not None:
+            return f"{file.path!r} {problem}"
+        if not folder and ("/" in file.path or _kind(file.path) != "file" or model_of(file.path) != name):
+            return f"{file.path!r} is no file of it"
+    return None
+
+
+def _kind(name: str) -> str:
+    try:
+        return kind_of(name)
+    except RequestError:
+        return ""
+
+
+class Sharing(Protocol):
+    """What the library of model files tells of changes that people make. Raises GatehouseErrors."""
+
+    async def admit(self, settings: UploadSettings) -> None:
+        """Refuses a name that another replica's model has (409), and any while the store does not answer (503)."""
+        ...
+
+    async def added(self, settings: UploadSettings) -> None:
+        """It is in the registry of this machine now."""
+        ...
+
+    async def removing(self, name: str) -> None:
+        """It is about to be deleted here, and so everywhere. 503: it must not be."""
+        ...
+
+
+class Alone:
+    """Nothing is shared."""
+
+    async def admit(self, settings: UploadSettings) -> None:
+        return None
+
+    async def added(self, settings: UploadSettings) -> None:
+        return None
+
+    async def removing(self, name: str) -> None:
+        return None
+
+
+class ModelCopies(Protocol):
+    """What replicas have of the shared models, for operators."""
+
+    async def view(self) -> list[dict[str, Any]]: ...
