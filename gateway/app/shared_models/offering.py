@@ -15,15 +15,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-import uvicorn
-
-from gateway.app.joined.ticket_port import TimedConnection
+from gateway.app.joined.small_server import small_server
 from gateway.app.shared_models.credentials import Credentials
 from gateway.core.errors import ConfigError, GatehouseError, NotFound, RequestError
 from gateway.core.modelfiles import MAX_UPLOAD
 from gateway.core.modelshare import PIECE, LocalModel
 from gateway.core.tasks import TaskOwner
-from gateway.server.listener import QuietServer
 
 Scope = dict[str, Any]
 _FILE: Final = re.compile(r"/v1/models/([0-9a-f]{64})/([0-9]{1,4})")
@@ -38,24 +35,7 @@ class Offering:
         self._models = models
         self._owner = TaskOwner("offered models")
         self._listening: socket.socket | None = None
-        config = uvicorn.Config(
-            self._application,
-            interface="asgi3",
-            http=TimedConnection,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=1,
-        )
-        config.load()
-        config.ssl = credentials.context
-        self._server = QuietServer(config)
+        self._server = small_server(self._application, connections=CONNECTIONS, keep_alive=60, graceful=1, tls=credentials.context)
 
     def start(self, listen: str) -> int:
         """Listens, and returns the port. Raises ConfigError."""
