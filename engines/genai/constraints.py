@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from engines.chat.conversation import SCHEMA_PARAM, Constraints, format_of_body
@@ -34,7 +35,7 @@ class Guidance(Constraints):
             return self._grammar(str(wanted.value), check)
         if wanted.kind == "text":
             return None
-        return guided(wanted.value if wanted.kind == "json_schema" else {"type": "object"}, SCHEMA_PARAM)
+        return self._guided(wanted.value if wanted.kind == "json_schema" else {"type": "object"}, SCHEMA_PARAM)
 
     def calls(self, form: Format, choice: Choice, *, parallel: bool, check: Check) -> str:
         if form is not GENERIC:
@@ -50,7 +51,12 @@ class Guidance(Constraints):
         forms: list[dict[str, Any]] = [_closed("tool_calls", calls)]
         if not choice.required:
             forms.append(_closed("response", {"type": "string"}))
-        return guided({"anyOf": forms}, "tools")
+        return self._guided({"anyOf": forms}, "tools")
+
+    def _guided(self, schema: Any, param: str) -> str:
+        text = guided(schema, param)
+        self._writable("".join(_demanded(schema)), param)
+        return text
 
     def _grammar(self, text: str, check: Check) -> str:
         """A client's grammar, whose bounds are those of llama.cpp engines. Raises ApiError 400."""
@@ -85,6 +91,21 @@ def guided(schema: Any, param: str) -> str:
     if len(text) > MAX_SCHEMA:
         raise ApiError(400, f"{param} has {len(text)} characters, at most {MAX_SCHEMA} may be", param=param, code="unsupported_schema")
     return text
+
+
+def _demanded(schema: Any) -> Iterator[str]:
+    """The texts that a schema has written: names of properties, constants."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            properties, choices = value.get("properties"), value.get("enum")
+            yield from properties if isinstance(properties, dict) else ()
+            for choice in [value.get("const"), *(choices if isinstance(choices, list) else ())]:
+                yield json.dumps(choice, ensure_ascii=False)
+            waiting += value.values()
 
 
 def _closed(key: str, value: dict[str, Any]) -> dict[str, Any]:

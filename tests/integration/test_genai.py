@@ -36,6 +36,9 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {
 }}}  # fmt: skip
 
 
+FREE = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
 class GenaiSidecar(Sidecar):
     module, runtime, metrics = "engines.genai", "genai", "gatehouse_genai"
 
@@ -106,7 +109,6 @@ TEXTS = ("What's a key?  Two", "naïve 😀\n\n<|im_end|> 1,234", "<|im_start|>u
 
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-FREE = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 CONTRACT: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {}),
@@ -284,6 +286,12 @@ def test_an_answer_follows_a_schema_and_forced_calls(engine: GenaiSidecar) -> No
     [
         ({"grammar": 'root ::= "a" nothing'}, "grammar", "invalid_grammar"),
         ({"grammar": "root ::= ([a]*)*"}, "grammar", "invalid_grammar"),
+        ({"grammar": 'root ::= "｜"'}, "grammar", "unsupported_parameter"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"items": [{"enum": [{"a": "｜"}]}]}}}},
+            "response_format.json_schema.schema", "unsupported_parameter",
+        ),
+        ({"tools": [FREE], "tool_choice": "required", "min_p": 0.1}, "min_p", "unsupported_parameter"),
         ({"min_p": 0.1, "response_format": {"type": "json_object"}}, "min_p", "unsupported_parameter"),
         ({"typical_p": 0.5}, "typical_p", "unsupported_parameter"),
         ({"repeat_last_n": 7}, "repeat_last_n", "unsupported_parameter"),
