@@ -123,8 +123,9 @@ class Text:
 
     @property
     def reusable(self) -> int:
-        """How many of the first tokens another request can start from: the last one may not have been computed."""
-        return min(int(self._generator.token_count()), len(self.tokens)) - 1
+        """How many of the first tokens another request can start from: the last one may not have been computed, and the library goes back
+        by one of the others at least."""
+        return min(int(self._generator.token_count()), len(self.tokens)) - 2
 
     def read(self, tokens: Sequence[int]) -> None:
         """A part of the prompt. Raises RuntimeError."""

@@ -265,13 +265,17 @@ class Runner:
                 found = self._kept.take(job.tokens, job.domain, settings, full=running + len(self._kept) > self.slots)
             gone = self._kept.shrink(self.slots - running)
             self.stats.kept = len(self._kept)
-            if found is not None:
-                job.reused = found[1]
-                self.stats.cached_tokens += job.reused
         del gone
         if found is not None:
-            found[0].again(job.params, job.reused, ignore_eos=job.ignore_eos)
-            return found[0]
+            text, common = found
+            try:
+                text.again(job.params, common, ignore_eos=job.ignore_eos)
+            except RuntimeError:  # the library would not go back: the job begins anew
+                return self._model.sequence(job.params, self._longest, ignore_eos=job.ignore_eos)
+            job.reused = common
+            with self._change:
+                self.stats.cached_tokens += common
+            return text
         longest = self._longest if settings is not None else job.prompt + max(job.max_tokens, 1)
         return self._model.sequence(job.params, longest, ignore_eos=job.ignore_eos)
 

@@ -19,7 +19,7 @@ from tests.integration.llamacpp.process import Sidecar
 
 STREAMS, TOKENS, ROUNDS = (1, 4, 8), 80, 3
 TURNS = ("What is Gatehouse?", "What is a key?", "What is a breaker?", "Where are the logs?", "What is a pool?", "What is a tenant?")
-SYSTEM = "You answer questions about a gateway in front of engines, in one or two plain sentences, and never guess. " * 6
+SYSTEM = "You answer questions about a gateway in front of engines, in one or two plain sentences, and never guess. " * 3
 
 
 class GenaiSidecar(Sidecar):
@@ -69,8 +69,8 @@ def main() -> None:
     """Prints a line for each number of streams and sidecar."""
     with tempfile.TemporaryDirectory(prefix="gh") as one, tempfile.TemporaryDirectory(prefix="gh") as two:
         sidecars = {
-            "genai": GenaiSidecar(Path(one), genai.write(Path(one) / "m"), slots=8, context=1024),
-            "llama.cpp": Sidecar(Path(two), genai.GGUF, slots=8, context=1024),
+            "genai": GenaiSidecar(Path(one), genai.write(Path(one) / "m"), slots=8, context=2048),
+            "llama.cpp": Sidecar(Path(two), genai.GGUF, slots=8, context=2048),
         }
         try:
             for sidecar in sidecars.values():

@@ -226,6 +226,22 @@ def test_a_forced_call_is_written_in_every_format_and_read(name: str, model: Gen
     assert not "".join(part.text for part in parts if part.kind == "content").strip()
 
 
+@pytest.mark.parametrize("generated", [0, 1, 2, 5])
+def test_a_sequence_goes_back_to_all_that_it_says_it_can(model: GenaiModel, generated: int) -> None:
+    settings, prompt = SamplingParams(temperature=0), [7 * n % 1000 + 5 for n in range(60)]
+    text = model.sequence(settings, 300)
+    text.read(prompt)
+    for _ in range(generated):
+        text.next()
+    for kept in (text.reusable, 30):
+        beginning, rest = text.tokens[:kept], [11 * n % 1000 + 5 for n in range(40)]
+        text.again(settings, kept)
+        text.read(rest)
+        fresh = model.sequence(settings, 300)
+        fresh.read(beginning + rest)
+        assert [text.next()[0] for _ in range(8)] == [fresh.next()[0] for _ in range(8)]
+
+
 def test_what_prompts_have_in_common_is_read_once(engine: GenaiSidecar) -> None:
     def ask(question: str, salt: str, **settings: Any) -> tuple[str, int]:
         messages = [{"role": "system", "content": "You know this gateway well. " * 8}, {"role": "user", "content": question}]
