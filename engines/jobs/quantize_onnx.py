@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import onnx
+from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from engines.jobs.order import MAIN, Order, Outcome
@@ -35,7 +36,11 @@ def run(order: Order) -> Outcome:
             str(made),
             per_channel=order.options["per_channel"],
             weight_type=QuantType.QInt8 if order.options["weights"] == "int8" else QuantType.QUInt8,
+            nodes_to_exclude=_of_other_types(model),
         )
+        InferenceSession(str(made), providers=["CPUExecutionProvider"])  # what it would not load, it sometimes writes
+        if made.stat().st_size >= graph.stat().st_size:
+            return Outcome(problem="8-bit weights make the model no smaller: it has no matrices of F32")
         if whole:
             _pack(source, graph, made, folder / order.target)
     except MemoryError:
@@ -44,6 +49,15 @@ def run(order: Order) -> Outcome:
         return Outcome(problem=f"ONNX Runtime refuses the model: {str(error).replace(str(graph), 'the model')[:500]}")
     before, after = graph.stat().st_size, made.stat().st_size
     return Outcome(result={"bytes_before": before, "bytes": after, "seconds": round(time.monotonic() - began, 3)})
+
+
+def _of_other_types(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes with weights that are not F32, which the library would quantise to graphs that do not load. All nodes are
+    named."""
+    others = {one.name for one in model.graph.initializer if one.data_type != onnx.TensorProto.FLOAT}
+    for number, node in enumerate(model.graph.node):
+        node.name = node.name or f"node_{number}"
+    return [node.name for node in model.graph.node if others & set(node.input)]
 
 
 def _graph(source: Path) -> Path | None:

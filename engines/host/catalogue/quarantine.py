@@ -32,11 +32,12 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What was declared when the upload began."""
+    """What was declared when the upload began. made: by a job on this machine, whose next attempt makes it again."""
 
     settings: UploadSettings
     actor: str
     created: float
+    made: bool = False
 
 
 class Upload:
@@ -127,12 +128,12 @@ class Quarantine:
         self.prepare()
         return shutil.disk_usage(self.root).free
 
-    def begin(self, settings: UploadSettings, actor: str, now: float) -> Upload:
+    def begin(self, settings: UploadSettings, actor: str, now: float, *, made: bool = False) -> Upload:
         """A new upload, which survives a restart. Raises OSError."""
         self.prepare()
         folder = self.root / secrets.token_hex(16)
         folder.mkdir(mode=0o700)
-        promise = Promise(settings=settings, actor=actor, created=now)
+        promise = Promise(settings=settings, actor=actor, created=now, made=made)
         os.close(os.open(folder / DATA, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         beside = folder / f"{RECORD}.new"
         with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -144,7 +145,7 @@ class Quarantine:
 
     def adopt(self, path: Path, settings: UploadSettings, actor: str, now: float) -> Upload:
         """An upload that is complete from the beginning: moves the file here. Raises OSError."""
-        upload = self.begin(settings, actor, now)
+        upload = self.begin(settings, actor, now, made=True)
         path.chmod(0o600)
         path.rename(upload.folder / DATA)
         return Upload(upload.folder, upload.promise, settings.size, now)  # its hash is not known: `sha256` reads it
@@ -161,7 +162,7 @@ class Quarantine:
             old, target = folder / REPLACED, registry / upload.settings.name
             if old.exists() and not target.exists():
                 old.rename(target)
-            if 0 <= upload.offset <= upload.settings.size:
+            if 0 <= upload.offset <= upload.settings.size and not upload.promise.made:
                 shutil.rmtree(folder / CONTENT, ignore_errors=True)
                 found.append(upload)
             else:

@@ -132,3 +132,17 @@ def test_checksums_are_remembered_until_the_file_changes(tmp_path: Path) -> None
     assert Checksums(tmp_path / "sums.json").get(file_at(path)) is None
     with pytest.raises(Stopped):
         digest(path, lambda: False)
+
+
+def test_what_a_job_made_and_could_not_place_is_not_left_as_an_upload(tmp_path: Path) -> None:
+    registry, made = tmp_path / "models", tmp_path / "made"
+    registry.mkdir()
+    made.write_bytes(b"12345")
+    settings = UploadSettings(name="m.gguf", size=5, sha256="0" * 64, replace=True)
+    first = Quarantine(tmp_path / "quarantine")
+    upload = first.adopt(made, settings, "acme/root", 1.0)
+    kept = first.begin(settings, "acme/root", 1.0)
+    (upload.folder / REPLACED).write_bytes(b"the one before")
+    found = Quarantine(tmp_path / "quarantine").recover(registry)
+    assert [one.id for one in found] == [kept.id] and not upload.folder.exists() and not made.exists()
+    assert (registry / "m.gguf").read_bytes() == b"the one before"
