@@ -83,6 +83,38 @@ def named(name: str) -> str:
     return name
 
 
+@pytest.mark.parametrize(("architecture", "head_norms", "every"), [("Gemma2ForCausalLM", False, 2), ("Gemma3ForCausalLM", True, 6)])
+def test_gemmas_norms_are_distances_from_one(tmp_path: Path, architecture: str, head_norms: bool, every: int) -> None:
+    config = {
+        **SMALL, "architectures": [architecture], "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 64, "head_dim": 4,
+        "tie_word_embeddings": True, "query_pre_attn_scalar": 4, "attn_logit_softcapping": 50.0 if every == 2 else None,
+        "final_logit_softcapping": 30.0 if every == 2 else None, "rope_local_base_freq": 10000.0, "rope_theta": 1e6,
+    }  # fmt: skip
+    tensors = folders.weights(config, "<u2", head_norms=head_norms)
+    for layer in range(2):
+        for part in ("pre", "post"):
+            tensors[f"model.layers.{layer}.{part}_feedforward_layernorm.weight"] = tensors["model.norm.weight"]
+    path = folders.folder(tmp_path / "m", config, tensors)
+    found, _ = converted(path)
+    arch = f"gemma{2 if every == 2 else 3}"
+    pairs = {
+        "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm", "input_layernorm": "attn_norm",
+        **({"self_attn.q_norm": "attn_q_norm"} if head_norms else {}),
+    }  # fmt: skip
+    for before, after in pairs.items():
+        given = tensors[f"model.layers.1.{before}.weight"]
+        np.testing.assert_array_equal(found.tensors[f"blk.1.{after}.weight"][1], wide(given) + np.float32(1))
+    np.testing.assert_array_equal(found.tensors["blk.1.attn_q.weight"][1], tensors["model.layers.1.self_attn.q_proj.weight"])
+    assert found.values[f"{arch}.attention.sliding_window"] == 64 and found.values["tokenizer.ggml.add_space_prefix"] is False
+    assert found.values.get("gemma3.rope.freq_base") == (1e6 if every == 6 else None)
+    assert found.values.get("gemma2.final_logit_softcapping") == (30.0 if every == 2 else None)
+    folders.folder(path, {**config, "layer_types": ["full_attention"] * 2}, tensors)
+    assert "layer_types" in refused(path)
+    folders.folder(path, {**config, "query_pre_attn_scalar": 5}, tensors)
+    assert "query_pre_attn_scalar" in refused(path)
+
+
 def test_numbers_between_types_are_rounded_to_even(tmp_path: Path) -> None:
     config = {**SMALL, "architectures": ["Qwen2ForCausalLM"]}
     tensors = folders.weights(config)
