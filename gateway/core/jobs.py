@@ -7,7 +7,7 @@ is due; one that has failed for the last time, or in a way that another try cann
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -92,7 +92,7 @@ class Warm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 Task = Convert | Quantize | QuantizeOnnx | Benchmark | Warm
 OnFiles = (Convert, Quantize, QuantizeOnnx, Benchmark)
 """Tasks on model files of one machine."""
-FOLDERS: Final = MappingProxyType({QuantizeOnnx: "onnx"})
+FOLDERS: Final[Mapping[type, str]] = MappingProxyType({QuantizeOnnx: "onnx"})
 """Tasks that take a model's folder, too -> its runtime."""
 Making = Convert | Quantize | QuantizeOnnx
 """Tasks that add a model file."""
