@@ -1,0 +1,174 @@
+"""Answers in Redis as operators run it: a Redis Cluster whose slots move and whose servers die, and a failover by Sentinel. And on a disk
+that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.core.cache_specs import CachesSpec, DiskCacheSpec, RedisCacheSpec
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.secret import Secret
+from gateway.core.specs import ConfigSpec
+from tests.cluster.redis_servers import RedisCluster, Watched, free_port, said
+from tests.cluster.servers import RedisServer
+from tests.integration.disk import disk_of
+from tests.integration.test_cache_tiers import Replica, key
+from tests.integration.test_redis_operated import ids_of, move
+from tests.waiting import reached
+from tests.waiting import until as wait
+
+TAG = "test:{answers}:order"
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[list[Replica]]:
+    found: list[Replica] = []
+    yield found
+    for one in found:
+        await one.tiers.aclose()
+
+
+async def replica(made: list[Replica], url: str, folder: Path) -> Replica:
+    caches = CachesSpec(redis=RedisCacheSpec(timeout=5.0))
+    spec = ConfigSpec(version=1, state_dir=str(folder), redis=RedisSpec(url=Secret(url), prefix="test"), caches=caches)
+    made.append(Replica(spec, "redis"))
+    await made[-1].tiers.start(first=True)
+    return made[-1]
+
+
+async def until(what: str, done: Callable[[], Awaitable[bool]]) -> None:
+    """Nothing that is away makes a look-up an error: it is a miss, until it is back."""
+    async with asyncio.timeout(60):
+        while not await done():
+            await asyncio.sleep(0.02)
+    assert what
+
+
+def finds(one: Replica, number: int, text: str) -> Callable[[], Awaitable[bool]]:
+    async def done() -> bool:
+        found, _ = await one.look(key(number))
+        assert found in ("", text)
+        return found == text
+
+    return done
+
+
+def keeps(one: Replica, number: int, text: str) -> Callable[[], Awaitable[bool]]:
+    async def done() -> bool:
+        await one.keep(key(number), text)
+        return (await one.look(key(number)))[0] == text
+
+    return done
+
+
+async def test_a_cluster_of_three_whose_keys_move_and_whose_server_dies(short_path: Path, made: list[Replica]) -> None:
+    cluster = RedisCluster(short_path, 3)
+    spare = RedisServer(short_path, *cluster_settings(), name="spare", port=free_port())
+    try:
+        await asyncio.to_thread(cluster.start)
+        replicas = [await replica(made, f"redis://127.0.0.1:{server.port}", short_path) for server in cluster.servers]
+        await until("an answer", keeps(replicas[0], 1, "one"))
+        for one in replicas:  # whichever server they were told of
+            await until("the answer of another", finds(one, 1, "one"))
+        old = await asyncio.to_thread(holder, cluster)
+        assert {port_of(one) for one in replicas} == {old.port}, "all answers are on one server"
+        new = next(server for server in cluster.servers if server is not old)
+        await asyncio.to_thread(move, cluster, TAG, old, new)
+        for number, one in enumerate(replicas):
+            await until("the answer at its new place", finds(one, 1, "one"))
+            await until("a new answer", keeps(one, 10 + number, "more"))
+        assert {port_of(one) for one in replicas} == {new.port}
+        assert (await replicas[0].behind.backend.held()).entries == 4
+
+        await asyncio.to_thread(follow, spare, new, cluster)
+        await asyncio.to_thread(new.stop, 9)
+        others = [one for one, server in zip(replicas, cluster.servers, strict=True) if server is not new]  # their first server is there
+        for one in others:
+            await until("what the replica has", finds(one, 1, "one"))
+            assert port_of(one) == spare.port
+        assert await others[0].behind.backend.purge(None, "acme", None, dry_run=False) == 4
+        assert (await others[1].look(key(1)))[0] == ""
+    finally:
+        for one in made:
+            await one.tiers.aclose()
+        made.clear()
+        await asyncio.to_thread(spare.stop)
+        await asyncio.to_thread(cluster.stop)
+
+
+def cluster_settings() -> tuple[str, ...]:
+    return "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", str(free_port())
+
+
+def holder(cluster: RedisCluster) -> RedisServer:
+    return cluster.of(TAG)
+
+
+def port_of(one: Replica) -> int:
+    keeper = one.tiers._keeper
+    assert keeper is not None
+    return keeper.address.port if keeper.address is not None else 0
+
+
+def follow(spare: RedisServer, master: RedisServer, cluster: RedisCluster) -> None:
+    """Makes a server the replica of a master, and waits until it has everything."""
+    spare.start()
+    assert said(spare.port, "CLUSTER", "MEET", "127.0.0.1", str(master.port), master.settings[-1]) == b"OK"
+    wait(lambda: said(spare.port, "CLUSTER", "REPLICATE", ids_of(cluster)[master.port]) == b"OK", what="the master to be known")
+    wait(lambda: b"master_link_status:up" in bytes(str(said(spare.port, "INFO", "replication")), "utf-8"), what="the replica")
+    mine = said(spare.port, "CLUSTER", "MYID")
+    assert isinstance(mine, bytes)
+    known = [server.port for server in cluster.servers]
+    wait(lambda: all(mine.decode() in str(said(port, "CLUSTER", "NODES")) for port in known), what="all to know the replica")
+
+
+async def test_a_failover_by_sentinel(short_path: Path, made: list[Replica]) -> None:
+    watched = Watched(short_path)
+    try:
+        await asyncio.to_thread(watched.start)
+        one = await replica(made, f"redis+sentinel://127.0.0.1:{watched.sentinel.port}/main", short_path)
+        await until("an answer", keeps(one, 1, "one"))
+        await reached(lambda: said(watched.ports[1], "EXISTS", "test:{answers}:bytes") == 1)
+        watched.master.freeze()  # it closes nothing
+        await until("the answer at the new master", finds(one, 1, "one"))
+        assert port_of(one) == watched.ports[1]
+        await until("a new answer", keeps(one, 2, "two"))
+        assert await one.behind.backend.purge(None, None, None, dry_run=False) == 2
+    finally:
+        for each in made:
+            await each.tiers.aclose()
+        made.clear()
+        await asyncio.to_thread(watched.stop)
+
+
+async def test_a_disk_that_is_nearly_full_and_then_quite(tmp_path: Path) -> None:
+    """Older answers go for newer ones, and the audit log's room is left to it. On a disk without a byte what is there is still given."""
+    with disk_of(tmp_path / "disk", 48 * 1024 * 1024, 64 * 1024 * 1024) as (place, _):
+        caches = CachesSpec(disk=DiskCacheSpec(timeout=30.0, max_bytes=1024 * 1024 * 1024))
+        one = Replica(ConfigSpec(version=1, state_dir=str(place), caches=caches), "disk")
+        await one.tiers.start(first=True)
+        try:
+            cache = one.cache(compress_above=0)
+            for number in range(300):
+                await one.keep(key(number), os.urandom(50_000).hex(), cache=cache)
+            if not os.path.ismount(place):
+                return  # there is a bound on the size of a file, and nobody can see it coming
+            left = os.statvfs(place)
+            assert left.f_bavail * left.f_frsize > 20 * 1024 * 1024
+            assert one.behind.counted.evicted > 50 and one.behind.counted.stored == 300
+            assert [bool((await one.look(key(number), cache=cache))[0]) for number in (0, 299)] == [False, True]
+            with (place / "else").open("wb") as file:
+                file.write(bytes(left.f_bavail * left.f_frsize))
+            for number in range(300, 320):
+                one.behind._unwritable = 0.0
+                await one.keep(key(number), os.urandom(50_000).hex(), cache=cache)
+            assert (await one.look(key(319), cache=cache))[0], "older answers make room in the file"
+            assert await one.behind.backend.purge(None, "acme", None, dry_run=False) > 0
+            assert (await one.look(key(319), cache=cache))[0] == ""
+        finally:
+            await one.tiers.aclose()
