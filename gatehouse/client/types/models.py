@@ -177,10 +177,13 @@ class ModelsModelDryRun(TypedDict):
 
 
 class PipelineSpec(TypedDict):
-    """steps: in the order in which they run; the last one generates the answer. timeout: seconds for all of them."""
+    """steps: in the order in which they run; the last one generates the answer. timeout: seconds for all of them. parallel: a step
+    begins when those are over whose results it uses, beside others.
+    """
 
     steps: list[StepSpec]
     timeout: NotRequired[float]
+    parallel: NotRequired[bool]
 
 
 class PoolMemberSpec(TypedDict):
@@ -270,9 +273,10 @@ class ShadowSpec(TypedDict):
 
 
 class StepSpec(TypedDict):
-    """One step: a name, and exactly one of the others."""
+    """One step: a name, and exactly one of the others. timeout: seconds for this step alone, within that of the pipeline."""
 
     name: str
+    timeout: NotRequired[float | None]
     classify: NotRequired[ClassifyStep | None]
     embed: NotRequired[RankStep | None]
     rerank: NotRequired[RankStep | None]
