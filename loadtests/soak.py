@@ -4,7 +4,9 @@
 
 Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log. Locust
 brings the load (loadtests/profiles/soak.conf). Every five seconds the gateway's memory, descriptors and connections are noted. After the
-load has ended and a minute has passed, the figures of the end stand beside those before the load. The exit code is 1 where a threshold was
+load has ended and a minute has passed, the figures of the end stand beside those before the load. `refused` says why requests were
+refused: codes and load shedding from the audit log, and the message that each client got. `acts` and `stalls` have the seconds of kills
+and reloads, and of moments at which the machine woke this process late, to compare them with. The exit code is 1 where a threshold was
 passed: failed requests, memory that grows by more than `--max-slope` MiB an hour after the first ten minutes (the slope of a line through
 the samples), descriptors or connections that are not back.
 """
@@ -130,7 +132,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[str, str]) -> dict[str, Any]:
-    environment = {**environment, "GATEHOUSE_URL": gatehouse.url, "GATEHOUSE_ADMIN_URL": gatehouse.admin_url}
+    told = Path(gatehouse.directory) / "refusals.jsonl"
+    environment |= {"GATEHOUSE_URL": gatehouse.url, "GATEHOUSE_ADMIN_URL": gatehouse.admin_url, "GATEHOUSE_REFUSALS": str(told)}
     account = Account(gatehouse)
     before = account.sample()
     report = Path(options.html) if options.html else Path(gatehouse.directory) / "soak.html"
@@ -138,14 +141,18 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
         "soak", environment, "--users", str(options.users), "--run-time", f"{int(options.minutes * 60)}s", "--html", str(report)
     )
     kills = reloads = 0
+    acts: list[tuple[float, str]] = []
+    stalls: list[tuple[float, float]] = []
     while locust.poll() is None:
-        time.sleep(5)
+        stalls.extend(watch(account, 5.0))
         now = account.sample().at
         if options.reload_every and now >= (reloads + 1) * options.reload_every:
             reloads += 1
             reload(gatehouse, reloads)
+            acts.append((now, "reload"))
         if options.kill_every and now >= (kills + 1) * options.kill_every:
             kills += kill_one(gatehouse, kills)
+            acts.append((now, "kill"))
     loaded = account.samples[-1].at
     settle(account, before)
     after = account.sample()
@@ -158,7 +165,9 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
         "before": asdict(before),
         "after": asdict(after),
         "peak_mib": max(s.memory_mib for s in account.samples),
-        "refused": refused(gatehouse, account.wall),
+        "refused": refused(gatehouse, account.wall) | {"told": refusals(told, account.wall)},
+        "acts": acts,
+        "stalls": stalls,
         "samples": [asdict(s) for s in account.samples],
     }
 
@@ -168,13 +177,33 @@ def refused(gatehouse: Gatehouse, begin: float) -> dict[str, Any]:
     level. What was refused while it was in force is the machine's doing, not the gateway's."""
     codes: dict[str, list[float]] = {}
     shedding: list[tuple[float, int]] = []
+    records: list[dict[str, Any]] = []
     for record in gatehouse.audit():
         at = round(record["time"] - begin, 1)
         if record.get("event") == "load_shedding":
             shedding.append((at, record["detail"]["level"]))
         elif record.get("code") and record.get("outcome") not in ("ok", "cancelled"):
             codes.setdefault(record["code"], []).append(at)
-    return {"codes": codes, "shedding": shedding}
+            if record["code"] == "overloaded":
+                records.append(record)
+    return {"codes": codes, "shedding": shedding, "records": records}
+
+
+def refusals(file: Path, begin: float) -> list[dict[str, Any]]:
+    """What refused clients were told, with the seconds since `begin`."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [{**line, "time": round(line["time"] - begin, 1)} for line in map(json.loads, lines)]
+
+
+def watch(account: Account, seconds: float, late: float = 0.2) -> list[tuple[float, float]]:
+    """Sleeps in short steps, and returns when the machine woke this process late, and by how much."""
+    found, end = [], time.monotonic() + seconds
+    while (now := time.monotonic()) < end:
+        time.sleep(0.05)
+        behind = time.monotonic() - now - 0.05
+        if behind >= late:
+            found.append((round(now - account.begin, 1), round(behind, 2)))
+    return found
 
 
 def reload(gatehouse: Gatehouse, number: int) -> None:

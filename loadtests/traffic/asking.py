@@ -70,6 +70,7 @@ class GatewayUser(FastHttpUser):
         except ValueError:
             error = {}
         code = error.get("code") or "no code"
+        SETTINGS.note(name, answer.status_code, code, str(error.get("message", ""))[:300])
         back = (answer.headers or {}).get("retry-after")
         if answer.status_code == 429 and back:
             kind = LIMITED

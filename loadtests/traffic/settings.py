@@ -1,7 +1,9 @@
 """What a run takes from the environment: where the gateway is, the credentials, the models."""
 
+import json
 import os
 import random
+import time
 from dataclasses import dataclass, field
 
 
@@ -22,12 +24,20 @@ class Settings:
     model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_MODEL", "demo-chat"))
     embed_model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_EMBED_MODEL", "demo-embed"))
     tensor_model: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_TENSOR_MODEL", "demo-embed"))
+    refusals: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_REFUSALS", ""))
 
     def key(self) -> str:
         """A key of one of the tenants. Raises SystemExit where the environment names none."""
         if not self.keys:
             raise SystemExit("GATEHOUSE_KEY is not set: an API key of the gateway under load (GATEHOUSE_KEYS=a,b,c for several tenants)")
         return random.choice(self.keys)
+
+    def note(self, name: str, status: int, code: str, message: str) -> None:
+        """Appends a refused request to the file GATEHOUSE_REFUSALS, one JSON object a line: what Locust's tables do not tell."""
+        if self.refusals:
+            line = {"time": time.time(), "name": name, "status": status, "code": code, "message": message}
+            with open(self.refusals, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 SETTINGS = Settings()

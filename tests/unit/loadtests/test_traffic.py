@@ -4,6 +4,7 @@ import configparser
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from loadtests import locust_run
+from loadtests.soak import refusals
 from loadtests.traffic import notation, thresholds
+from loadtests.traffic.settings import Settings
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 
@@ -126,3 +129,14 @@ def test_an_unknown_kind_ends_the_run_with_its_name() -> None:
     done = subprocess.run(command, cwd=locust_run.ROOT, env=os.environ, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
     assert "'chats' is no kind of user" in done.stderr + done.stdout
+
+
+def test_what_a_refused_client_was_told_is_kept_with_its_moment(tmp_path: Path) -> None:
+    file = tmp_path / "refusals.jsonl"
+    assert refusals(file, 0.0) == []
+    Settings(refusals="").note("chat", 503, "overloaded", "nobody asked for it")
+    before = time.time()
+    Settings(refusals=str(file)).note("chat", 503, "overloaded", "The queue is full; \u00e9")
+    (told,) = refusals(file, before - 5.0)
+    assert 5.0 <= told.pop("time") < 60.0
+    assert told == {"name": "chat", "status": 503, "code": "overloaded", "message": "The queue is full; \u00e9"}
