@@ -261,7 +261,7 @@ def main() -> int:
     figures = run(options)
     if options.output:
         Path(options.output).write_text(json.dumps(figures, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in figures.items() if key != "samples"}, indent=1))
+    print(json.dumps({key: value for key, value in figures.items() if key not in ("samples", "acts", "stalls")}, indent=1))
     found = wrong(figures, options.max_slope)
     for line in found:
         print(f"NOT REACHED: {line}", file=sys.stderr)
