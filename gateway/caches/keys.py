@@ -8,7 +8,6 @@ apart are two requests. The parser has refused bodies in which a key appears twi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 
@@ -31,9 +30,6 @@ _PARTS: Final = msgspec.msgpack.Encoder()
 
 
 _MESSAGES: Final = msgspec.json.Decoder(list[PlainMessage])
-_FRESH: Final[dict[tuple[bytes, bytes], Callable[[], Any]]] = {}
-"""How hashes with a secret and for a purpose begin. A copy costs a third of making one."""
-_MOST_FRESH: Final = 16
 
 
 class Alike(NamedTuple):
@@ -77,7 +73,7 @@ def key_of(
     the model and of the guardrails that read the request, as whoever builds the snapshot names them. question: stands in the place of the
     messages: the key is that of all requests that differ in nothing else.
     """
-    hashed = _fresh(secret, _PURPOSE if question is None else _ALIKE)
+    hashed = blake2b(key=secret, digest_size=KEY_BYTES, person=_PURPOSE if question is None else _ALIKE)
     parts: list[Any] = [
         domain_of(principal, sharing),
         request.model,
@@ -96,13 +92,3 @@ def key_of(
         parts += (name, value)
     hashed.update(_PARTS.encode(parts))
     return hashed.digest()
-
-
-def _fresh(secret: bytes, purpose: bytes) -> Any:
-    """A hash that has taken nothing yet."""
-    begin = _FRESH.get((secret, purpose))
-    if begin is None:
-        if len(_FRESH) >= _MOST_FRESH:  # of secrets that were replaced
-            _FRESH.clear()
-        begin = _FRESH[secret, purpose] = blake2b(key=secret, digest_size=KEY_BYTES, person=purpose).copy
-    return begin()

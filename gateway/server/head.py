@@ -17,10 +17,6 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::[0-9]*)?").fullmatch
 """RFC 9112, 3.2: what an authority may have; empty for a target without one."""
-_HOSTS: Final[set[bytes]] = set()
-"""Some that were found to be well formed: most requests name one of a few."""
-_MOST_HOSTS: Final = 64
-_MAX_HOST: Final = 255
 _SHORT: Final = 6
 _ANY_SHORT: Final = 1_000_000
 """A number of up to _SHORT digits is smaller."""
@@ -71,13 +67,8 @@ def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> R
     host = headers.get(b"host")
     if host is None:
         return RequestError("The Host header is missing.", code="invalid_header")
-    if host not in _HOSTS:
-        if _HOST(host) is None:
-            return RequestError("The Host header is not a host and a port.", code="invalid_header")
-        if len(host) <= _MAX_HOST:
-            if len(_HOSTS) >= _MOST_HOSTS:
-                _HOSTS.clear()
-            _HOSTS.add(host)
+    if _HOST(host) is None:
+        return RequestError("The Host header is not a host and a port.", code="invalid_header")
     if method == b"POST" and (kind := headers.get(b"content-type")) is not None and kind != b"application/json":
         base = kind.partition(b";")[0].strip().lower()
         if base not in (b"application/json", b"application/octet-stream", b"") and path not in FORMS:

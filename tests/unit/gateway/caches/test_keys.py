@@ -1,15 +1,13 @@
 """Keys of answers: what differs for an engine, or belongs to another isolation domain, has another key."""
 
 import json
-from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caches.keys import KEY_BYTES, Alike, key_of
+from gateway.caches.keys import KEY_BYTES, key_of
 from gateway.core.errors import RequestError
 from gateway.core.types import Principal
 from gateway.wire.table import parse
@@ -97,18 +95,3 @@ def test_no_two_tenants_have_a_key_in_common(one: str, other: str, id: str, shar
 def test_callers_share_within_a_tenant_unless_each_is_a_domain_of_its_own(one: str, other: str) -> None:
     assert key(id=one) == key(id=other)
     assert (key(id=one, sharing="key") == key(id=other, sharing="key")) == (one == other)
-
-
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=64), st.booleans()), min_size=1, max_size=60))
-def test_the_hash_is_keyed_with_the_secret_however_many_there_were(used: list[tuple[bytes, bool]]) -> None:
-    principal, request = Principal("k", "t", "api_key"), parse(PATH, json.dumps(BASE).encode(), {})
-    parts: list[Any] = [b"tenant\0t", "m", b"1", PATH, request.content, False, [], request.raw]
-    for secret, alike in used:
-        frame = Alike("Hello", b"{}") if alike else None
-        listed = [*parts]
-        for name in sorted(request.fields):
-            value = bytes(request.fields[name])
-            listed += (name, b"{}" if alike and name == "messages" else bytes(msgspec.json.format(value, indent=-1)))
-        purpose = b"gatehouse alike" if alike else b"gatehouse answer"
-        expected = blake2b(msgspec.msgpack.encode(listed), key=secret, digest_size=KEY_BYTES, person=purpose).digest()
-        assert key_of(secret, principal, "tenant", b"1", request, frame) == expected
