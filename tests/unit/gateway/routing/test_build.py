@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.core.specs import EngineSpec, ModelSpec
+from gateway.core.specs import EngineSpec, ModelSpec, RoutingSpec
 from gateway.routing.build import build_router
 from gateway.routing.router import PoolRoute
 from tests.unit.gateway.routing.fleet import Fleet
@@ -81,3 +81,24 @@ def test_a_wrong_engine_names_its_place(engines: tuple[EngineSpec, ...], path: s
     with pytest.raises(ConfigError) as caught:
         Fleet(1).load(engines=engines)
     assert caught.value.path == path
+
+
+async def test_a_ring_is_made_again_only_when_its_members_or_their_weights_change():
+    def ring(fleet: Fleet):
+        assert isinstance(fleet.route, PoolRoute)
+        return fleet.route.ring
+
+    def model(**routing: object) -> tuple[ModelSpec, ...]:
+        return (ModelSpec(name="m", pool=("a", "b", "c"), routing=RoutingSpec(policy="consistent_hash", **routing)),)  # type: ignore[arg-type]
+
+    fleet = Fleet(3)
+    fleet.load(models=model())
+    first, route = ring(fleet), fleet.route
+    assert first is not None
+    fleet.load(models=model())
+    assert fleet.route is route
+    fleet.load(models=model(bound=2.0))
+    assert fleet.route is not route and ring(fleet) is first
+    fleet.load(models=(ModelSpec(name="m", pool=("a", "c"), routing=RoutingSpec(policy="consistent_hash")),))
+    assert ring(fleet) is not first and ring(fleet).size == 2
+    assert {fleet.attempt().endpoint_name for _ in range(2)} <= {"a", "c"}
