@@ -13,7 +13,7 @@ from gateway.identity.stored import StoredKeys
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
-from gateway.telemetry.scraping import Many
+from gateway.telemetry.scraping import ManyGaugeMetricFamily
 
 
 class TrafficGauges:
@@ -58,11 +58,11 @@ class TrafficGauges:
 
     def _endpoints(self) -> Iterable[Metric]:
         endpoints = self._registry.in_force()
-        yield Many("gatehouse_endpoint_up", "Whether an endpoint takes requests", endpoints, _up)
-        yield Many("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", endpoints, _busy)
-        yield Many("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
-        yield Many("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
-        yield Many("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
+        yield ManyGaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", endpoints, _up)
+        yield ManyGaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", endpoints, _busy)
+        yield ManyGaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
+        yield ManyGaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
+        yield ManyGaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
         queued = GaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", labels=["model"])
         snapshot = self._plane.snapshot
         for entry in set(snapshot.models.values()) if snapshot is not None else ():  # aliases share an entry

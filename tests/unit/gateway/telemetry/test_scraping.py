@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.telemetry.metrics import exposed
-from gateway.telemetry.scraping import Many, exposed_aside
+from gateway.telemetry.scraping import ManyGaugeMetricFamily, exposed_aside
 
 
 class Families:
@@ -25,7 +25,7 @@ class Families:
 
     def collect(self):
         if self._many:
-            yield Many("gatehouse_endpoint_up", "Up", range(3), self.read)
+            yield ManyGaugeMetricFamily("gatehouse_endpoint_up", "Up", range(3), self.read)
         else:
             usual = GaugeMetricFamily("gatehouse_endpoint_up", "Up", labels=["endpoint"])
             for thing in range(3):
