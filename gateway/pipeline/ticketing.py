@@ -31,7 +31,7 @@ log = logging.getLogger("gatehouse.tickets")
 REMEMBERED: Final = 10_000
 """Tickets that were settled, so that a receipt that is told again is known."""
 FOREVER: Final = 30 * 86400.0
-TEMPLATE: Final = 65536
+TEMPLATE: Final = 8192
 """Tokens that a chat template may add to a prompt. A token of the prompt itself has a byte of the body at least."""
 NOT_POSSIBLE: Final = "ticket_not_possible"
 UNSETTLED: Final = "ticket_unsettled"

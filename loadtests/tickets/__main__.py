@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gatehouse.client.tickets import Ticket, TicketRefused, Tickets, machine_context
+from gateway.core.tickets import TICKET, opened, sealed
+from gateway.core.tickets import Ticket as Signed
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.harness import Gatehouse
 from tests.e2e.joining import CHAT, JoinedMachine, gateway_config, token
 from tests.waiting import until
 
 TAMPERED, MEASURED = 1000, 100
+ANOTHER = Ed25519PrivateKey.generate()
+"""The key of another gateway."""
 
 
 def cpu(pid: int) -> float:
@@ -31,7 +36,7 @@ def cpu(pid: int) -> float:
 def tampered(ticket: Any, other: Any, rng: random.Random) -> tuple[str, bytes, str]:
     """(credential, body, path), of which at least one is not as it was given."""
     text, body = ticket.ticket, ticket.body.encode()
-    kind = rng.randrange(6)
+    kind = rng.randrange(7)
     if kind <= 2:
         place = rng.randrange(4, len(text))
         letter = rng.choice([c for c in "ABCDEFabcdef0123456789-_." if c != text[place]])
@@ -41,7 +46,9 @@ def tampered(ticket: Any, other: Any, rng: random.Random) -> tuple[str, bytes, s
         return text, body[:place] + bytes([body[place] ^ (1 << rng.randrange(7))]) + body[place + 1 :], "/v1/chat/completions"
     if kind == 4:
         return text.rpartition(".")[0] + "." + other.ticket.rpartition(".")[2], body, "/v1/chat/completions"
-    return text, body + b" ", "/v1/chat/completions"
+    if kind == 5:
+        return text, body + b" ", "/v1/chat/completions"
+    return sealed(TICKET, opened(TICKET, text, Signed)[0], ANOTHER.sign), body, "/v1/chat/completions"
 
 
 def main() -> None:
@@ -90,7 +97,15 @@ def attack(tickets: Tickets, rng: random.Random) -> dict[str, Any]:
             answer = client.post(f"https://{ticket.address}{path}", content=body, headers=headers, extensions={"sni_hostname": host})
             answers["accepted" if answer.status_code == 200 else answer.json()["error"]["code"]] += 1
     genuine = [tickets.run(one).status_code for one in (ticket, other)]
-    return {"answers": dict(answers), "accepted": answers["accepted"], "genuine_afterwards": genuine}
+    again = [refusal(tickets, one) for one in (ticket, other) for _ in range(10)]
+    return {"answers": dict(answers), "accepted": answers["accepted"], "genuine_afterwards": genuine, "replayed": dict(Counter(again))}
+
+
+def refusal(tickets: Tickets, ticket: Ticket) -> str:
+    try:
+        return str(tickets.run(ticket).status_code)
+    except TicketRefused as error:
+        return error.code
 
 
 def measure(gateway: Gatehouse, tickets: Tickets) -> dict[str, Any]:
