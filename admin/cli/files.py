@@ -11,10 +11,10 @@ import httpx
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from admin.cli import archive, completion, pull, upload
+from admin.cli import archive, completion, model_signatures, pull, upload
 from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError
-from admin.cli.session import DryRun, Session, connected
+from admin.cli.session import DryRun, Session, connected, fail
 from gateway.core.errors import RequestError
 from gateway.core.modelfiles import kind_of, split_name, split_of
 
@@ -207,6 +207,24 @@ def copies(session: Session) -> None:
         session.out.rows(shown, ("name", "state", "replicas", "size", "fetched", "source", "problem"))
 
 
+def verify(
+    source: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A model file, or the folder of a model.")],
+    public_key: Annotated[Path, typer.Option("--public-key", exists=True, dir_okay=False, help="The signer's key, PEM.")],
+    signature: Annotated[
+        Path | None, typer.Option("--signature", help="Default: model.sig in the folder, or beside the file PATH.sig.")
+    ] = None,
+) -> None:
+    """Checks that a model on this machine is what the holder of a key has signed (OpenSSF Model Signing). Needs no gateway."""
+    place = signature or (source / "model.sig" if source.is_dir() else source.with_name(f"{source.name}.sig"))
+    try:
+        count = model_signatures.verify(source, place, model_signatures.key_of(public_key.read_bytes()))
+    except model_signatures.Unsigned as error:
+        raise fail(CommandError(f"{source}: {error}")) from None
+    except OSError as error:
+        raise fail(CommandError(f"{error.filename}: {error.strerror}")) from None
+    typer.echo(f"{source}: signed by this key, {count} file{'s' if count > 1 else ''}")
+
+
 def _people(item: dict[str, Any]) -> dict[str, Any]:
     """Sizes and counts as people read them."""
     count = item.get("parameters")
@@ -234,3 +252,4 @@ def extend(group: typer.Typer) -> None:
     for command, run in (("add", add), ("pull", pull_model), ("files", files), ("remove", remove), ("uploads", uploads)):
         group.command(command)(run)
     group.command("copies")(copies)
+    group.command("verify")(verify)
