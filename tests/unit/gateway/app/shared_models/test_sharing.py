@@ -129,7 +129,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    await reached(condition, seconds=20)
+    await reached(condition)
 
 
 async def test_a_file_a_split_model_and_a_folder_come_whole_and_are_given_on(
@@ -210,7 +210,7 @@ async def test_a_changed_file_is_not_given_and_no_longer_told(make: Callable[...
     await a.add("m.gguf", models[0])
     (a.state / "models" / "m.gguf").write_bytes(models[1])
     b.wants("m.gguf")
-    await reached(lambda: a.sharing._refused.get("m.gguf"), seconds=20)
+    await reached(lambda: a.sharing._refused.get("m.gguf"))
     assert (await a.shown("m.gguf"))["state"] == "differs" and (await a.shown("m.gguf"))["replicas"] == []
     assert b.has("m.gguf") is None
 
@@ -253,7 +253,7 @@ async def test_a_deletion_reaches_those_who_were_away_and_nobody_brings_the_mode
     await a.add("m.gguf", models[0])
     b.wants("m.gguf")
     await eventually(lambda: b.has("m.gguf") == models[0])
-    await reached(lambda: b.sharing._shared["m.gguf"].copy_of("b"), seconds=20)
+    await reached(lambda: b.sharing._shared["m.gguf"].copy_of("b"))
     await b.end()
     await a.library.remove("m.gguf", version=None, dry_run=False)
     a.wants("m.gguf")
