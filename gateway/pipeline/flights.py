@@ -2,7 +2,7 @@
 
 A `Recording` is the answer so far; one from the cache is whole already. A `Reading` hands it to one relay and is that exchange's Call, so a
 client that reads slowly pauses its own reading. A `Flight` is a Recording whose answer an engine is giving. It owns the attempt, which its
-leader, the exchange that made it, sees as a `LedAttempt`: the leader may leave and the call goes on while anybody reads.
+leader, the exchange that made it, sees as a `LedAttempt` (gateway.pipeline.led): the leader may leave and the call goes on while anybody reads.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from gateway.core.caching import Answer, AnswerCache, Question
 from gateway.core.errors import ClientStalled, EngineError
-from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
+from gateway.core.ports import Attempt, AttemptResult, Call
 from gateway.core.prices import SlotTime
 from gateway.core.types import InferenceRequest, ResponseHead
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.led import LedAttempt
 from gateway.pipeline.stream import AnswerRelay
-from gateway.pipeline.wrapping import WrappedAttempt
 from gateway.wire.identifiers import cut
 
 READ_HEADERS: Final = frozenset({b"content-type"})
@@ -321,38 +321,6 @@ class Flight(Recording):
         self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch, self._marks)
         if self._question is not None:
             self._cache.learn(self._question, self._key, exchange.request_id.decode(), self._epoch)
-
-
-class LedAttempt(WrappedAttempt):
-    """A flight's attempt in its leader's hands."""
-
-    __slots__ = ("_flight",)
-
-    def __init__(self, flight: Flight, attempt: Attempt) -> None:
-        super().__init__(attempt, LedClient(flight, attempt.client.base_path))
-        self._flight = flight
-
-    def close(self, result: AttemptResult) -> None:
-        self._flight.closed(self._attempt, result)
-
-
-class LedClient:
-    """The way to a flight's endpoint, for its leader."""
-
-    __slots__ = ("_flight", "base_path")
-
-    def __init__(self, flight: Flight, base_path: bytes) -> None:
-        self._flight, self.base_path = flight, base_path
-
-    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
-        assert isinstance(receiver, AnswerRelay)
-        return self._flight.send(head, body, receiver, first_byte_timeout, idle_timeout)
-
-    def forsake(self) -> None:
-        """Probes tell the endpoint's own client."""
-
-    async def aclose(self) -> None:
-        """The endpoint's own client stays open."""
 
 
 class StoredAttempt:
