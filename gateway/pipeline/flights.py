@@ -2,7 +2,8 @@
 
 A `Recording` is the answer so far; one from the cache is whole already. A `Reading` hands it to one relay and is that exchange's Call, so a
 client that reads slowly pauses its own reading. A `Flight` is a Recording whose answer an engine is giving. It owns the attempt, which its
-leader, the exchange that made it, sees as a `LedAttempt` (gateway.pipeline.led): the leader may leave and the call goes on while anybody reads.
+leader, the exchange that made it, sees as a `LedAttempt` (gateway.pipeline.led): the leader may leave and the call goes on while anybody
+reads.
 """
 
 from __future__ import annotations
