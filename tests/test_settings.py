@@ -51,7 +51,7 @@ EXCEPTIONS = {
     },
     **{
         f"MachineFile.{name}": "read by gateway.config.machine, which makes a ConfigSpec of it"
-        for name in ("version", "engines", "state_dir", "model_dirs", "telemetry", "accepts")
+        for name in ("version", "engines", "state_dir", "model_dirs", "model_signatures", "telemetry", "accepts")
     },
     "CommandOptions.memory_bytes": "read by engines.host.memory_ledger, by the name that the runtime's row declares",
     "ScaleSpec.devices": "read by gateway.config.expand, which makes the copies",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace as changed
 from pathlib import Path
@@ -11,12 +12,13 @@ import httpx
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from admin.cli import archive, completion, model_signatures, pull, upload
+from admin.cli import archive, completion, pull, upload
 from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected, fail
 from gateway.core.errors import RequestError
-from gateway.core.modelfiles import kind_of, split_name, split_of
+from gateway.core.modelfiles import MAX_SIGNATURE, SIGNATURE, kind_of, signature_of, split_name, split_of
+from gateway.wire import model_signatures
 
 _COLUMNS: Final = ("name", "runtime", "task", "parameters", "quantisation", "context", "size", "source", "used_by", "problem")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -32,14 +34,24 @@ def add(
     as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
     sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
+    signature: Annotated[
+        Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="Its signature; default: PATH.sig, if it is there.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Sends a model file to the gateway. After an interruption it resumes where it stopped, also when the command is run again."""
     todo = _parcels(source, as_name)
+    if signature is not None and (source.is_dir() or len(todo) > 1):
+        raise CommandError(
+            f"--signature is for a single file: a folder has {SIGNATURE} in it, each part of a split model its own beside it"
+        )
     if sha256 is not None and len(todo) > 1:
         raise CommandError("a split model has a checksum for each part; leave --sha256 out")
     with session.client() as client:
-        answers = [_add(session, client, wanted, parcel, sha256, replace, dry_run) for wanted, parcel in todo]
+        answers = [
+            _add(session, client, wanted, parcel, sha256, replace, dry_run, _signature(source, signature, wanted))
+            for wanted, parcel in todo
+        ]
     session.out.one(_people(answers[-1]) if session.out.for_people and not dry_run else answers[-1])
 
 
@@ -50,6 +62,7 @@ def pull_model(
     as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
     sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
+    signature: Annotated[Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="The file of its signature.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Downloads a model file to this machine and sends it to the gateway, which checks it. Both continue where they were interrupted."""
@@ -66,7 +79,7 @@ def pull_model(
             task = progress.add_task(f"download {wanted}", total=None)
             file = pull.fetch(origin, pull.folder(os.environ), lambda have, total: progress.update(task, completed=have, total=total))
         try:
-            answer = _add(session, client, wanted, archive.of_file(file), origin.sha256, replace, dry_run)
+            answer = _add(session, client, wanted, archive.of_file(file), origin.sha256, replace, dry_run, _read_signature(signature))
         except ApiError as error:
             if error.status == httpx.codes.UNPROCESSABLE_ENTITY:
                 file.unlink()  # it is no model: another try would not make it one
@@ -74,6 +87,28 @@ def pull_model(
     if not dry_run:
         file.unlink()
     session.out.one(_people(answer) if session.out.for_people and not dry_run else answer)
+
+
+def _signature(source: Path, given: Path | None, name: str) -> str | None:
+    """The signature that goes with a file: the one that was named, or what lies beside it."""
+    if source.is_dir():
+        return None
+    sent = source.with_name(name) if split_of(name) is not None else source
+    beside = sent.with_name(signature_of(sent.name))
+    return _read_signature(given or (beside if beside.is_file() else None))
+
+
+def _read_signature(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        if path.stat().st_size <= MAX_SIGNATURE:
+            return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        pass
+    raise CommandError(f"{path} is no signature: it is not text, or more than {MAX_SIGNATURE} bytes")
 
 
 def _parcels(source: Path, as_name: str | None) -> list[tuple[str, archive.Parcel]]:
@@ -101,7 +136,14 @@ def _checked(wanted: str, kind: str) -> str:
 
 
 def _add(
-    session: Session, client: Client, wanted: str, parcel: archive.Parcel, expected: str | None, replace: bool, dry_run: bool
+    session: Session,
+    client: Client,
+    wanted: str,
+    parcel: archive.Parcel,
+    expected: str | None,
+    replace: bool,
+    dry_run: bool,
+    signature: str | None,
 ) -> dict[str, Any]:
     for reason in parcel.left_out:
         session.out.remark(f"left out: {reason}")
@@ -111,10 +153,12 @@ def _add(
         if expected is not None and found != expected.lower():
             raise CommandError(f"{wanted}: the sha256 is {found}, not {expected.lower()}")
         settings = {"name": wanted, "size": parcel.size, "sha256": found, "replace": replace}
+        if signature is not None:
+            settings["signature"] = signature
         if dry_run:
             tried: dict[str, Any] = client.post("/model-uploads", settings, dry_run=True)
             return tried
-        there = _there(client, wanted, found)
+        there = _there(client, wanted, found, signature)
         if there is not None:
             session.out.remark(f"{wanted} already exists")
             return there
@@ -126,11 +170,12 @@ def _add(
         return upload.complete(client, begun, patience)
 
 
-def _there(client: Client, wanted: str, sha256: str) -> dict[str, Any] | None:
-    """The model, if it already has this very file (a partly sent split model)."""
+def _there(client: Client, wanted: str, sha256: str, signature: str | None) -> dict[str, Any] | None:
+    """The model, if it already has this very file (a partly sent split model), with this signature if there is one to be sent."""
     model = upload.present(client, wanted)
-    same = model is not None and any(part["name"] == wanted and part["sha256"] == sha256 for part in model["parts"])
-    return model if same else None
+    parts = {} if model is None else {part["name"]: part["sha256"] for part in model["parts"]}
+    signed = signature is None or parts.get(signature_of(wanted)) == hashlib.sha256(signature.encode()).hexdigest()
+    return model if signed and parts.get(wanted) == sha256 else None
 
 
 def _progress(session: Session) -> Progress:
@@ -215,7 +260,7 @@ def verify(
     ] = None,
 ) -> None:
     """Checks that a model on this machine is what the holder of a key has signed (OpenSSF Model Signing). Needs no gateway."""
-    place = signature or (source / "model.sig" if source.is_dir() else source.with_name(f"{source.name}.sig"))
+    place = signature or (source / SIGNATURE if source.is_dir() else source.with_name(signature_of(source.name)))
     try:
         count = model_signatures.verify(source, place, model_signatures.key_of(public_key.read_bytes()))
     except model_signatures.Unsigned as error:

@@ -39,7 +39,7 @@ class Patience:
 def begin(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
     """The upload of these bytes that an earlier command left open, or a new one."""
     for upload in client.get("/model-uploads")["items"]:
-        if all(upload[key] == value for key, value in wanted.items()):
+        if all(upload.get(key) == value for key, value in {"signature": None, **wanted}.items()):
             found: dict[str, Any] = upload
             return found
     made: dict[str, Any] = client.post("/model-uploads", wanted)

@@ -7,6 +7,7 @@ reach the quarantine only, so appending is not audited; completing is, which ver
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -98,6 +99,7 @@ class UploadView(msgspec.Struct, kw_only=True):
     size: int
     sha256: str
     replace: bool
+    signature: str | None
     offset: int
     state: Literal["receiving", "verifying"]
     created_at: Timestamp
@@ -167,7 +169,10 @@ async def uploads(call: Call) -> Answer:
 async def begin(call: Call) -> Answer:
     settings: UploadSettings = call.body
     call.target = f"model-files/{settings.name}"
-    call.diff = values.diff(None, call.body_builtins())
+    body = dict(call.body_builtins())
+    if settings.signature is not None:
+        body["signature"] = f"sha256:{hashlib.sha256(settings.signature.encode()).hexdigest()}"
+    call.diff = values.diff(None, body)
     view = await call.ports.files.begin(settings, actor=call.actor, dry_run=call.dry_run)
     return _written(call, view, status=201, where=f"{PREFIX}/model-uploads/{view['id']}")
 

@@ -17,6 +17,8 @@ import msgspec
 
 from engines.environment import inherited
 from engines.host import priority
+from engines.host.catalogue.checksums import Stopped
+from engines.host.catalogue.trust import Seal, Trust, Untrusted
 from engines.host.child import Child
 from engines.host.devices import bind
 from engines.host.handover import HeldSidecar
@@ -33,6 +35,7 @@ from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.engines")
+UNTRUSTED = "model_untrusted"
 SILENCE_SECONDS = 300.0
 """Silence after which a process that starts or loads counts as hung. A load may take hours, but keeps answering health checks."""
 
@@ -44,7 +47,7 @@ class SidecarProcess:
     ledger: reserves memory before each start and decides where the model's layers go. beside: the plan of the process to be replaced.
     silent: nobody is told about the process until `promote`, and it is not restarted if it ends before. proven: these settings have
     worked before, so a failed first load is tried again. gently: the first start runs at a low priority. held: the first life is that of a
-    process which the program before this one has started.
+    process which the program before this one has started. trust: decides before each start whether the model may be loaded.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class SidecarProcess:
         proven: bool = False,
         gently: bool = False,
         held: HeldSidecar | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self.row, self.spec, self.socket, self._state_dir = row, spec, socket, state_dir
         self._observer, self._on_event, self._ledger = observer, on_event, ledger
@@ -81,7 +85,9 @@ class SidecarProcess:
         """Set when it has ended for good."""
         self._log = log_path(state_dir, spec.name)
         self._beside, self._proven, self._gently = beside, proven, gently
-        self._held = held
+        self._held, self._trust = held, trust
+        self._seal: Seal | None = None
+        """What the model was when it was found to be signed, in this life; None: its signature was not asked for."""
         self._lowered = False
         self._failures = 0
         self._ready_at = math.inf
@@ -192,7 +198,12 @@ class SidecarProcess:
         self._move("start")
         self._ready_at, self.reason_code, self.plan = math.inf, None, None
         try:
+            await self._verify()
             process = await self._spawn()
+        except Untrusted as error:
+            return self._not_started(str(error), UNTRUSTED)
+        except Stopped:
+            return self._not_started("stopped before its model was verified", None)
         except InsufficientMemory as error:
             return self._not_started(f"the model does not fit into memory: {error}", "insufficient_memory")
         except ConfigError as error:
@@ -203,6 +214,13 @@ class SidecarProcess:
             await self._live(process)
         finally:
             self._ledger.release(self.address)
+
+    async def _verify(self) -> None:
+        """Whether the model's signature lets it be loaded. Raises Untrusted, OSError, Stopped."""
+        spec, trust = self.spec, self._trust
+        self._seal = None
+        if trust is not None:
+            self._seal = await asyncio.to_thread(trust.loading, spec.model, spec.options, lambda: not self._stopping.is_set())
 
     async def _adopt(self, held: HeldSidecar) -> None:
         """The rest of a life that began under the program before this one."""
@@ -224,11 +242,17 @@ class SidecarProcess:
     def _not_started(self, reason: str, code: str | None) -> None:
         self._ledger.release(self.address)
         self.reason, self.reason_code = reason, code
+        if code == UNTRUSTED:
+            self._refused()
         if self.state == "stopped":
             self._move("start")
         self._move("failed")
         if not self.silent:
             self._observer.engine_down(self.spec.name, reason, code)
+
+    def _refused(self) -> None:
+        log.error("engine %s: %s", self.spec.name, self.reason)
+        self._on_event("model_refused", self.spec.name, {"model": self.spec.model, "reason": self.reason})
 
     async def _live(self, process: Child) -> None:
         if self._stopping.is_set():  # `stop` came before there was a process to end
@@ -296,11 +320,24 @@ class SidecarProcess:
                     return
             else:
                 misses, heard = 0, time.monotonic()
+                if not await self._still_sealed(report):
+                    return
                 self._heard(report)
                 log.log(TRACE, "engine %s: %s", self.spec.name, report)
                 if large(self._log):
                     await asyncio.to_thread(rotate, self._log)
             await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
+
+    async def _still_sealed(self, report: dict[str, Any]) -> bool:
+        """Whether what a sidecar has loaded when it says so is what was verified. If not, it is ended."""
+        loaded = report.get("state") == "ready" and self.state in ("starting", "loading")
+        if self._seal is None or not loaded or await asyncio.to_thread(self._seal.whole):
+            return True
+        self.reason, self.reason_code = f"the model {self.spec.model!r} changed between its verification and the end of its load", UNTRUSTED
+        self._refused()
+        self._move("failed")
+        self._kill()
+        return False
 
     def _hangs(self, misses: int, silent: float) -> bool:
         """Whether this many unanswered checks, over this many seconds, mean that the process must be ended."""

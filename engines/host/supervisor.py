@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from engines.host.catalogue.trust import Trust
 from engines.host.handover import HeldEngines
 from engines.host.lifecycle import backoff, on_demand
 from engines.host.memory_ledger import MemoryLedger
@@ -44,7 +45,7 @@ ROOM_IDLE_SECONDS = 10.0
 class Supervisor:
     """Owns all sidecars of this machine. Implements `replacement.House`, most of the port ModelControl and, for engines, FleetView.
 
-    on_event: (kind, engine, detail) for the audit log and the feed.
+    on_event: (kind, engine, detail) for the audit log and the feed. trust: which models may be loaded; None: all.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class Supervisor:
         ledger: MemoryLedger | None = None,
         clock: Clock | None = None,
         runtimes: Table[RuntimeRow] = RUNTIMES,
+        trust: Trust | None = None,
     ) -> None:
         self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
-        self._runtimes = runtimes
+        self._runtimes, self._trust = runtimes, trust
         self._sockets = Sockets(state_dir)
         self.clock: Clock = clock or SystemClock()
         self._ledger = ledger or MemoryLedger(runtimes=runtimes)
@@ -118,7 +120,7 @@ class Supervisor:
         for one in held.sidecars:
             process = SidecarProcess(
                 self._runtimes[one.spec.runtime], one.spec, Path(one.socket), self._state_dir, self.traffic, self.on_event, self._ledger,
-                proven=True, held=one,
+                proven=True, held=one, trust=self._trust,
             )  # fmt: skip
             self._processes[one.spec.name], self._specs[one.spec.name] = process, one.spec
             self._owner.spawn(process.keep(), name=one.spec.name)
@@ -233,7 +235,7 @@ class Supervisor:
     def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
         self._generation += 1
         row, socket = self._runtimes[spec.runtime], self._sockets.new(spec.name, self._generation)
-        return SidecarProcess(row, spec, socket, self._state_dir, self.traffic, self.on_event, self._ledger, **how)
+        return SidecarProcess(row, spec, socket, self._state_dir, self.traffic, self.on_event, self._ledger, trust=self._trust, **how)
 
     # --- replacing: engines.host.replacement.House
 

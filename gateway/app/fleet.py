@@ -35,6 +35,7 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor
 
 log = logging.getLogger("gatehouse")
+FAILURES = ("engine_failed", "engine_rolled_back", "model_refused")
 
 
 async def _nowhere(name: str) -> bool:
@@ -76,9 +77,19 @@ class Fleet:
         self.mirror = Mirror(self.registry) if workers else None
         self.traffic: EndpointRegistry | Mirror = self.mirror or self.registry
         """The registry; with workers, it and theirs, kept in step."""
-        self.supervisor = Supervisor(state_dir, self.traffic, self._engine_event, runtimes=runtimes)
+        self._signatures = model_files.signatures(spec, base)
+        self.files = Library(
+            state_dir,
+            lambda: self._places,
+            self._uploads,
+            self._models_in_use,
+            clock,
+            runtimes=runtimes,
+            signatures=lambda: self._signatures,
+        )
+        self.files.on_refused = lambda name, why: events.record("model_refused", name, {"reason": why}, outcome="failed")
+        self.supervisor = Supervisor(state_dir, self.traffic, self._engine_event, runtimes=runtimes, trust=self.files.trust)
         self.reconciler = Reconciler(self.supervisor, self.traffic, self.find_model, lambda: self.on_change(), self._rollout_event)
-        self.files = Library(state_dir, lambda: self._places, self._uploads, self._models_in_use, clock, runtimes=runtimes)
         self._pressure = PressureMonitor(self._shed)
         self.probe: Probe = HttpProbe()
         """What looks at endpoints; may be wrapped before `start_probing`."""
@@ -132,7 +143,12 @@ class Fleet:
         if after.file is not before.file:
             names = {engine.name for engine in after.file.engines} | before.stored_engines
             going = (engine for engine in before.file.engines if engine.name not in names)
-            await self.supervisor.apply((*after.file.engines, *going), wait=True, keep=before.stored_engines)
+            signatures, self._signatures = self._signatures, model_files.signatures(after.file, self._base)
+            try:
+                await self.supervisor.apply((*after.file.engines, *going), wait=True, keep=before.stored_engines)
+            except BaseException:
+                self._signatures = signatures
+                raise
 
     def put_into_force(self, built: Built) -> None:
         self.traffic.activate(built.router)
@@ -197,7 +213,7 @@ class Fleet:
 
     def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:
         self.times.heard(engine, detail)
-        self._events.record(kind, engine, detail, outcome="failed" if kind in ("engine_failed", "engine_rolled_back") else "ok")
+        self._events.record(kind, engine, detail, outcome="failed" if kind in FAILURES else "ok")
 
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
         log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)

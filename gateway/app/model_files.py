@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from engines.host.catalogue.scan import Place
+from engines.host.catalogue.trust import keys_of
 from gateway.core.errors import ConfigError
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, ModelSignaturesSpec
+from gateway.wire.model_signatures import Unsigned
 
 DEMO_MODELS = Path(__file__).parents[2] / "engines" / "demo" / "artefacts"
 
@@ -20,9 +22,26 @@ def places(spec: ConfigSpec, base: Path) -> tuple[Place, ...]:
     return (Place(Path(spec.state_dir).resolve() / "models", "registry"), *directories, Place(DEMO_MODELS.resolve(), "bundled"))
 
 
+def signatures(spec: ConfigSpec, base: Path) -> ModelSignaturesSpec:
+    """Whose signatures models carry, the keys' files as absolute paths."""
+    found = spec.model_signatures
+    return msgspec.structs.replace(found, keys=tuple(str((base / key).resolve()) for key in found.keys))
+
+
+def _check_signatures(spec: ConfigSpec, base: Path) -> None:
+    if spec.model_signatures.required and not spec.model_signatures.keys:
+        raise ConfigError("is empty, and signatures are required: name the signers' public keys", path="model_signatures.keys")
+    for index, key in enumerate(signatures(spec, base).keys):
+        try:
+            keys_of(ModelSignaturesSpec(keys=(key,)))
+        except Unsigned as error:
+            raise ConfigError(str(error), path=f"model_signatures.keys[{index}]") from None
+
+
 def resolve(spec: ConfigSpec, base: Path) -> ConfigSpec:
-    """The configuration with every engine's model as an absolute path. Raises ConfigError for a model or directory that is missing."""
+    """The configuration with every engine's model as an absolute path. Raises ConfigError for what is missing."""
     shelves = places(spec, base)
+    _check_signatures(spec, base)
     for index, shelf in enumerate(place for place in shelves if place.source == "directory"):
         if not shelf.root.is_dir():
             raise ConfigError(f"there is no directory {shelf.root}", path=f"model_dirs[{index}]")

@@ -13,7 +13,7 @@ from gateway.config.convert import Converter, PluginSchemas
 from gateway.config.load import Loaded, read_text
 from gateway.core.errors import ConfigError
 from gateway.core.joining import MAX_ENGINES
-from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, Spec
+from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSignaturesSpec, Spec
 from gateway.core.telemetry_specs import TelemetrySpec
 from gateway.wire import yamltree
 
@@ -49,6 +49,7 @@ class MachineFile(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     accepts: AcceptsSpec | None = None
     state_dir: Annotated[str, Meta(min_length=1)] = "./var"
     model_dirs: tuple[str, ...] = ()
+    model_signatures: ModelSignaturesSpec = ModelSignaturesSpec()
     telemetry: TelemetrySpec = TelemetrySpec()
 
 
@@ -79,5 +80,8 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
         if engine.name in names:
             raise error(f"{where}.name", f"{engine.name!r} is the name of two engines")
         names.add(engine.name)
-    spec = ConfigSpec(version=1, state_dir=found.state_dir, engines=found.engines, model_dirs=found.model_dirs, telemetry=found.telemetry)
+    spec = ConfigSpec(
+        version=1, state_dir=found.state_dir, engines=found.engines, model_dirs=found.model_dirs,
+        model_signatures=found.model_signatures, telemetry=found.telemetry,
+    )  # fmt: skip
     return Found(Loaded(spec, text, str(path), converter.places), found.accepts)

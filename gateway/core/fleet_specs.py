@@ -86,6 +86,15 @@ class ModelSharingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     parallel: Annotated[int, Meta(ge=1, le=16)] = 2
 
 
+class ModelSignaturesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whose signatures models carry (OpenSSF Model Signing). keys: files with the signers' public keys, PEM, relative to the
+    configuration's folder; where there are any, a signature that a model has must be of one of them. required: models without one are
+    refused, too."""
+
+    keys: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=16)] = ()
+    required: bool = False
+
+
 class TicketsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Direct tickets (`/v1/tickets`). models: patterns. expiry: from when on a ticket that was not used is not good. run: that its request
     may take. grace: for which a receipt is waited for then. max_tokens: that one may generate. max_open: of one tenant in one process."""

@@ -22,21 +22,28 @@ FOLDER_FILES: Final = 1000
 FOLDER_DEPTH: Final = 4
 FOLDER_SUFFIXES: Final = frozenset({".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md"})
 """The files a model's folder may hold. No code and no pickles: nothing in a model is ever executed."""
-FOLDER_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README"})
+SIGNATURE: Final = "model.sig"
+"""The signature of a model's folder, in it (OpenSSF Model Signing)."""
+FOLDER_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README", SIGNATURE})
 _NAME: Final = re.compile(PATTERN)
 _SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 UploadName = Annotated[str, Meta(pattern=PATTERN, description="NAME.gguf or NAME.onnx: a file. Other names: a folder, sent as a tar.")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
+MAX_SIGNATURE: Final = 64 * 1024
+Signature = Annotated[str, Meta(min_length=2, max_length=MAX_SIGNATURE)]
+
 
 class UploadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An upload to come. size: bytes that will be sent. sha256: of these bytes. replace: a file of this name may be overwritten."""
+    """An upload to come. size: bytes that will be sent. sha256: of these bytes. replace: a file of this name may be overwritten.
+    signature: of a file, a bundle of OpenSSF Model Signing; a folder has its own in `model.sig`."""
 
     name: UploadName
     size: Annotated[int, Meta(ge=1, le=MAX_UPLOAD)]
     sha256: Sha256
     replace: bool = False
+    signature: Signature | None = None
 
 
 def kind_of(name: str) -> Literal["file", "folder"]:
@@ -58,6 +65,11 @@ def member_problem(path: str) -> str | None:
     if last not in FOLDER_NAMES and (dot < 0 or last[dot:].lower() not in FOLDER_SUFFIXES):
         return f"is of a kind that no model needs; a folder may hold {', '.join(sorted(FOLDER_SUFFIXES))}"
     return None
+
+
+def signature_of(name: str) -> str:
+    """The name of the signature of a file, which lies beside it."""
+    return f"{name}.sig"
 
 
 def split_of(name: str) -> tuple[str, int, int] | None:

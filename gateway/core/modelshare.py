@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.core.errors import RequestError
-from gateway.core.modelfiles import FOLDER_FILES, MAX_UPLOAD, Sha256, UploadSettings, kind_of, member_problem, model_of
+from gateway.core.modelfiles import FOLDER_FILES, MAX_UPLOAD, Sha256, UploadSettings, kind_of, member_problem, model_of, signature_of
 
 PIECE: Final = 1024 * 1024
 """Bytes of one answer of a replica that is asked for a file."""
@@ -86,7 +86,8 @@ def problem_of(name: str, files: tuple[SharedFile, ...]) -> str | None:
     for file in files:
         if folder and (problem := member_problem(file.path)) is not None:
             return f"{file.path!r} {problem}"
-        if not folder and ("/" in file.path or _kind(file.path) != "file" or model_of(file.path) != name):
+        path = file.path.removesuffix(signature_of(""))
+        if not folder and ("/" in path or _kind(path) != "file" or model_of(path) != name):
             return f"{file.path!r} is no file of it"
     return None
 

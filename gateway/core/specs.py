@@ -16,7 +16,17 @@ from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.batch_specs import BatchesSpec, FilesSpec, UploadsSpec
 from gateway.core.cache_specs import CacheSpec, CachesSpec
 from gateway.core.conversations import ResponsesSpec
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, LifecycleSpec, MachinesSpec, ModelSharingSpec, RolloutSpec, ScaleSpec, TicketsSpec
+from gateway.core.fleet_specs import (
+    DnsSpec,
+    JoinedSpec,
+    LifecycleSpec,
+    MachinesSpec,
+    ModelSharingSpec,
+    ModelSignaturesSpec,
+    RolloutSpec,
+    ScaleSpec,
+    TicketsSpec,
+)
 from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.hedge_specs import HedgeSpec
 from gateway.core.identity_specs import (
@@ -33,15 +43,7 @@ from gateway.core.identity_specs import (
     StepUpSpec,
 )
 from gateway.core.job_specs import JobsSpec
-from gateway.core.limit_specs import (
-    BudgetSpec,
-    LimitMatchSpec,
-    LimitSpec,
-    LoopSpec,
-    RateSpec,
-    RollingSpec,
-    WeightsSpec,
-)
+from gateway.core.limit_specs import BudgetSpec, LimitMatchSpec, LimitSpec, LoopSpec, RateSpec, RollingSpec, WeightsSpec
 from gateway.core.listen_specs import CorsSpec, SocketsSpec
 from gateway.core.moderation_specs import ModerationSpec
 from gateway.core.pipeline_specs import PipelineSpec
@@ -95,6 +97,7 @@ __all__ = [
     "LoopSpec",
     "MachinesSpec",
     "ModelSharingSpec",
+    "ModelSignaturesSpec",
     "ModelSpec",
     "Name",
     "Natural",
@@ -445,6 +448,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()
     model_sharing: ModelSharingSpec = ModelSharingSpec()
+    model_signatures: ModelSignaturesSpec = ModelSignaturesSpec()
     files: FilesSpec = FilesSpec()
     batches: BatchesSpec = BatchesSpec()
     jobs: JobsSpec = JobsSpec()

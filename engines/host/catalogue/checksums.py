@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from engines.host.catalogue.scan import File
 
 MAX_ENTRIES = 10_000
 BLOCK = 4 * 1024 * 1024
+SETTLED = 50_000_000
+"""Nanoseconds after which a further change of a file has another change time, on every file system."""
 
 
 class Stopped(Exception):
@@ -35,6 +38,8 @@ def digest(path: Path, go_on: Callable[[], bool]) -> str:
 class _Entry(msgspec.Struct, array_like=True):
     stamp: tuple[int, int, int]
     sha256: str
+    changed: int = 0
+    """As in File; 0: not known, or so short before that another change may have the same."""
 
 
 class Checksums:
@@ -51,13 +56,21 @@ class Checksums:
             entry = self._read().get(str(file.path))
             return entry.sha256 if entry is not None and entry.stamp == file.stamp else None
 
+    def certain(self, file: File) -> str | None:
+        """As `get`, if nobody can have written to the file since: unlike its modification time, its change time cannot be set."""
+        with self._lock:
+            entry = self._read().get(str(file.path))
+            same = entry is not None and (entry.stamp, entry.changed) == (file.stamp, file.changed) and entry.changed != 0
+            return entry.sha256 if entry is not None and same else None
+
     def put(self, found: Iterable[tuple[File, str]]) -> None:
         """Remembers checksums, writes all of them."""
         with self._lock:
             known = self._read()
             for file, sha256 in found:
                 known.pop(str(file.path), None)
-                known[str(file.path)] = _Entry(file.stamp, sha256)
+                settled = time.time_ns() - file.changed > SETTLED
+                known[str(file.path)] = _Entry(file.stamp, sha256, file.changed if settled else 0)
             while len(known) > MAX_ENTRIES:
                 known.pop(next(iter(known)))
             beside = self._path.with_suffix(".new")

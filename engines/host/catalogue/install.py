@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from engines.facts import Facts
 from engines.host.catalogue.inspection import Inspection
@@ -15,12 +16,15 @@ from engines.host.catalogue.scan import whole_folder
 from engines.host.catalogue.unpack import Unsafe, unpack
 from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.errors import AlreadyExists, GatehouseError
-from gateway.core.modelfiles import kind_of, split_name, split_of
+from gateway.core.modelfiles import kind_of, signature_of, split_name, split_of
 from gateway.core.plugins import Table
+
+UNTRUSTED: Final = "model_untrusted"
 
 
 class Refused(GatehouseError):
-    """The upload does not match its promise, or is not a model: it is deleted. Codes: checksum_mismatch, model_invalid."""
+    """The upload does not match its promise, or is not a model: it is deleted. Codes: checksum_mismatch, model_invalid,
+    model_untrusted."""
 
     status = 422
     type = "invalid_request_error"
@@ -82,6 +86,8 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
         raise taken(upload.settings.name)
     if _other_device(source, registry):
         source = _bring(upload, source, registry)
+    if not source.is_dir():
+        _sign(upload, registry)
     try:
         if source.is_dir():
             _exchange(upload, source, target)
@@ -95,6 +101,22 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
         raise
     _sync(registry)
     return target
+
+
+def _sign(upload: Upload, registry: Path) -> None:
+    """The signature of a file comes to its place before the file does; one of an earlier file of this name goes."""
+    target = registry / signature_of(upload.settings.name)
+    if upload.settings.signature is None:
+        target.unlink(missing_ok=True)
+        return
+    beside = upload.folder / "signature"
+    beside.write_text(upload.settings.signature, encoding="utf-8")
+    _sync(beside)
+    near = registry / f".incoming-{upload.id}.sig"
+    shutil.copyfile(beside, near)
+    near.chmod(0o600)
+    _sync(near)
+    near.replace(target)
 
 
 def _place(source: Path, target: Path) -> None:

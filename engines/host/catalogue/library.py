@@ -16,18 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from engines.host.catalogue import install, shelf, weights
+from engines.host.catalogue import install, refusals, shelf, weights
 from engines.host.catalogue.checksums import Checksums, Stopped, digest
 from engines.host.catalogue.quarantine import Quarantine, Upload
 from engines.host.catalogue.scan import Found, Place
 from engines.host.catalogue.shelf import Shelf
+from engines.host.catalogue.trust import Trust, Untrusted
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
-from gateway.core.modelfiles import UploadSettings, kind_of, model_of
+from gateway.core.modelfiles import UploadSettings, kind_of, model_of, signature_of
 from gateway.core.modelshare import Alone, LocalModel, Sharing
 from gateway.core.plugins import Table
-from gateway.core.specs import UploadsSpec
+from gateway.core.specs import ModelSignaturesSpec, UploadsSpec
 from gateway.core.tasks import TaskOwner
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Library:
-    """places: the directories of models, the registry first. settings: the bounds in force. engines: (name, absolute path of its model)."""
+    """places: the directories of models, the registry first. settings: the bounds in force. engines: (name, absolute path of its model).
+    signatures: whose signatures models carry, the keys as absolute paths."""
 
     def __init__(
         self,
@@ -54,10 +56,14 @@ class Library:
         clock: Clock,
         idle_seconds: float = IDLE_SECONDS,
         runtimes: Table[RuntimeRow] = RUNTIMES,
+        signatures: Callable[[], ModelSignaturesSpec] = ModelSignaturesSpec,
     ) -> None:
         self._registry = state_dir / "models"
         self._quarantine = Quarantine(state_dir / "quarantine")
         self._checksums = Checksums(state_dir / "model-checksums.json")
+        self.trust = Trust(signatures, self._checksums)
+        self.on_refused: Callable[[str, str], None] = lambda name, reason: None
+        """Called with a model that was refused for its signature, or for want of one."""
         self._shelf = Shelf(places, self._checksums, runtimes)
         self._runtimes, self._places = runtimes, places
         self._settings, self._engines, self._clock, self._idle = settings, engines, clock, idle_seconds
@@ -108,17 +114,17 @@ class Library:
     async def _in(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         """Runs a call in a thread. Raises GatehouseError: 507 for a full disk, 500 for another disk failure, 503 during shutdown."""
         if not self._open:
-            raise _stopping()
+            raise refusals.stopping()
         try:
             future: Future[T] = pool.submit(call)
             return await asyncio.wrap_future(future)
         except OSError as error:
             if error.errno in _FULL:
-                raise _full("The disk is full.") from None
+                raise refusals.full("The disk is full.") from None
             log.error("model files: %s", error)
             raise GatehouseError(f"The disk refused: {error.strerror}.", code="storage_failed") from None
         except Stopped:
-            raise _stopping() from None
+            raise refusals.stopping() from None
 
     def _go_on(self) -> bool:
         return self._open
@@ -142,7 +148,7 @@ class Library:
         found, _ = await self._found(name)
 
         def compute() -> None:
-            for file in found.files:
+            for file in found.every:
                 if self._checksums.get(file) is None:
                     self._checksums.put([(file, digest(file.path, self._go_on))])
 
@@ -156,7 +162,7 @@ class Library:
         found, looked = await self._found(name)
         if (problem := looked.facts(found).problem) is not None:
             raise GatehouseError(f"The model {name!r} cannot be used: {problem}.", code="model_invalid", status=422)
-        listed = [(file.path, file.size, self._checksums.get(file)) for file in found.files]
+        listed = [(file.path, file.size, self._checksums.get(file)) for file in found.every]
         if any(sha256 is None for _, _, sha256 in listed):
             raise GatehouseError(f"The files of {name!r} change.", code="model_invalid", status=409)
         return found.path, [(path, size, sha256 or "") for path, size, sha256 in listed]
@@ -169,14 +175,14 @@ class Library:
             users = shelf.used_by(found, self._users())
             shown = shelf.view(found, looked.facts(found), self._checksums, users, every=True)
             if found.place.source != "registry":
-                raise _conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.")
-            _refuse_used(name, users)
+                raise refusals.conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.")
+            refusals.refuse_used(name, users)
             if version is not None and version != found.version:
                 raise VersionMismatch(f"The model {name!r} has changed.")
             if not dry_run:
                 if told:
                     await self.sharing.removing(name)
-                paths = [found.path] if found.folder else [file.path for file in found.files]
+                paths = [found.path] if found.folder else [file.path for file in found.every]
                 graves = await asyncio.shield(
                     self._owner.spawn(self._quick(lambda: [self._quarantine.bury(p) for p in paths]), name="bury")
                 )
@@ -244,7 +250,7 @@ class Library:
     async def room(self, size: int, reserve: int) -> None:
         """Raises 507 where so many bytes cannot be written and `reserve` left free."""
         if await self._quick(self._quarantine.free) < size + reserve:
-            raise _full(f"{size} bytes are needed beside {reserve} that stay free.")
+            raise refusals.full(f"{size} bytes are needed beside {reserve} that stay free.")
 
     async def adopt(self, path: Path, settings: UploadSettings, *, actor: str) -> dict[str, Any]:
         """A file that was made on this machine goes the way of an upload that is complete: quarantine, verification, registry. It is gone
@@ -284,14 +290,14 @@ class Library:
         kind = kind_of(settings.name)
         await self._refuse_conflicts(settings)
         if len(self._uploads) + self._beginning >= bounds.max_open:
-            raise _conflict("too_many_uploads", f"{len(self._uploads)} uploads are open (uploads.max_open); finish or delete one.")
+            raise refusals.conflict("too_many_uploads", f"{len(self._uploads)} uploads are open (uploads.max_open); finish or delete one.")
         self._beginning += 1  # reserved while the thread works
         try:
             expected = settings.size * (2 if kind == "folder" else 1)  # an archive and what is unpacked from it exist side by side
             promised = sum(upload.missing for upload in self._uploads.values()) + bounds.reserve_bytes
             free = await self._quick(self._quarantine.free)
             if free - promised < expected:
-                raise _full(f"{expected} bytes are needed, {max(0, free - promised)} are free.")
+                raise refusals.full(f"{expected} bytes are needed, {max(0, free - promised)} are free.")
             now = self._clock.wall()
             if dry_run:
                 return _promised(settings, actor, now, now + bounds.expire_after)
@@ -309,14 +315,14 @@ class Library:
         upload = self._claim(id)
         try:
             if offset != upload.offset:
-                raise _conflict(
+                raise refusals.conflict(
                     "offset_mismatch",
                     f"The upload has {upload.offset} bytes; go on there.",
                     param="upload-offset",
                     headers=(("upload-offset", str(upload.offset)),),
                 )
             if length is not None and length > upload.missing:
-                raise _too_large(upload)
+                raise refusals.too_large(upload)
             await self._receive(upload, parts)
         finally:
             self._busy.discard(id)
@@ -331,7 +337,7 @@ class Library:
                 if part is None:
                     return
                 if len(waiting) + len(part) > upload.missing:
-                    raise _too_large(upload)
+                    raise refusals.too_large(upload)
                 waiting += part
                 if len(waiting) >= PIECE:
                     piece, waiting = waiting, bytearray()
@@ -369,7 +375,7 @@ class Library:
     async def _tried(self, upload: Upload) -> dict[str, Any]:
         """Raises what can be known without reading anything."""
         if upload.missing:
-            raise _conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
+            raise refusals.conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
         await self._refuse_conflicts(upload.settings)
         return self._view(upload)
 
@@ -377,13 +383,15 @@ class Library:
         upload.state = "verifying"
         try:
             await self._refuse_conflicts(upload.settings)
-            source = await self._work(partial(install.verify, upload, self._go_on, self._runtimes))
+            source = await self._work(partial(self._verify, upload))
             async with self._moving:
                 await self._refuse_conflicts(upload.settings)
                 target = await self._work(partial(install.install, upload, source, self._registry))
                 self._shelf.forget()
         except install.Refused as error:
             log.warning("the upload of %s is refused: %s", upload.settings.name, error.message)
+            if error.code == install.UNTRUSTED:
+                self.on_refused(upload.settings.name, error.message)
             await self._drop(upload)
             raise
         except BaseException:
@@ -399,6 +407,16 @@ class Library:
             self._busy.discard(upload.id)
             self._verifying.pop(upload.id, None)
 
+    def _verify(self, upload: Upload) -> Path:
+        """As install.verify; Refused also for a model that is not signed as it must be."""
+        source, settings = install.verify(upload, self._go_on, self._runtimes), upload.settings
+        signature = None if settings.signature is None else settings.signature.encode()
+        try:
+            self.trust.arriving(settings.name, source, signature, self._go_on, None if source.is_dir() else settings.sha256)
+        except Untrusted as error:
+            raise install.Refused(f"{str(error)[0].upper()}{str(error)[1:]}.", code=install.UNTRUSTED) from None
+        return source
+
     async def _give_back(self, upload: Upload) -> None:
         if self._open:  # else the next start does it
             await self._quick(upload.give_back)
@@ -406,8 +424,10 @@ class Library:
     def _remember(self, target: Path, sha256: str) -> None:
         """Remembers the checksums; a folder's files each have their own, as the promised one is the archive's."""
         files = sorted(path for path in target.rglob("*") if path.is_file()) if target.is_dir() else [target]
-        single = sha256 if files == [target] else None
-        self._checksums.put([(shelf.file_at(path), single or digest(path, self._go_on)) for path in files])
+        if (signature := target.with_name(signature_of(target.name))).is_file() and files == [target]:
+            files.append(signature)
+        known = {target: sha256} if files[0] == target else {}
+        self._checksums.put([(shelf.file_at(path), known.get(path) or digest(path, self._go_on)) for path in files])
 
     async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]:
         """Deletes an upload. Raises NotFound, 409 `upload_busy`."""
@@ -434,7 +454,7 @@ class Library:
         """Claims an upload for one caller at a time."""
         upload = self._get(id)
         if id in self._busy:
-            raise _conflict("upload_busy", "Somebody else is writing to this upload, or it is being verified.", retry_after=1.0)
+            raise refusals.conflict("upload_busy", "Somebody else is writing to this upload, or it is being verified.", retry_after=1.0)
         self._busy.add(id)
         return upload
 
@@ -445,10 +465,10 @@ class Library:
             if found.name != model_of(name) or (found.name != name and all(file.path.name != name for file in found.files)):
                 continue
             if found.place.source != "registry":
-                raise _conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.", param="name")
+                raise refusals.conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.", param="name")
             if not settings.replace:
                 raise install.taken(name)
-            _refuse_used(name, shelf.used_by(found, self._users()))
+            refusals.refuse_used(name, shelf.used_by(found, self._users()))
         await self.sharing.admit(settings)
 
     def _view(self, upload: Upload) -> dict[str, Any]:
@@ -464,31 +484,10 @@ def _promised(settings: UploadSettings, actor: str, created: float, expires: flo
         "size": settings.size,
         "sha256": settings.sha256,
         "replace": settings.replace,
+        "signature": settings.signature,
         "offset": 0,
         "state": "receiving",
         "created_at": created,
         "created_by": actor,
         "expires_at": expires,
     }
-
-
-def _conflict(code: str, message: str, **more: Any) -> GatehouseError:
-    return GatehouseError(message, status=409, code=code, **more)
-
-
-def _refuse_used(name: str, users: list[str]) -> None:
-    if users:
-        engines = f"engine{'s' if len(users) > 1 else ''} {', '.join(users)}"
-        raise _conflict("in_use", f"The model {name!r} is in use by the {engines}.")
-
-
-def _too_large(upload: Upload) -> RequestError:
-    return RequestError(f"The upload lacks {upload.missing} bytes; more were sent.", code="request_too_large", status=413)
-
-
-def _full(message: str) -> GatehouseError:
-    return GatehouseError(message, status=507, code="insufficient_storage")
-
-
-def _stopping() -> GatehouseError:
-    return GatehouseError("The gateway is shutting down.", status=503, code="overloaded", retry_after=1.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
-from gateway.core.modelfiles import FOLDER_FILES, split_name, split_of
+from gateway.core.modelfiles import FOLDER_FILES, signature_of, split_name, split_of
 from gateway.core.plugins import Table
 
 MAX_DEPTH = 6
@@ -42,6 +42,8 @@ class File:
     modified: float
     stamp: tuple[int, int, int]
     """(size, modification time in nanoseconds, inode)"""
+    changed: int = 0
+    """When anything of it was changed, which nobody can set: st_ctime in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ class Found:
     missing: tuple[int, ...] = ()
     real: Path = Path()
     """Where `path` leads, links followed."""
+    signatures: tuple[File, ...] = ()
+    """Those of its files that lie beside them; a folder's is one of its files."""
+
+    @property
+    def every(self) -> tuple[File, ...]:
+        """All that is moved, sent and deleted with it."""
+        return self.files + self.signatures
 
     @property
     def size(self) -> int:
@@ -69,7 +78,7 @@ class Found:
     @property
     def version(self) -> str:
         """Changes with every file of the model; the content of its ETag."""
-        seen = repr([(str(file.path), file.stamp) for file in self.files])
+        seen = repr([(str(file.path), file.stamp) for file in self.every])
         return hashlib.blake2b(seen.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
@@ -138,14 +147,32 @@ def _files(done: Scan, place: Place, root: Path, files: dict[str, File]) -> None
         if split is not None:
             splits.setdefault((split[0], split[2]), {})[split[1]] = file
         elif (row := runtime_of_file(name, done.runtimes)) is not None:
-            done.models.append(Found(relative, place, file.path, row.name, (file,), real=_real(file.path)))
+            done.models.append(
+                Found(relative, place, file.path, row.name, (file,), real=_real(file.path), signatures=_signatures(files, name))
+            )
     for (stem, count), parts in splits.items():
         first = parts[min(parts)].path.with_name(split_name(stem, 1, count))
         missing = [part for part in range(1, min(count, 1000) + 1) if part not in parts]
         ordered = tuple(parts[part] for part in sorted(parts))
         name, owner = first.relative_to(root).as_posix(), runtime_of_file(first.name, done.runtimes)
         if owner is not None:
-            done.models.append(Found(name, place, first, owner.name, ordered, False, tuple(missing[:20]), _real(first)))
+            done.models.append(
+                Found(
+                    name,
+                    place,
+                    first,
+                    owner.name,
+                    ordered,
+                    False,
+                    tuple(missing[:20]),
+                    _real(first),
+                    _signatures(files, *(f.path.name for f in ordered)),
+                )
+            )
+
+
+def _signatures(files: dict[str, File], *names: str) -> tuple[File, ...]:
+    return tuple(file for name in names if (file := files.get(signature_of(name))) is not None)
 
 
 def whole_folder(folder: Path, files: Iterable[str], runtimes: Table[RuntimeRow]) -> tuple[RuntimeRow, Path] | None:
@@ -185,7 +212,12 @@ def _entries(done: Scan, root: Path, folder: Path) -> Iterator[tuple[str, File |
         if stat.S_ISDIR(status.st_mode):
             yield name, None
         elif stat.S_ISREG(status.st_mode):
-            yield name, File(path, status.st_size, status.st_mtime, (status.st_size, status.st_mtime_ns, status.st_ino))
+            yield name, file_of(path, status)
+
+
+def file_of(path: Path, status: os.stat_result) -> File:
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return File(path, status.st_size, status.st_mtime, stamp, status.st_ctime_ns)
 
 
 def _names(done: Scan, folder: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from engines.facts import Facts
 from engines.host.catalogue.checksums import Checksums
 from engines.host.catalogue.inspection import Inspection
-from engines.host.catalogue.scan import File, Found, Place, scan
+from engines.host.catalogue.scan import File, Found, Place, file_of, scan
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.modelshare import LocalModel, SharedFile
 from gateway.core.plugins import Table
@@ -99,16 +99,15 @@ def _with(facts: Facts, parameters: int) -> Facts:
 
 def file_at(path: Path) -> File:
     """A file as a scan would find it. Raises OSError."""
-    status = path.stat()
-    return File(path, status.st_size, status.st_mtime, (status.st_size, status.st_mtime_ns, status.st_ino))
+    return file_of(path, path.stat())
 
 
 def local(found: Found, checksums: Checksums) -> LocalModel:
     """The model as it is told to other replicas."""
     base = found.path if found.folder else found.path.parent
-    known = [(file, checksums.get(file)) for file in found.files]
+    known = [(file, checksums.get(file)) for file in found.every]
     files = [SharedFile(path=file.path.relative_to(base).as_posix(), size=file.size, sha256=sha256) for file, sha256 in known if sha256]
-    paths = tuple((str(file.path), file.stamp) for file in found.files)
+    paths = tuple((str(file.path), file.stamp) for file in found.every)
     return LocalModel(name=found.name, version=found.version, files=tuple(files) if len(files) == len(known) else None, paths=paths)
 
 
@@ -147,5 +146,5 @@ def view(found: Found, facts: Facts, checksums: Checksums, engines: list[str], *
     }
     if every:
         base = found.path if found.folder else found.path.parent
-        shown["parts"] = [{"name": f.path.relative_to(base).as_posix(), "size": f.size, "sha256": checksums.get(f)} for f in found.files]
+        shown["parts"] = [{"name": f.path.relative_to(base).as_posix(), "size": f.size, "sha256": checksums.get(f)} for f in found.every]
     return shown

@@ -20,12 +20,15 @@ class UploadList(TypedDict):
 
 
 class UploadSettings(TypedDict):
-    """An upload to come. size: bytes that will be sent. sha256: of these bytes. replace: a file of this name may be overwritten."""
+    """An upload to come. size: bytes that will be sent. sha256: of these bytes. replace: a file of this name may be overwritten.
+    signature: of a file, a bundle of OpenSSF Model Signing; a folder has its own in `model.sig`.
+    """
 
     name: str
     size: int
     sha256: str
     replace: NotRequired[bool]
+    signature: NotRequired[str | None]
 
 
 class UploadView(TypedDict):
@@ -37,6 +40,7 @@ class UploadView(TypedDict):
     size: int
     sha256: str
     replace: bool
+    signature: str | None
     offset: int
     state: Literal["receiving", "verifying"]
     created_at: str

@@ -21,6 +21,8 @@ from typing import Final
 import msgspec
 import uvloop
 
+from engines.host.catalogue.checksums import Checksums
+from engines.host.catalogue.trust import Trust
 from engines.host.sockets import Sockets
 from engines.host.supervisor import Supervisor
 from gateway.app import model_files
@@ -126,7 +128,9 @@ class _Machine:
         context = _verifying(self._wanted.ca)
         callers = [Caller(url, self._wanted.name, self._identity.key, context) for url in self._gateways]
         registry = EndpointRegistry(SystemClock(), SystemEntropy(), lambda engine, address: EndpointClient(address))
-        supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes)
+        signatures = model_files.signatures(self._spec, self._wanted.config.resolve().parent)
+        trust = Trust(lambda: signatures, Checksums(state_dir / "model-checksums.json"))
+        supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes, trust=trust)
         names = {engine.name for engine in self._spec.engines}
         ear = Sockets(state_dir).new("orders", 0) if self._accepts is not None else None
         listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine), ear)

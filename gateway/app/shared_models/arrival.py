@@ -22,7 +22,7 @@ from engines.host.catalogue.checksums import digest
 from engines.host.catalogue.library import Library
 from gateway.app.shared_models.credentials import host_of
 from gateway.core.errors import ConfigError, EngineError, GatehouseError
-from gateway.core.modelfiles import UploadSettings, kind_of
+from gateway.core.modelfiles import MAX_SIGNATURE, UploadSettings, kind_of, signature_of
 from gateway.core.modelshare import PIECE, Copy, SharedFile, SharedModel
 from gateway.core.places import Place
 from gateway.core.spec import ClientTlsSpec
@@ -136,9 +136,12 @@ class Arrival:
         """What is to be adopted, in this order: each file of a model, its first one at the end; a folder as an archive."""
         name, files = self.model.name, self.model.files
         if kind_of(name) == "file":
-            made = [
-                (path, UploadSettings(name=file.path, size=file.size, sha256=file.sha256)) for path, file in zip(paths, files, strict=True)
-            ]
+            at = {file.path: path for path, file in zip(paths, files, strict=True)}
+            made = []
+            for file in files:
+                if not file.path.endswith(signature_of("")):
+                    signature = await asyncio.to_thread(_signature, at.get(signature_of(file.path)))
+                    made.append((at[file.path], UploadSettings(name=file.path, size=file.size, sha256=file.sha256, signature=signature)))
             return made[::-1]
         archive = self.folder / "archive"
         size, sha256 = await asyncio.to_thread(_packed, archive, paths, files)
@@ -165,6 +168,18 @@ async def _asked(client: EndpointClient, path: str) -> bytes:
     if answer.head.status != 200:
         raise NotHere(f"it answered {answer.head.status}")
     return answer.body
+
+
+def _signature(path: Path | None) -> str | None:
+    """Raises GatehouseError."""
+    if path is None:
+        return None
+    try:
+        if path.stat().st_size <= MAX_SIGNATURE:
+            return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        pass
+    raise GatehouseError("The model's signature is none.", code="model_invalid", status=422)
 
 
 def _packed(archive: Path, paths: list[Path], files: tuple[SharedFile, ...]) -> tuple[int, str]:

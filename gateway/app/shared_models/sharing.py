@@ -33,6 +33,8 @@ log = logging.getLogger("gatehouse.models")
 LOOK_SECONDS: Final = 2.0
 AGAIN: Final = 15.0
 """Between two tries to fetch a model that could not be fetched."""
+REFUSED: Final = 300.0
+"""The same for one that came whole and was refused: what the store names is unlikely to be better soon."""
 WANTED_SECONDS: Final = 3600.0
 """For which a model that an engine lacked is looked for, unless it is asked for again."""
 ANY: Final = ("0.0.0.0", "::")
@@ -45,11 +47,12 @@ Record = Callable[[str, str, dict[str, Any]], None]
 
 @dataclass
 class _Wanted:
-    """A model that this replica lacks. until: monotonic seconds. after: of the next try."""
+    """A model that this replica lacks. until: monotonic seconds. after: of the next try, unless it is another one than `failed` by then."""
 
     until: float
     after: float = 0.0
     problem: str = ""
+    failed: str = ""
 
 
 class ModelSharing:
@@ -360,12 +363,15 @@ class ModelSharing:
                     self._arrived()
                 continue
             model = shared.get(name)
-            if name in self._arrivals or model is None or model.removed or now < wanted.after:
+            if name in self._arrivals or model is None or model.removed or (now < wanted.after and wanted.failed == model.digest):
                 continue
             if len(self._arrivals) >= self._settings.parallel:
                 return
-            if (problem := problem_of(name, model.files)) is not None:
-                wanted.problem, wanted.after = f"The store names a model that cannot be: {problem}.", now + AGAIN
+            problem = problem_of(name, model.files)
+            unsigned = self._library.trust.lacking(name, [file.path for file in model.files])
+            if problem is not None or unsigned is not None:
+                wanted.problem = f"The store names a model that cannot be: {problem}." if problem else f"{unsigned}."
+                wanted.after, wanted.failed = now + AGAIN, model.digest
                 continue
             self._arrivals[name] = arrival = Arrival(model, self._folder, self._library, self._reserve, self._tls)
             self._owner.spawn(self._fetch(arrival, wanted), name=f"fetch {name}")
@@ -381,7 +387,8 @@ class ModelSharing:
             if wanted.problem != error.message:
                 log.warning("model %s: %s", model.name, error.message)
                 self._record("model_fetch_failed", model.name, {"digest": model.digest, "reason": error.message})
-            wanted.problem, wanted.after = error.message, time.monotonic() + AGAIN
+            pause = REFUSED if error.status == 422 else AGAIN
+            wanted.problem, wanted.after, wanted.failed = error.message, time.monotonic() + pause, model.digest
             if error.status in (409, 422):  # it will be no better with these bytes
                 await arrival.clear()
         else:

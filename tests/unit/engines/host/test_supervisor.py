@@ -17,12 +17,15 @@ import msgspec
 import pytest
 
 from engines.host import process
+from engines.host.catalogue.checksums import Checksums
+from engines.host.catalogue.trust import Trust
 from engines.host.sockets import MAX_SOCKET_PATH, Sockets
 from engines.host.supervisor import Supervisor
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.plugins import Table
-from gateway.core.specs import EngineSpec, HealthSpec, RolloutSpec
+from gateway.core.specs import EngineSpec, HealthSpec, ModelSignaturesSpec, RolloutSpec
+from tests.modelsigning import pem, sign
 from tests.unit.engines.host.traffic import Traffic
 from tests.waiting import reached
 
@@ -360,3 +363,47 @@ def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
             assert path.parent.stat().st_mode & 0o777 == 0o700
         if directory != tmp_path:
             one.parent.rmdir()
+
+
+async def test_a_model_is_verified_before_each_of_its_loads(house: House, tmp_path: Path) -> None:
+    model, key = tmp_path / "m.gguf", tmp_path / "vendor.pem"
+    model.write_bytes(b"GGUF")
+    key.write_bytes(pem())
+    trust = Trust(lambda: ModelSignaturesSpec(keys=(str(key),), required=True), Checksums(tmp_path / "sums.json"))
+    told: list[tuple[str, str, dict[str, Any]]] = []
+    supervisor = Supervisor(house.directory, house.observer, lambda *event: told.append(event), runtimes=SCRIPTED, trust=trust)
+    try:
+        with pytest.raises(ConfigError, match=r"'m.gguf' is not signed .* vendor.pem.*no signature"):
+            await supervisor.apply((house.spec("ready", model=str(model)),), wait=True)
+        assert house.starts() == [] and [kind for kind, _, _ in told if kind == "model_refused"] == ["model_refused"]
+        sign(model)
+        await supervisor.apply((house.spec("ready", model=str(model)),), wait=True)
+        model.write_bytes(b"EVIL")
+        os.kill(house.starts()[-1]["pid"], signal.SIGKILL)
+        await reached(lambda: any("m.gguf is not what was signed" in event[2].get("reason", "") for event in told))
+        (engine,) = supervisor.engines()
+        assert len(house.starts()) == 1 and engine["state"] != "ready" and engine["reason_code"] == "model_untrusted"
+        model.write_bytes(b"GGUF")
+        await reached(lambda: supervisor.engines()[0]["state"] == "ready")
+    finally:
+        await supervisor.aclose(0.0)
+
+
+async def test_a_model_that_is_exchanged_while_it_is_loaded_is_not_used(house: House, tmp_path: Path) -> None:
+    model, gate = tmp_path / "m.gguf", house.gate()
+    model.write_bytes(b"GGUF")
+    sign(model)
+    (tmp_path / "vendor.pem").write_bytes(pem())
+    trust = Trust(lambda: ModelSignaturesSpec(keys=(str(tmp_path / "vendor.pem"),)), Checksums(tmp_path / "sums.json"))
+    supervisor = Supervisor(house.directory, house.observer, lambda *event: None, runtimes=SCRIPTED, trust=trust)
+    try:
+        loading = asyncio.ensure_future(supervisor.apply((house.spec("load", model=str(model), gate=str(gate)),), wait=True))
+        await reached(lambda: len(house.starts()) == 1)
+        model.with_name("evil.gguf").write_bytes(b"EVIL")
+        model.with_name("evil.gguf").replace(model)
+        gate.touch()
+        with pytest.raises(ConfigError, match="changed between its verification and the end of its load"):
+            await loading
+        assert ("ready", "e") not in house.observer.heard
+    finally:
+        await supervisor.aclose(0.0)

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.app.model_files import DEMO_MODELS, find, resolve
 from gateway.core.errors import ConfigError
-from gateway.core.specs import ConfigSpec, EngineSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, ModelSignaturesSpec
+from tests.modelsigning import pem
 
 
 def spec_with(tmp_path: Path, model: str | None, runtime: str = "llama.cpp") -> ConfigSpec:
@@ -102,3 +103,21 @@ def test_nothing_else_is_found(shelves: list[Path], name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find(name, shelves)
     assert caught.value.path == "model"
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "why"),
+    [
+        ((), "model_signatures.keys", "is empty, and signatures are required"),
+        (("vendor.pem", "absent.pem"), "model_signatures.keys[1]", "No such file"),
+        (("vendor.pem", "none.pem"), "model_signatures.keys[1]", "no public key in PEM"),
+    ],
+)
+def test_the_keys_of_signers_are_read_when_the_configuration_is(tmp_path: Path, keys: tuple[str, ...], path: str, why: str) -> None:
+    (tmp_path / "vendor.pem").write_bytes(pem())
+    (tmp_path / "none.pem").write_text("none")
+    spec = ConfigSpec(version=1, model_signatures=ModelSignaturesSpec(keys=keys, required=True))
+    with pytest.raises(ConfigError) as caught:
+        resolve(spec, tmp_path)
+    assert caught.value.path == path and why in caught.value.message
+    resolve(ConfigSpec(version=1, model_signatures=ModelSignaturesSpec(keys=("vendor.pem",), required=True)), tmp_path)

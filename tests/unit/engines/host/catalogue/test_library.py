@@ -20,8 +20,9 @@ from engines.host.catalogue.scan import Place
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, VersionMismatch
 from gateway.core.modelfiles import UploadSettings
-from gateway.core.specs import UploadsSpec
+from gateway.core.specs import ModelSignaturesSpec, UploadsSpec
 from loadtests.llamacpp.random_gguf import Shape, metadata, write
+from tests.modelsigning import OTHER, pem, signature
 from tests.waiting import reached
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
@@ -41,11 +42,14 @@ class World:
         self.settings = UploadsSpec(max_bytes=10_000_000, max_open=3, reserve_bytes=0, expire_after=100.0)
         self.engines: list[tuple[str, str]] = []
         self.clock = FakeClock(wall=time.time())
+        self.signatures = ModelSignaturesSpec()
         self.library = self.made()
 
     def made(self, idle: float = 20.0) -> Library:
         places = (Place(self.state / "models", "registry"), Place(self.shared, "directory"))
-        return Library(self.state, lambda: places, lambda: self.settings, lambda: self.engines, self.clock, idle)
+        return Library(
+            self.state, lambda: places, lambda: self.settings, lambda: self.engines, self.clock, idle, signatures=lambda: self.signatures
+        )
 
     async def restart(self) -> None:
         await self.library.aclose()
@@ -355,3 +359,30 @@ async def test_broken_files_are_listed_with_their_reason(world: World, model: by
     assert "truncated" in found["broken.gguf"]["problem"] and found["good.gguf"]["problem"] is None
     assert found["good.gguf"]["sha256"] is None
     assert (await world.library.checksum("good.gguf"))["sha256"] == hashlib.sha256(model).hexdigest()
+
+
+async def test_what_is_not_signed_where_signatures_are_required_does_not_arrive(world: World, model: bytes, tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+    world.library.on_refused = lambda name, why: told.append((name, why))
+    (tmp_path / "vendor.pem").write_bytes(pem())
+    (tmp_path / "m.gguf").write_bytes(model)
+    await world.add("before.gguf", model, signature="{}")
+    world.signatures = ModelSignaturesSpec(keys=(str(tmp_path / "vendor.pem"),), required=True)
+    for given, why in ((None, "has no signature"), (signature(tmp_path / "m.gguf", OTHER), "made with another key"), ("{}", "no bundle")):
+        error = await refused(world.add("m.gguf", model, signature=given), 422, "model_untrusted")
+        assert "'m.gguf'" in error.message and "vendor.pem" in error.message and why in error.message
+        assert told[-1] == ("m.gguf", error.message)
+    assert not world.waiting and not (world.state / "models" / "m.gguf").exists()
+    view = await world.add("m.gguf", model, signature=signature(tmp_path / "m.gguf"))
+    assert [part["name"] for part in view["parts"]] == ["m.gguf", "m.gguf.sig"] and all(part["sha256"] for part in view["parts"])
+    assert (view["format"], view["files"]) == ("file", 1)
+    (local,) = [one for one in await world.library.local() if one.name == "m.gguf"]
+    assert local.files is not None and [file.path for file in local.files] == ["m.gguf", "m.gguf.sig"]
+    path, listed = await world.library.contents("m.gguf")
+    assert [one[0].name for one in listed] == ["m.gguf", "m.gguf.sig"]
+    assert world.library.trust.loading(str(path), {}, lambda: True) is not None
+    await world.library.remove("m.gguf", version=None, dry_run=False)
+    assert sorted(os.listdir(world.state / "models")) == ["before.gguf", "before.gguf.sig"]
+    world.signatures = ModelSignaturesSpec()
+    await world.add("before.gguf", model, replace=True)
+    assert os.listdir(world.state / "models") == ["before.gguf"], "the signature of what was replaced goes with it"

@@ -20,7 +20,7 @@ from gateway.app.shared_models import arrival, offering, sharing
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.core.clock import SystemClock
 from gateway.core.errors import GatehouseError, NotFound
-from gateway.core.fleet_specs import ModelSharingSpec
+from gateway.core.fleet_specs import ModelSharingSpec, ModelSignaturesSpec
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.modelshare import SharedFile
 from gateway.core.specs import UploadsSpec
@@ -28,6 +28,7 @@ from gateway.store.database import Database, make_engine
 from gateway.store.model_copies import StoredModelCopies
 from gateway.store.tables import metadata
 from loadtests.llamacpp.random_gguf import Shape, write
+from tests.modelsigning import pem, signature
 from tests.waiting import reached
 
 SHAPES = [Shape(layers=1, width=width, heads=2, kv_heads=1, feed_forward=32) for width in (32, 64)]
@@ -49,13 +50,16 @@ class Replica:
         self.settings = ModelSharingSpec(listen="127.0.0.1:0", **settings)
         self.engines: list[tuple[str, str]] = []
         self.reserve = 0
+        self.signatures = ModelSignaturesSpec()
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.arrived = 0
 
     async def start(self) -> Replica:
         uploads = UploadsSpec(reserve_bytes=0)
         places = (Place(self.state / "models", "registry"),)
-        self.library = Library(self.state, lambda: places, lambda: uploads, lambda: self.engines, SystemClock())
+        self.library = Library(
+            self.state, lambda: places, lambda: uploads, lambda: self.engines, SystemClock(), signatures=lambda: self.signatures
+        )
         await self.library.start()
         record = lambda event, name, detail: self.events.append((event, name, detail))  # noqa: E731
         parts = (self.stored, lambda purpose: self.secret, self.library, self.state, self.name, self.settings)
@@ -155,6 +159,30 @@ async def test_a_file_a_split_model_and_a_folder_come_whole_and_are_given_on(
     assert {detail["from"] for detail in c.told("model_fetched")} == {"b"} and c.arriving == b.arriving == []
     await eventually(lambda: "c" in {copy.replica for copy in c.sharing._shared["emb"].copies if copy.address})
     assert (await c.shown("emb"))["replicas"] == ["a", "b", "c"] and b.arrived >= 2
+
+
+async def test_a_signature_comes_with_its_model_and_what_is_not_signed_stays_away(
+    make: Callable[..., Replica], models: list[bytes], tmp_path: Path
+) -> None:
+    a, b = await make("a").start(), await make("b").start()
+    (tmp_path / "vendor.pem").write_bytes(pem())
+    for number in (0, 1):
+        (tmp_path / f"{number}").write_bytes(models[number])
+    b.signatures = ModelSignaturesSpec(keys=(str(tmp_path / "vendor.pem"),), required=True)
+    await a.add("good.gguf", models[0], signature=signature(tmp_path / "0"))
+    await a.add("wrong.gguf", models[1], signature=signature(tmp_path / "0"))
+    await a.add("none.gguf", models[1])
+    for name in ("good.gguf", "wrong.gguf", "none.gguf"):
+        b.wants(name)
+    await eventually(lambda: b.told("model_fetched") and b.told("model_fetch_failed"))
+    assert b.has("good.gguf") == models[0] and b.has("good.gguf.sig") == a.has("good.gguf.sig")
+    assert "wrong.gguf is not what was signed" in b.told("model_fetch_failed")[0]["reason"]
+    problem = (await b.shown("none.gguf"))["problem"]
+    assert "'none.gguf'" in problem and "no signature (none.gguf.sig beside it)" in problem
+    assert b.has("none.gguf") is None and b.has("wrong.gguf") is None and b.arriving == []
+    await eventually(
+        lambda: (one := b.sharing._shared.get("good.gguf")) and {copy.replica for copy in one.copies if copy.address} == {"a", "b"}
+    )
 
 
 async def test_a_transfer_goes_on_where_it_stopped_when_the_holder_died_and_when_this_one_did(

@@ -26,7 +26,6 @@ STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://model_signing/signature/v1.0"
 MAX_BUNDLE: Final = 16 * 1024 * 1024
 MAX_FILES: Final = 20_000
-BLOCK: Final = 4 * 1024 * 1024
 ALWAYS_IGNORED: Final = frozenset({".git", ".gitattributes", ".github", ".gitignore"})
 """What signers leave out by default; nothing else may be left out, whatever the signature says."""
 _HASHES: Final[dict[str, type[hashes.HashAlgorithm]]] = {
@@ -146,18 +145,30 @@ def _files(statement: _Statement) -> dict[str, str]:
     return files
 
 
-def verify(model: Path, signature: Path, key: ec.EllipticCurvePublicKey, advance: Callable[[int], None] = lambda count: None) -> int:
+def verify(model: Path, signature: Path, key: ec.EllipticCurvePublicKey) -> int:
     """Whether exactly these files were signed; how many there are. Raises Unsigned, OSError."""
-    wanted = signed(signature.read_bytes(), key)
-    here = dict(_here(model, signature.resolve()))
-    if missing := sorted(set(wanted) - set(here)):
+    with signature.open("rb") as file:
+        wanted = signed(file.read(MAX_BUNDLE + 1), key)
+    present = here(model, signature.resolve())
+    compare(wanted, present, digest)
+    return len(present)
+
+
+def compare(wanted: dict[str, str], present: dict[str, Path], sha256: Callable[[Path], str]) -> None:
+    """Whether these files are those that were signed, each and no other. sha256: of a file. Raises Unsigned, OSError."""
+    if missing := sorted(set(wanted) - set(present)):
         raise Unsigned(f"{missing[0]} was signed and is not there")
-    if more := sorted(set(here) - set(wanted)):
+    if more := sorted(set(present) - set(wanted)):
         raise Unsigned(f"{more[0]} is there and was not signed")
-    for name, path in sorted(here.items()):
-        if _digest(path, advance) != wanted[name]:
-            raise Unsigned(f"{name if model.is_dir() else model.name} is not what was signed")
-    return len(here)
+    for name, path in sorted(present.items()):
+        if sha256(path) != wanted[name]:
+            raise Unsigned(f"{path.name if name == '.' else name} is not what was signed")
+
+
+def here(model: Path, signature: Path) -> dict[str, Path]:
+    """The files of a model by their path in it; "." for a model that is a file. Those that signers leave out, and the signature, are not of
+    it. Raises Unsigned for a link."""
+    return dict(_here(model, signature))
 
 
 def _here(model: Path, signature: Path) -> Iterator[tuple[str, Path]]:
@@ -182,13 +193,10 @@ def _here(model: Path, signature: Path) -> Iterator[tuple[str, Path]]:
                 yield path.relative_to(model).as_posix(), path
 
 
-def _digest(path: Path, advance: Callable[[int], None]) -> str:
-    state = hashlib.sha256()
+def digest(path: Path) -> str:
+    """SHA-256 in hex. Raises OSError."""
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            state.update(block)
-            advance(len(block))
-    return state.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(data: bytes, kind: Any, problem: str) -> Any:

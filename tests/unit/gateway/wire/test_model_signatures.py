@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -11,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from admin.cli.model_signatures import MEDIA, PAYLOAD, PREDICATE, STATEMENT, Unsigned, key_of, verify
+from gateway.wire.model_signatures import Unsigned, key_of, verify
+from tests.modelsigning import KEY, bundle, pem, statement
 
-KEY = ec.derive_private_key(0xA5A5A5, ec.SECP256R1())
 PUBLIC = KEY.public_key()
-PEM = PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+PEM = pem()
 REAL = (
     '{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{"hint":"57ff'
     '32d122a435377e42e3da70e9cfb327f734c8bcbba9a49d67dbd2ed07fb0c"},"tlogEntries":[]},"dsseEnvelope":{"payload":"ew'
@@ -63,24 +61,6 @@ def model(tmp_path: Path) -> Path:
     (folder / "config.json").write_text("{}")
     (folder / "onnx" / "model.onnx").write_bytes(b"weights" * 1000)
     return folder
-
-
-def statement(folder: Path) -> dict[str, Any]:
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    digests = {name: hashlib.sha256((folder / name).read_bytes()) for name in files}
-    root = hashlib.sha256(b"".join(one.digest() for one in digests.values())).hexdigest()
-    resources = [{"name": name, "algorithm": "sha256", "digest": one.hexdigest()} for name, one in digests.items()]
-    serialization = {"method": "files", "hash_type": "sha256", "allow_symlinks": False, "ignore_paths": ["model.sig"]}
-    predicate = {"serialization": serialization, "resources": resources}
-    return {"_type": STATEMENT, "subject": [{"name": "m", "digest": {"sha256": root}}], "predicateType": PREDICATE, "predicate": predicate}
-
-
-def bundle(payload: bytes, key: ec.EllipticCurvePrivateKey = KEY, **envelope: Any) -> dict[str, Any]:
-    pae = b"DSSEv1 %d %b %d %b" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
-    sig = base64.b64encode(key.sign(pae, ec.ECDSA(hashes.SHA256()))).decode()
-    made = {"payload": base64.b64encode(payload).decode(), "payloadType": PAYLOAD, "signatures": [{"sig": sig}], **envelope}
-    hint = hashlib.sha256(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-    return {"mediaType": MEDIA, "verificationMaterial": {"publicKey": {"hint": hint}}, "dsseEnvelope": made}
 
 
 def test_what_the_formats_own_library_signs_is_verified(model: Path, tmp_path: Path) -> None:
@@ -137,6 +117,6 @@ def test_signatures_that_are_altered_of_others_or_none_are_refused(model: Path, 
         place.write_text(json.dumps(given))
         with pytest.raises(Unsigned, match=why):
             verify(model, place, PUBLIC)
-    for pem in (b"", ec.derive_private_key(5, ec.SECP256K1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)):
+    for text in (b"", ec.derive_private_key(5, ec.SECP256K1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)):
         with pytest.raises(Unsigned, match="key"):
-            key_of(pem)
+            key_of(text)
