@@ -25,6 +25,7 @@ from gateway.core.tasks import TaskOwner
 _FILE: Final = re.compile(r"/v1/files/([0-9a-f]{64})")
 _ENGINE: Final = "/v1/engines/"
 CONNECTIONS: Final = 64
+END_SECONDS: Final = 2.0
 
 
 class _FromListener(TimedConnection):
@@ -64,7 +65,7 @@ class Orders:
     async def aclose(self) -> None:
         self._server.end()
         self._server.force_exit = True
-        await self._owner.aclose()
+        await self._owner.finish(END_SECONDS)  # the server takes its socket out of the loop before that is closed
         if self._listening is not None:
             self._listening.close()
         self._place.unlink(missing_ok=True)

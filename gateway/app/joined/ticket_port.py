@@ -28,6 +28,7 @@ log = logging.getLogger("gatehouse.machine")
 BODY_SECONDS: Final = 30.0
 MAX_BODY: Final = 64 * 1024 * 1024
 MAX_CONNECTIONS: Final = 1024
+END_SECONDS: Final = 2.0
 WITHDRAWN: Final = 3600.0
 """Seconds for which a withdrawn ticket is remembered."""
 
@@ -89,9 +90,11 @@ class TicketPort:
         self.stop_all()
 
     async def aclose(self) -> None:
+        self._leaving = True
+        self.stop_all()
         self._server.end()
         self._server.force_exit = True
-        await self._owner.aclose()
+        await self._owner.finish(END_SECONDS)  # the server takes its socket out of the loop, and closes it
         for client in self._clients.values():
             await client.aclose()
 
