@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.core.errors import ConfigError
 from gateway.core.joining import BEATS, JOIN, REPORTS, SIGNATURE, Beat, Heard, Joined, Joining, signed
+from gateway.core.tickets import SKEW
 
 log = logging.getLogger("gatehouse.machine")
 FINAL: Final = ("invalid_join_token", "name_taken")
@@ -51,6 +52,8 @@ class Caller:
         self.every = 0.5
         self.heard_at: float | None = None
         """Monotonic seconds at which it took the last beat."""
+        self.apart = False
+        """Its clock and this machine's differ so far that its tickets would be refused here: it is told that there is no port for them."""
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -84,14 +87,19 @@ class Caller:
         heard. Raises Refused."""
         for _ in range(2):
             self._sequence += 1
-            body = msgspec.json.encode(made(self._session, self._sequence))
+            said = made(self._session, self._sequence)
+            body = msgspec.json.encode(msgspec.structs.replace(said, tickets=None) if self.apart else said)
+            asked = time.time()
             try:
                 answer = await self._post(self._path, body, max(LEAST_SECONDS, 2 * self.every))
             except httpx.HTTPError as error:
                 self._note(f"cannot be reached: {error or type(error).__name__}")
                 return None
             if answer.status_code == 200:
-                return self._heard(answer)
+                heard = self._heard(answer)
+                if heard is not None and said.tickets is not None:
+                    self._compare(heard.now, asked, time.time())
+                return heard
             code, why = _problem(answer)
             if answer.status_code == 409 and code == "machine_session":
                 self._session, self._sequence = why, 0
@@ -129,6 +137,19 @@ class Caller:
         self.every, self.heard_at = max(LEAST_SECONDS / 4, heard.every), time.monotonic()
         self.tickets = heard.tickets
         return heard
+
+    def _compare(self, now: float, asked: float, answered: float) -> None:
+        """now: its clock at a moment between two of this machine's."""
+        apart = bool(now) and not asked - SKEW <= now <= answered + SKEW
+        if apart and not self.apart:
+            ahead = asked - now if now < asked else answered - now
+            log.warning(
+                "gateway %s: this machine's clock is %.0f s %s: it takes no tickets of this gateway until that is mended",
+                self.url, abs(ahead), "ahead" if ahead > 0 else "behind",
+            )  # fmt: skip
+        elif self.apart and not apart:
+            log.info("gateway %s: the clocks agree again", self.url)
+        self.apart = apart
 
     def _not_known(self, why: str) -> None:
         now = time.monotonic()

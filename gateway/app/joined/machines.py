@@ -215,8 +215,8 @@ class JoinedMachines:
         """Takes a beat that the machine has signed. Raises leases' errors."""
         machine = self._known[name]
         self.leases.heard(name, beat)
-        answer = Heard(every=self._every, drained=machine.drained)
-        if self.office is not None and beat.tickets is not None:
+        answer = Heard(every=self._every, drained=machine.drained, now=self._clock.wall())
+        if self.office is not None:  # also where it says that it takes no tickets now: those that run may have to end
             answer = msgspec.structs.replace(answer, tickets=self.office.public, withdrawn=self.office.withdrawn(name))
         if beat.room is not None and (fences := self.fences()):
             answer = msgspec.structs.replace(answer, fences=fences)

@@ -30,6 +30,8 @@ class Checker:
         self._used: dict[str, float] = {}
         self._withdrawn: dict[str, float] = {}
         self._tidied = 0.0
+        self._over = 0.0
+        """No ticket that expires until then is taken: it may have been used, and forgotten before somebody set the clock back."""
 
     def ticket(self, text: str) -> Ticket:
         """The ticket, verified. Raises AuthenticationError."""
@@ -60,7 +62,7 @@ class Checker:
             raise GatehouseError("The gateway has withdrawn the ticket.", code="used_ticket", status=409)
         if ticket.id in self._used:
             raise GatehouseError("The ticket was used before.", code="used_ticket", status=409)
-        if now > ticket.expires + SKEW:
+        if now > ticket.expires + SKEW or ticket.expires <= self._over:
             raise AuthenticationError("The ticket has expired.", code="expired_ticket")
         if len(self._used) >= MOST_USED:
             raise Overloaded("Too many tickets were used just now.", retry_after=1.0)
@@ -68,12 +70,13 @@ class Checker:
 
     def _tidy(self, now: float) -> None:
         """Forgets what is over, once a second."""
-        if now - self._tidied < 1.0:
+        if abs(now - self._tidied) < 1.0:
             return
         self._tidied = now
-        for known in (self._used, self._withdrawn):
-            for id in [id for id, until in known.items() if until < now]:
-                del known[id]
+        for id in [id for id, until in self._used.items() if until < now]:
+            self._over = max(self._over, self._used.pop(id) - 2 * SKEW)
+        for id in [id for id, until in self._withdrawn.items() if until < now]:
+            del self._withdrawn[id]
 
     def withdraw(self, ids: Iterable[str], seconds: float) -> None:
         """These are not good any more. seconds: for which that is remembered; the gateway repeats it."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
-from gateway.app.joined.caller import checked_url
+import httpx
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.app.joined.caller import Caller, checked_url
 from gateway.core.errors import ConfigError
+from gateway.core.joining import Beat, Heard, TicketPort
 
 
 def test_admin_listeners() -> None:
@@ -30,3 +36,25 @@ def test_admin_listeners() -> None:
 def test_a_token_goes_to_no_other(text: str) -> None:
     with pytest.raises(ConfigError):
         checked_url(text)
+
+
+async def test_a_machine_whose_clock_is_wrong_offers_no_port_for_tickets(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[bool] = []
+    wrong = [0.0, 30.0, 30.0, -30.0, 0.0, 0.0]
+    asked = iter(wrong)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        said.append(msgspec.json.decode(request.content, type=Beat).tickets is not None)
+        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, tickets="a key", now=time.time() - next(asked))))
+
+    caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
+    caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(answer))
+    port = TicketPort(address="127.0.0.1:8444", boot="0" * 32)
+    for _ in wrong:
+        heard = await caller.beat(
+            lambda session, sequence: Beat(session=session, sequence=sequence, address="127.0.0.1:8443", tickets=port)
+        )
+        assert heard is not None and caller.tickets == "a key", "those that were given before are verified"
+    assert said == [True, True, False, False, False, True]
+    assert [record.message.partition("clock is ")[2][:12] for record in caplog.records if record.levelname == "WARNING"] == ["30 s ahead: "]
+    await caller.aclose()

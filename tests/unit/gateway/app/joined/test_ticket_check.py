@@ -116,3 +116,14 @@ def test_nothing_is_taken_that_could_not_be_remembered() -> None:
 
 def test_each_process_has_a_name_of_its_own() -> None:
     assert checker()[0].boot != checker()[0].boot
+
+
+def test_no_ticket_is_good_again_because_the_clock_was_set_back() -> None:
+    check, clock = checker()
+    text, began = made(check), clock.now
+    assert refused(check, text) == ""
+    clock.now += 3600.0
+    assert refused(check, made(check, id="b" * 32, issued=clock.now, expires=clock.now + 30.0)) == "", "the first is forgotten"
+    clock.now = began
+    assert refused(check, text) == "expired_ticket"
+    assert refused(check, made(check, id="c" * 32, expires=ticket().expires + 10.0)) == "", "later ones are not"
