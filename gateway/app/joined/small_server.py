@@ -15,6 +15,7 @@ from gateway.server.listener import QuietServer
 Scope = dict[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]
 HEAD_SECONDS: Final = 10.0
+CUT_SECONDS: Final = 1.0
 
 
 class TimedConnection(HttpToolsProtocol):
@@ -38,6 +39,7 @@ class TimedConnection(HttpToolsProtocol):
         if self._due is None:
             self._due = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
         super().on_message_begin()
+        self.scope["gatehouse.close"] = self.transport.close  # type: ignore[typeddict-unknown-key]
 
     def _arrived(self) -> None:
         if self._due is not None:
@@ -74,6 +76,17 @@ def small_server(
     config.load()
     config.ssl = tls
     return QuietServer(config)
+
+
+async def cut(scope: Scope, receive: Any) -> None:
+    """Closes the connection in the middle of an answer, so that nobody takes what has come for the whole of it."""
+    scope["gatehouse.close"]()
+    try:
+        async with asyncio.timeout(CUT_SECONDS):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        pass  # a client that takes nothing; the server closes it
 
 
 async def answer(send: Any, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:

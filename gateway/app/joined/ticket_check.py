@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from gateway.core.clock import Clock
-from gateway.core.errors import AuthenticationError, GatehouseError, Overloaded, RequestError
+from gateway.core.errors import AuthenticationError, Overloaded, RequestError
 from gateway.core.tickets import SKEW, TICKET, Ticket, opened
 
 MOST_USED: Final = 100_000
@@ -51,7 +51,8 @@ class Checker:
         return found
 
     def use(self, ticket: Ticket, path: str, body: bytes) -> None:
-        """Uses it up, if the request is the one that it is for. Raises RequestError, GatehouseError (409), Overloaded."""
+        """Uses it up, if the request is the one that it is for. Raises RequestError, AuthenticationError,
+        Overloaded."""
         if path != ticket.path:
             raise RequestError(f"The ticket is for {ticket.path}.", code="ticket_mismatch")
         if len(body) != ticket.size or not hmac.compare_digest(hashlib.sha256(body).hexdigest(), ticket.sha256):
@@ -59,9 +60,9 @@ class Checker:
         now = self._wall()
         self._tidy(now)
         if ticket.id in self._withdrawn:
-            raise GatehouseError("The gateway has withdrawn the ticket.", code="used_ticket", status=409)
+            raise RequestError("The gateway has withdrawn the ticket.", code="used_ticket", status=409)
         if ticket.id in self._used:
-            raise GatehouseError("The ticket was used before.", code="used_ticket", status=409)
+            raise RequestError("The ticket was used before.", code="used_ticket", status=409)
         if now > ticket.expires + SKEW or ticket.expires <= self._over:
             raise AuthenticationError("The ticket has expired.", code="expired_ticket")
         if len(self._used) >= MOST_USED:

@@ -17,7 +17,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.app.joined.receipts import Receipts
-from gateway.app.joined.small_server import Scope, answer, small_server
+from gateway.app.joined.small_server import Scope, answer, cut, small_server
 from gateway.app.joined.tally import Tally
 from gateway.app.joined.ticket_check import Checker
 from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, NotFound, Overloaded, RequestError
@@ -111,7 +111,8 @@ class TicketPort:
         except TimeoutError:
             await _refuse(send, RequestError("The body did not arrive in time.", code="request_timeout", status=408))
             return
-        await _Run(self, ticket, text, body, receive, send).run()
+        if not await _Run(self, ticket, text, body, receive, send).run():
+            await cut(scope, receive)
 
     async def _admitted(self, scope: Scope, receive: Any) -> tuple[Ticket, str, bytes]:
         """The ticket, which is used up now, its text, and the body that it is for. Raises GatehouseError, TimeoutError."""
@@ -174,7 +175,8 @@ class _Run:
         self._status = 0
         self._started = self._told = False
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
+        """Whether the client has a whole answer, if only an error."""
         stop = self._port.begin(self._ticket, self._text)
         watching = self._port.watch(self._left(stop), "client")
         passing = self._port.watch(self._passed(), "engine")
@@ -193,7 +195,7 @@ class _Run:
             self._ended("cancelled", whole=False)
             if not self._started:
                 await _refuse(self._send, EngineError("The request was ended.", code="ticket_ended", status=503))
-            return  # else without the end of its body, so that nobody takes what has come for the whole answer
+            return not self._started
         error = passing.exception()
         if error is not None:
             if not isinstance(error, httpx.HTTPError | GatehouseError):
@@ -201,6 +203,8 @@ class _Run:
             self._ended("failed", whole=False)
             if not self._started:
                 await _refuse(self._send, EngineError("The engine failed."))
+                return True
+        return error is None
 
     async def _left(self, stop: asyncio.Event) -> None:
         while (await self._receive())["type"] != "http.disconnect":
