@@ -89,6 +89,11 @@ class TicketOffice:
         self._own()
         return self._public
 
+    @property
+    def replicas(self) -> int:
+        """How many serve on this store."""
+        return len(self._members.serving)
+
     def _own(self) -> Ed25519PrivateKey:
         if self._key is None:
             self._key = Ed25519PrivateKey.from_private_bytes(self._secret(SECRET))

@@ -136,7 +136,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """certificate, gateways: where it asked for them. drained: an operator sends it no new requests. tickets: the public key that
     verifies tickets, base64; "" where none are given. withdrawn: ids of tickets that it must not run, or not any longer. fences: of engines
     that this gateway places; orders with a lower one are an earlier gateway's, and refused. now: seconds since the epoch by its clock; 0:
-    it does not say."""
+    it does not say. replicas: how many serve on its store, itself among them; 0: it does not say."""
 
     every: float
     drained: bool = False
@@ -146,6 +146,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     withdrawn: tuple[str, ...] = ()
     fences: Annotated[dict[EngineLabel, Annotated[int, Meta(ge=0, le=2**62)]], Meta(max_length=1024)] = {}
     now: float = 0.0
+    replicas: int = 0
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

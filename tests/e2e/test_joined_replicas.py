@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.adminapi import admin
 from tests.e2e.harness import Gatehouse
-from tests.e2e.joining import JoinedMachine, gateway_config, token
+from tests.e2e.joining import JoinedMachine, gateway_config, stop_all, token
 from tests.e2e.replicas import PEPPER
 from tests.e2e.test_placed_engines import ACCEPTS, PLACE, where
 from tests.e2e.test_tickets import CHAT, given, outcomes, run, settled
@@ -49,8 +49,7 @@ def machines(pair: list[Gatehouse], tmp_path_factory: pytest.TempPathFactory) ->
         until(lambda: all("ready" in where(gateway).values() for gateway in pair), what="the engine at a machine")
         yield made
     finally:
-        for machine in made.values():
-            machine.stop()
+        stop_all(made.values())
 
 
 def serves(gateway: Gatehouse, machine: str) -> bool:

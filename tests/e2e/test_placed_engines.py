@@ -16,7 +16,7 @@ import pytest
 from gateway.core.placing import orders_host_of
 from tests.e2e.adminapi import admin
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, errors_of
-from tests.e2e.joining import JoinedMachine, gateway_config, token
+from tests.e2e.joining import JoinedMachine, gateway_config, stop_all, token
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -45,8 +45,7 @@ def machines(gatehouse: Gatehouse, tmp_path_factory: pytest.TempPathFactory) -> 
         until(lambda: "ready" in where(gatehouse).values(), what="the engine at a machine")
         yield made
     finally:
-        for machine in made.values():
-            machine.stop()
+        stop_all(made.values())
 
 
 def engine(gatehouse: Gatehouse, name: str = "chat") -> dict[str, Any]:

@@ -166,6 +166,11 @@ class JoinedMachines:
             found.append(Host(name, machine.engines, machine.drained, silent, since, lease.beat.room, up(lease.beat)))
         return found
 
+    @property
+    def all_heard(self) -> bool:
+        """Whether every machine that has joined is there, so that nothing runs anywhere that this gateway does not know."""
+        return all((lease := self.leases.machines.get(name)) is not None and lease.state == "there" for name in self._known)
+
     def ear(self, name: str, engine: EngineSpec | None) -> OnMachine | None:
         """Where a machine takes orders for an engine; None where it is not there, or may not be. engine: None: one that is no longer in the
         configuration. Raises OSError."""
@@ -217,7 +222,8 @@ class JoinedMachines:
         self.leases.heard(name, beat)
         answer = Heard(every=self._every, drained=machine.drained, now=self._clock.wall())
         if self.office is not None:  # also where it says that it takes no tickets now: those that run may have to end
-            answer = msgspec.structs.replace(answer, tickets=self.office.public, withdrawn=self.office.withdrawn(name))
+            told = {"tickets": self.office.public, "withdrawn": self.office.withdrawn(name), "replicas": self.office.replicas}
+            answer = msgspec.structs.replace(answer, **told)
         if beat.room is not None and (fences := self.fences()):
             answer = msgspec.structs.replace(answer, fences=fences)
         if beat.renew:

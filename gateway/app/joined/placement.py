@@ -22,7 +22,7 @@ from engines.host.lifecycle import backoff
 from engines.host.memory_ledger import MemoryLedger
 from engines.runtimes import RUNTIMES
 from gateway.app.joined.machines import JoinedMachines
-from gateway.app.joined.placing import Decision, Host, Pair, Past, Wish, decide
+from gateway.app.joined.placing import Decision, Host, Pair, Past, Wish, decide, outdated
 from gateway.app.joined.sending import Sending
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, StoreUnavailable
@@ -36,11 +36,14 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.machines")
 LOOK_SECONDS: Final = 0.25
 HOLD: Final = 5.0
-"""Seconds for which the lease of an engine lasts."""
-RENEW: Final = 1.5
+LEAST_HOLD: Final = 2.0
+"""Seconds for which the lease of an engine lasts: as long as `machines.reassign`, within these bounds."""
+RENEWALS: Final = 3.5
+"""In the time of a lease."""
 TAKE: Final = 1.0
 LEASES_FIRST: Final = 2.0
-"""Machines' leases that pass after the start before anything is placed: what runs somewhere is heard of until then."""
+"""Machines' leases that pass after the start before anything is placed, unless all machines are heard sooner: what runs somewhere is known
+then."""
 CONFIRM: Final = 15.0
 """Seconds after an order within which a beat tells of it."""
 AGAIN: Final = 5.0
@@ -51,6 +54,8 @@ LEAVE_SECONDS: Final = 1.0
 """From when an engine gets no new requests at a machine until the machine is told to end it. Those under way have the sidecar's drain."""
 OVERTAKEN: Final = "stale_order"
 """Of an order by a gateway that another has overtaken; the machine's code for it, too."""
+OLD_SECONDS: Final = 600.0
+"""After which an older version of an engine, which nobody has replaced, gets no new requests from here."""
 MOVE_SECONDS: Final = 600.0
 """For which an engine serves on at a machine that is drained while it is on its way elsewhere."""
 Contents = Callable[[str], Awaitable[tuple[Path, list[tuple[Path, int, str]]]]]
@@ -130,13 +135,16 @@ class Placement:
         self._had: set[Pair] = set()
         self._held: dict[str, _Held] = {}
         self._told: dict[str, tuple[str, str | None]] = {}
+        self._outdated: dict[Pair, float] = {}
+        """Older versions of engines, and since when another machine has had the new one."""
+        self._old: frozenset[Pair] = frozenset()
         self._drained: dict[Pair, float] = {}
         self._moving: frozenset[Pair] = frozenset()
         self._leaving: dict[Pair, float] = {}
         """Engines that are to end somewhere, and since when: they get no new requests there."""
         self._seen_drained: frozenset[str] = frozenset()
         self._sending = asyncio.Semaphore(AT_ONCE)
-        self._begun = float("inf")
+        self._begun, self._hold = float("inf"), HOLD
         machines.serves_on, machines.fences = self._serves_on, self._fences
 
     def begin(self) -> None:
@@ -146,7 +154,7 @@ class Placement:
     def _serves_on(self, engine: str, machine: str, drained: bool) -> bool:
         """Whether a machine gets new requests for an engine that is placed: also while it is drained, until the engine is elsewhere, and
         not once it is to end there."""
-        if (engine, machine) in self._leaving:
+        if (engine, machine) in self._leaving or (engine, machine) in self._old:
             return False
         return not drained or (engine, machine) in self._moving or machine not in self._seen_drained
 
@@ -175,9 +183,11 @@ class Placement:
         decision = decide(wishes, hosts, past, merged.spec.machines.reassign)
         wished = {wish.engine for wish in wishes}  # an engine whose model cannot be read here may be another replica's to place
         decision.remove = [pair for pair in decision.remove if pair[0] in wished or pair[0] not in by_name]
-        self._move(decision, hosts)
+        self._move(decision, hosts, outdated(wishes, hosts))
         self._tell(by_name, decision, hosts)
-        if self._now() - self._begun < LEASES_FIRST * merged.spec.machines.lease:
+        settings = merged.spec.machines
+        self._hold = min(HOLD, max(LEAST_HOLD, settings.reassign))
+        if self._now() - self._begun < LEASES_FIRST * settings.lease and not self._machines.all_heard:
             return
         for engine in {*wished, *(pair[0] for pair in decision.remove), *self._held}:
             self._keep_lease(engine, wanted=engine in by_name or any(pair[0] == engine for pair in decision.remove))
@@ -287,12 +297,12 @@ class Placement:
     def _keep_lease(self, engine: str, *, wanted: bool) -> None:
         """Takes and renews the lease of an engine that is to be placed here, and gives back one that is not."""
         held, now = self._held.setdefault(engine, _Held()), self._now()
-        if not held.busy and now - held.looked >= (TAKE if held.lease is None else RENEW):
+        if not held.busy and now - held.looked >= (TAKE if held.lease is None else self._hold / RENEWALS):
             held.busy, held.looked = True, now
             self._owner.spawn(self._leased(engine, held, wanted=wanted), name=f"{engine}: lease")
 
     async def _leased(self, engine: str, held: _Held, *, wanted: bool) -> None:
-        name, begin = f"place/{engine}"[:255], self._now()
+        name, begin, hold = f"place/{engine}"[:255], self._now(), self._hold
         try:
             if not wanted:
                 if held.lease is not None:
@@ -300,10 +310,10 @@ class Placement:
                 self._held.pop(engine, None)
             else:
                 if held.lease is None:
-                    held.lease = await self._store.take_lease(name, self._holder, HOLD)
+                    held.lease = await self._store.take_lease(name, self._holder, hold)
                 else:
-                    held.lease = await self._store.renew_lease(held.lease, HOLD)
-                held.until = begin + HOLD
+                    held.lease = await self._store.renew_lease(held.lease, hold)
+                held.until = begin + hold
         except StoreUnavailable as error:
             log.warning("the lease of the placed engine %s could not be renewed: %s", engine, error.message)
             held.lease = held.lease if self._now() < held.until else None  # another gateway may have it soon
@@ -400,16 +410,20 @@ class Placement:
 
     # --- what is told
 
-    def _move(self, decision: Decision, hosts: list[Host]) -> None:
-        """Engines that serve on at a drained machine until others do, for ten minutes at most."""
+    def _move(self, decision: Decision, hosts: list[Host], found: set[Pair]) -> None:
+        """Engines that serve on at a drained machine until others do, for ten minutes at most, and older versions (found) as long."""
         now = self._now()
         self._drained = {pair: self._drained.get(pair, now) for pair in decision.moving}
         moving = frozenset(pair for pair, since in self._drained.items() if now - since < MOVE_SECONDS)
         drained = frozenset(host.name for host in hosts if host.drained)
         leaving = {pair: self._leaving.get(pair, now) for pair in decision.remove}
         self._ending = {pair: again for pair, again in self._ending.items() if pair in leaving}
-        changed = (moving, drained, leaving.keys()) != (self._moving, self._seen_drained, self._leaving.keys())
-        self._moving, self._seen_drained, self._leaving = moving, drained, leaving
+        self._outdated = {pair: self._outdated.get(pair, now) for pair in found}
+        old = frozenset(pair for pair, since in self._outdated.items() if now - since >= OLD_SECONDS)
+        for pair in old - self._old:
+            log.warning("engine %s at machine %s is an older version that nobody replaces: it gets no requests from here", *pair)
+        changed = (moving, drained, old, leaving.keys()) != (self._moving, self._seen_drained, self._old, self._leaving.keys())
+        self._moving, self._seen_drained, self._old, self._leaving = moving, drained, old, leaving
         if changed:
             self._changed()
 

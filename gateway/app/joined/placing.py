@@ -101,6 +101,21 @@ def decide(wishes: Sequence[Wish], hosts: Sequence[Host], past: Past, reassign: 
     return made
 
 
+def outdated(wishes: Sequence[Wish], hosts: Sequence[Host]) -> set[Pair]:
+    """Where an older version of an engine serves although another machine has the new one ready: it is being replaced, or the gateway that
+    places the engine does not hear that machine. One whose replacement has failed there is meant to go on."""
+    found = set()
+    for wish in wishes:
+        new = {host.name for host in hosts if (one := _placed(host).get(wish.engine)) is not None and one.revision == wish.revision}
+        if any(host.name in new and host.silent is None and wish.engine in host.ready for host in hosts):
+            found |= {
+                (wish.engine, host.name)
+                for host in hosts
+                if host.name not in new and (one := _placed(host).get(wish.engine)) is not None and one.failed != wish.revision
+            }
+    return found
+
+
 def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left: dict[str, _Left], made: Decision) -> None:
     holding, leaving, silent = [], [], []
     for host in hosts:

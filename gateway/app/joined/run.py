@@ -105,6 +105,7 @@ class _Machine:
         self._spec, self._accepts = self._load()
         self._owner = TaskOwner("machine")
         self._refused: dict[str, str] = {}
+        self._replicas = 0
         self._side: TicketSide | None = None
         self._orders: OrderSide | None = None
 
@@ -228,7 +229,19 @@ class _Machine:
                 self._orders.fenced(heard.fences)
             if self._side is not None:
                 self._side.heard(caller, heard)
+            if heard is not None:
+                self._count(caller, heard.replicas)
             await asyncio.sleep(caller.every)
+
+    def _count(self, caller: Caller, replicas: int) -> None:
+        """Says so, once, where this machine does not join all replicas."""
+        if replicas > max(self._replicas, len(self._gateways)):
+            log.warning(
+                "gateway %s is one of %d replicas, and this machine joins %d: the others send it nothing, and may start its engines once "
+                "more elsewhere; give --join once for each replica",
+                caller.url, replicas, len(self._gateways),
+            )  # fmt: skip
+        self._replicas = replicas or self._replicas
 
     def _renewed(self, heard: Heard, listener: Listener) -> None:
         try:

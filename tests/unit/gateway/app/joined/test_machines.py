@@ -179,3 +179,15 @@ def test_addresses() -> None:
     assert parse_address("[fd00::1]:8443") == Place("fd00::1", 8443)
     for text in ("", ":", "1.2.3.4", "1.2.3.4:x", "1.2.3.4:70000", "a.example:1", "[fe80::1%eth0]:1", "1.2.3.4:١"):
         assert parse_address(text) is None, text
+
+
+async def test_all_are_heard_once_none_that_has_joined_is_silent(house: House) -> None:
+    assert house.machines.all_heard, "there is none"
+    await house.join("gpu-1")
+    assert not house.machines.all_heard
+    await house.there("gpu-1")
+    assert house.machines.all_heard
+    for _ in range(int(LEASE / 0.1) + 2):
+        house.clock.now += 0.1
+        house.machines.leases.look()
+    assert not house.machines.all_heard

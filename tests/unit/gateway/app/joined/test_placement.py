@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app.joined.placement import HOLD, OVERTAKEN, Placement
+from gateway.app.joined.placement import HOLD, LEAST_HOLD, OLD_SECONDS, OVERTAKEN, Placement
+from gateway.app.joined.placing import Decision
 from gateway.core.errors import GatehouseError, LeaseLost, StoreUnavailable
 from gateway.core.storage import Lease
 
@@ -110,5 +111,31 @@ async def test_a_store_that_is_away_for_a_moment_ends_no_lease_before_its_time()
     assert machines.fences() == {"chat": 1}
     clock.now += HOLD / 2
     await leased(made)
+    assert machines.fences() == {}
+    await made.aclose()
+
+
+async def test_an_older_version_that_nobody_replaces_gets_no_requests_after_a_while() -> None:
+    made, _, _, clock = placement()
+    found = {("chat", "gpu-1")}
+    made._move(Decision(), [], found)
+    clock.now += OLD_SECONDS - 1.0
+    made._move(Decision(), [], found)
+    assert made._serves_on("chat", "gpu-1", False)
+    clock.now += 1.0
+    made._move(Decision(), [], found)
+    assert not made._serves_on("chat", "gpu-1", False) and made._serves_on("chat", "gpu-2", False)
+    made._move(Decision(), [], set())
+    assert made._serves_on("chat", "gpu-1", False), "it has been replaced"
+    await made.aclose()
+
+
+async def test_the_lease_is_as_long_as_machines_may_be_silent_within_its_bounds() -> None:
+    made, machines, _, clock = placement()
+    made._hold = LEAST_HOLD
+    await leased(made)
+    clock.now += LEAST_HOLD - 0.1
+    assert machines.fences() == {"chat": 1}
+    clock.now += 0.1
     assert machines.fences() == {}
     await made.aclose()

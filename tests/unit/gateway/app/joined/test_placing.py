@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.joined.placing import Decision, Host, Past, Wish, decide
+from gateway.app.joined.placing import Decision, Host, Past, Wish, decide, outdated
 from gateway.core.joining import DeviceRoom, PlacedEngine, Room
 
 GIB = 1 << 30
@@ -120,3 +120,14 @@ def test_gpus_by_their_own_memory_and_the_cpu_where_that_is_allowed() -> None:
 
 def test_what_nobody_wants_any_more_ends() -> None:
     assert decided([], [host("x", "old"), host("y", "old", silent=1.0)]).remove == [("old", "x")]
+
+
+def test_an_older_version_is_outdated_once_another_machine_has_the_new_one() -> None:
+    old, new = host("x", "chat", revision="b" * 32), host("y", "chat")
+    assert outdated([wish()], [old, new]) == {("chat", "x")}
+    assert outdated([wish()], [old, host("y", "chat?")]) == set(), "the new one loads"
+    assert outdated([wish()], [old, host("y", "chat", silent=1.0)]) == set(), "the new one is not heard"
+    assert outdated([wish()], [host("x", "chat", revision="b" * 32, failed="a" * 32), new]) == set(), (
+        "it goes on as the new one failed there"
+    )
+    assert outdated([wish("other")], [old, new]) == set()
