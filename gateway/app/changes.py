@@ -85,7 +85,7 @@ class Changes:
         discovery: Discovery,
         history: ConfigHistory,
     ) -> None:
-        self._loaded = self._read = loaded
+        self._read = loaded
         self._environ, self._schemas = environ, schemas
         self._base = Path(loaded.file).resolve().parent
         self._builder, self._fleet, self._link, self.on_swap = builder, fleet, link, on_swap
@@ -106,8 +106,8 @@ class Changes:
     async def start(self) -> Built:
         """Builds the first configuration, which `begin` puts into force. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
-        await self._check_mtls(self._loaded.spec.identity.mtls)
-        return await self._build(self._loaded.spec)
+        await self._check_mtls(self._read.spec.identity.mtls)
+        return await self._build(self._read.spec)
 
     def begin(self, first: Built) -> None:
         """Puts the first configuration into force and follows changes from now on."""
@@ -121,8 +121,8 @@ class Changes:
             schemas=self._schemas,
             applied=self._history.applied,
         )
-        self._history.applied(Applied(None, self._loaded.spec, self._loaded.text, self._loaded.file, "", [], first.snapshot.version))
-        self.reloader = Reloader(self._loaded, first, steps, self._owner)
+        self._history.applied(Applied(None, self._read.spec, self._read.text, self._read.file, "", [], first.snapshot.version))
+        self.reloader = Reloader(self._read, first, steps, self._owner)
         self._swap(first)
 
     @property
@@ -144,7 +144,7 @@ class Changes:
 
     def _load(self) -> Loaded:
         with uncollected():
-            loaded = load(self._loaded.file, self._environ, self._schemas)
+            loaded = load(self._read.file, self._environ, self._schemas)
             self._read = replace(loaded, spec=sharing(self.reloader.spec, loaded.spec))
             del loaded
         return self._read

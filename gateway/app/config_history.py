@@ -11,14 +11,15 @@ import asyncio
 import hmac
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from gateway.config.convert import PluginSchemas
-from gateway.config.load import describe
+from gateway.config.load import described
 from gateway.config.reload import Applied
+from gateway.config.unchanged import apart
 from gateway.core.collecting import uncollected
 from gateway.core.errors import StoreUnavailable
 from gateway.core.specs import ConfigSpec
@@ -108,14 +109,16 @@ class ConfigHistory:
 
     def _payload(self, before: ConfigSpec | None, after: ConfigSpec, text: str) -> dict[str, Any]:
         with uncollected():
-            shown = _plain(describe(after, self._schemas))
-            was = {} if before is None else _plain(describe(before, self._schemas))
-            return {"text": text, "config": shown, "diff": self._differences(was, shown)[:DIFFERENCES] if before is not None else []}
+            payload: dict[str, Any] = {"text": text, "config": self._plain(after), "diff": []}
+            if before is not None:
+                old, new = apart(before, after)
+                payload["diff"] = self._differences(self._plain(old), self._plain(new))[:DIFFERENCES]
+            return payload
 
-
-def _plain(described: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has it; made member by member, so that the event loop gets the interpreter in between."""
-    return {name: [_json(one) for one in value] if isinstance(value, list) else _json(value) for name, value in described.items()}
+    def _plain(self, spec: ConfigSpec) -> dict[str, Any]:
+        """As JSON has it; made member by member, so that the event loop gets the interpreter in between."""
+        parts = described(spec, self._schemas)
+        return {name: [_json(one) for one in value] if isinstance(value, Iterator) else _json(value) for name, value in parts}
 
 
 def _json(value: Any) -> Any:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engines.host.catalogue.library import Library
 from engines.host.reconciler import Reconciler, Target, Wanted
@@ -36,6 +36,8 @@ from gateway.routing.shedding import PressureMonitor
 
 log = logging.getLogger("gatehouse")
 FAILURES = ("engine_failed", "engine_rolled_back", "model_refused")
+SHOWN: Final = 16
+"""Names of many endpoints that a record has."""
 
 
 async def _nowhere(name: str) -> bool:
@@ -72,7 +74,12 @@ class Fleet:
         """Whether another replica has a model of this name, which can be fetched."""
         self.state_dir = state_dir = Path(spec.state_dir).resolve()
         self.registry = EndpointRegistry(
-            clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
+            clock,
+            SystemEntropy(),
+            self.connections.client,
+            self._endpoint_changed,
+            on_wanted=lambda engine: self.supervisor.wanted(engine),
+            on_many=self._endpoints_ready,
         )
         self.mirror = Mirror(self.registry) if workers else None
         self.traffic: EndpointRegistry | Mirror = self.mirror or self.registry
@@ -219,6 +226,10 @@ class Fleet:
         log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
         self._events.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
         self.on_endpoint(endpoint, old, new)
+
+    def _endpoints_ready(self, names: list[str]) -> None:
+        log.info("%d endpoints are in force and ready, among them %s", len(names), ", ".join(names[:SHOWN]))
+        self._events.record("endpoints_ready", "fleet", {"count": len(names), "among": names[:SHOWN]})
 
     def _shed(self, level: int) -> None:
         log.warning("load shedding: level %d", level)

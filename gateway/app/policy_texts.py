@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from gateway.app.snapshots import Built
 from gateway.audit.bundle import POLICY_EVENT, policy_file
 from gateway.audit.crypto import replace_file
 from gateway.config.convert import PluginSchemas
-from gateway.config.load import describe
+from gateway.config.load import described
 from gateway.core.collecting import uncollected
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
@@ -27,13 +28,12 @@ PARTS: Final = ("roles", "bindings", "limits", "guardrails", "models", "engines"
 def policy_text(spec: ConfigSpec, schemas: PluginSchemas) -> bytes:
     """What decides about requests, as JSON, with every secret masked. The same settings give the same text."""
     with uncollected():
-        described = describe(spec, schemas)
-        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), _encoded(described[name])) for name in sorted(PARTS) if name in described)
+        parts = {name: _encoded(value) for name, value in described(spec, schemas) if name in PARTS}
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), parts[name]) for name in sorted(parts))
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON, made member by member, so that the event loop gets the interpreter in between."""
-    if isinstance(value, list):
+    if isinstance(value, Iterator):
         return b"[%b]" % b",".join(msgspec.json.encode(member, order="deterministic") for member in value)
     return msgspec.json.encode(value, order="deterministic")
 

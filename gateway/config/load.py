@@ -6,7 +6,7 @@ secrets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 from gateway.config import environment, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.environment import read_file
-from gateway.core.durations import shown
+from gateway.core.durations import shown, shown_setting
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec, Spec
@@ -103,26 +103,30 @@ def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[
 
     Masked are secret settings, header values for engines, passwords in URLs, and free-form settings with a name such as `token`.
     """
-    described: dict[str, Any] = shown(_masked(_plain(spec), ""), type(spec))
-    for guardrail in described.get("guardrails", ()):
-        _own(guardrail, guardrail["type"], "settings", schemas.guardrails)
-    for engine in described.get("engines", ()):
-        _own(engine, engine["runtime"], "options", schemas.engines)
-    for exporter in described.get("telemetry", {}).get("exporters", ()):
-        _own(exporter, exporter["type"], "settings", schemas.exporters)
-    return described
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in described(spec, schemas)}
 
 
-def _plain(spec: msgspec.Struct) -> dict[str, Any]:
-    """Its plain values, made member by member: all at once would keep the interpreter from the event loop for as long as it takes."""
-    found: dict[str, Any] = {}
+def described(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> Iterator[tuple[str, Any]]:
+    """The same by setting; the members of lists by an iterator each, so that those of ten thousand engines need not be there at once, and
+    so that a thread that makes them leaves the interpreter to the event loop in between. Take each before the next setting."""
     for name, known in zip(spec.__struct_fields__, spec.__struct_encode_fields__, strict=True):
         value = getattr(spec, name)
         if isinstance(value, tuple):
-            found[known] = [msgspec.to_builtins(member, enc_hook=_mask) for member in value]
+            yield known, (_described_member(spec, known, member, schemas) for member in value)
         else:
-            found[known] = msgspec.to_builtins(value, enc_hook=_mask)
-    return found
+            plain = shown_setting(_masked(msgspec.to_builtins(value, enc_hook=_mask), known), type(spec), known)
+            for exporter in plain.get("exporters", ()) if known == "telemetry" else ():
+                _own(exporter, exporter["type"], "settings", schemas.exporters)
+            yield known, plain
+
+
+def _described_member(spec: msgspec.Struct, known: str, member: Any, schemas: PluginSchemas) -> Any:
+    (made,) = shown_setting([_masked(msgspec.to_builtins(member, enc_hook=_mask), known)], type(spec), known)
+    if known == "guardrails":
+        _own(made, made["type"], "settings", schemas.guardrails)
+    elif known == "engines":
+        _own(made, made["runtime"], "options", schemas.engines)
+    return made
 
 
 def _own(holder: dict[str, Any], name: str, field: str, schemas: Mapping[str, type[Spec]]) -> None:

@@ -22,6 +22,25 @@ def sharing(before: ConfigSpec, after: ConfigSpec) -> ConfigSpec:
     return msgspec.structs.replace(after, **parts)
 
 
+def apart(before: ConfigSpec, after: ConfigSpec) -> tuple[ConfigSpec, ConfigSpec]:
+    """Both with one at most of the members with names that their lists have in common: what differs is the same, and a list is as empty as
+    it was."""
+    fewer: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name in after.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if not (isinstance(old, tuple) and isinstance(new, tuple) and all(_named(one) for one in (*old, *new))):
+            continue
+        known = {one.name: one for one in old}
+        same = set([one.name for one in new if known.get(one.name) is one][1:])
+        for spec, members in zip(fewer, (old, new), strict=True):
+            spec[name] = tuple([one for one in members if one.name not in same])
+    return msgspec.structs.replace(before, **fewer[0]), msgspec.structs.replace(after, **fewer[1])
+
+
+def _named(member: object) -> bool:
+    return isinstance(getattr(member, "name", None), str)
+
+
 def _shared(before: Any, after: Any) -> Any:
     if type(before) is not type(after):
         return after

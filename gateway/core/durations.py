@@ -18,6 +18,11 @@ def shown(value: Any, kind: Any) -> Any:
     return _shown(value, _info(kind))
 
 
+def shown_setting(value: Any, struct: type, name: str) -> Any:
+    """The same for the value of one setting of a struct, by the name that it has in a file."""
+    return _shown(value, _fields(struct)[name])
+
+
 @cache
 def _info(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)

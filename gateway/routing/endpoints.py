@@ -121,6 +121,7 @@ class Endpoint:
         "details",
         "drained",
         "epoch",
+        "first",
         "half_open",
         "health",
         "idle_since",
@@ -150,11 +151,12 @@ class Endpoint:
         self.name, self.spec, self._effects = spec.name, spec, effects
         self.address: str | None = None
         self.client: EngineClient | None = None
+        self.first: EngineClient | None = None
+        """What becomes its client when it comes into force."""
         self.said_slots: int | None = None
         self.share: int | None = None
         """In a data worker: how many of the engine's slots it may use. None: all."""
-        self.slots = spec.start_slots
-        self.in_flight = 0
+        self.slots, self.in_flight = spec.start_slots, 0
         self.limit = 0
         """Requests that may be in flight now."""
         self.reserve = 0
@@ -180,9 +182,7 @@ class Endpoint:
         self.shift: Shift | None = None
         self.idle_since = effects.now()
         """When the last request ended; meaningful only while none is in flight."""
-        self.drained = False
-        self.leaving = False
-        self.refused = False
+        self.drained = self.leaving = self.refused = False
         self.tripped = False
         """Whether the breaker opened for a reason that probes see too: then a good probe ends the opening early."""
         self.breaker = Breaker(breaker)

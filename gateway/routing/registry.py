@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import GatehouseError
 from gateway.core.ports import EngineClient
+from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import BreakerSpec, EngineSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.waiting import Signal, as_future
@@ -34,6 +35,8 @@ from gateway.routing.view import view
 
 ClientFactory = Callable[[EngineSpec, str], EngineClient]
 """(engine, address) -> a client."""
+MANY: Final = 64
+"""Of more endpoints that one change adds or removes, what happens to all of them is told as one, and what can wait is done in slices."""
 TICK = 0.05
 """Seconds between ticks, which run only while something is timed: open breakers, slow starts, deadlines in queues."""
 
@@ -117,8 +120,10 @@ class EndpointRegistry:
         on_change: OnChange | None = None,
         scheduler: Scheduler | None = None,
         on_wanted: Callable[[str], None] | None = None,
+        on_many: Callable[[list[str]], None] | None = None,
     ) -> None:
-        """on_wanted: called once for each load with the engine that a request waits for. Must not raise."""
+        """on_wanted: called once for each load with the engine that a request waits for. on_many: called instead of `on_change` with the
+        names of more than MANY endpoints that are ready as they come into force. Neither may raise."""
         self.clock, self.entropy = clock, entropy
         self.now = clock.monotonic
         self.version = 0
@@ -133,7 +138,11 @@ class EndpointRegistry:
         self.reports: dict[str, Report] = {}
         """Engine -> the supervisor's last report about it."""
         self._client_factory = client_factory
-        self._on_change, self._on_wanted = on_change, on_wanted
+        self._on_change, self._on_wanted, self._on_many = on_change, on_wanted, on_many
+        self._entered: list[tuple[str, str]] | None = None
+        """While a configuration comes into force: the endpoints that became ready, and why."""
+        self._closing: deque[EngineClient] = deque()
+        """Clients of removed endpoints that are to be closed, MANY of them at a time."""
         self._scheduler = scheduler or LoopScheduler()
         self._endpoints: dict[str, Endpoint] = {}
         self._leaving: dict[Endpoint, None] = {}
@@ -152,20 +161,26 @@ class EndpointRegistry:
             return known
         made = Endpoint(spec, self, breaker)
         made.turn = self.shares is None
+        if (address := _fixed(spec)) is not None:
+            made.first = self._client_factory(spec, address)  # here, where it can be done in slices; it opens no connection
         return made
 
     def activate(self, fleet: Fleet) -> None:
         """Puts a router's endpoints into force; removed ones finish their attempts."""
         previous, self._endpoints = self._endpoints, {name: member[0] for name, member in fleet.members.items()}
         self.active = fleet
+        self._entered = []
         for endpoint, spec, breaker in fleet.members.values():
             endpoint.reconfigure(spec, breaker)
             if endpoint.client is None:
                 self._connect(endpoint)
-        for name, endpoint in previous.items():
-            if self._endpoints.get(name) is not endpoint:
-                self._leaving[endpoint] = None
-                endpoint.leave()
+        self._tell_entered()
+        gone = [endpoint for name, endpoint in previous.items() if self._endpoints.get(name) is not endpoint]
+        self._leaving.update(dict.fromkeys(gone))
+        for endpoint in gone[:MANY]:
+            endpoint.leave()
+        if len(gone) > MANY:
+            self._tasks.spawn(in_slices(_leave(gone[MANY:])), name="leave")
         self._watch()
         if self.outward is not None:
             self.outward.activated()
@@ -196,6 +211,8 @@ class EndpointRegistry:
             if endpoint.client is not None:
                 await endpoint.client.aclose()
         await self._tasks.aclose()
+        while self._closing:
+            await self._closing.popleft().aclose()
 
     # -- EngineTraffic: the supervisor's reports, and what it asks ------------------------------------------------------------------
 
@@ -274,7 +291,11 @@ class EndpointRegistry:
 
     def changed(self, endpoint: Endpoint, old: State, reason: str) -> None:
         self.version += 1
-        if self._on_change is not None and self._endpoints.get(endpoint.name) is endpoint:
+        if self._on_change is None or self._endpoints.get(endpoint.name) is not endpoint:
+            return
+        if self._entered is not None and old == "starting" and endpoint.state == "ready":
+            self._entered.append((endpoint.name, reason))
+        else:
             self._on_change(endpoint.name, old, endpoint.state, reason)
 
     def stale(self) -> None:
@@ -326,7 +347,9 @@ class EndpointRegistry:
             self.outward.learnt(endpoint)
 
     def close(self, client: EngineClient) -> None:
-        self._tasks.spawn(client.aclose(), name="close")
+        self._closing.append(client)
+        if len(self._tasks) < MANY:
+            self._tasks.spawn(self._close(), name="close")
 
     def left(self, endpoint: Endpoint) -> None:
         self._leaving.pop(endpoint, None)
@@ -338,6 +361,23 @@ class EndpointRegistry:
             self._on_wanted(endpoint.name)
         if self.outward is not None:
             self.outward.wanted(endpoint.name)
+
+    # -- inside: many endpoints at once ------------------------------------------------------------------------------------------------
+
+    def _tell_entered(self) -> None:
+        """An audit record for each of ten thousand would leave requests no room in the log's queue."""
+        entered, self._entered = self._entered or [], None
+        if len(entered) > MANY and self._on_many is not None:
+            self._on_many([name for name, _ in entered])
+            return
+        for name, reason in entered:
+            if self._on_change is not None:
+                self._on_change(name, "starting", "ready", reason)
+
+    async def _close(self) -> None:
+        while self._closing:
+            await self._closing.popleft().aclose()
+            await asyncio.sleep(0)
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
@@ -375,8 +415,8 @@ class EndpointRegistry:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
         spec = endpoint.spec
         slots: int | None = None
-        if spec.runtime == "external" and spec.url is not None:
-            address = spec.url.rstrip("/").removesuffix("/v1")  # paths bring their own /v1
+        if (fixed := _fixed(spec)) is not None:
+            address = fixed
         elif (report := self.reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:
@@ -392,6 +432,9 @@ class EndpointRegistry:
         """An existing client for the address (the endpoint's own, or that of a shift that now has all the traffic), or a new one."""
         if endpoint.client is not None and endpoint.address == address:
             return endpoint.client
+        if (first := endpoint.first) is not None:
+            endpoint.first = None
+            return first
         if endpoint.shift is not None and endpoint.shift.address == address:
             return endpoint.shift.client
         return self._client_factory(endpoint.spec, address)
@@ -406,3 +449,16 @@ class EndpointRegistry:
         if endpoint is None:
             raise GatehouseError(f"there is no endpoint named {name!r}", code="not_found", status=404)
         return endpoint
+
+
+def _fixed(spec: EngineSpec) -> str | None:
+    """The address that the settings give; None for an engine whose address is reported."""
+    if spec.runtime != "external" or spec.url is None:
+        return None
+    return spec.url.rstrip("/").removesuffix("/v1")  # paths bring their own /v1
+
+
+def _leave(gone: list[Endpoint]) -> Steps[None]:
+    for endpoint in gone:
+        endpoint.leave()
+        yield

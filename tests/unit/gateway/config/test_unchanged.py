@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from gateway.config.load import parse
-from gateway.config.unchanged import sharing
+from admin.values import diff, named
+from gateway.config.load import describe, parse
+from gateway.config.unchanged import apart, sharing
 
 TEXT = """
 version: 1
@@ -54,3 +56,22 @@ def test_members_are_found_by_name_when_their_order_or_number_changes():
     assert [id(engine) for engine in shared.engines] == [id(engine) for engine in reversed(before.engines)]
     assert shared.models == after.models and shared.models[0] is before.models[1]
     assert shared.roles == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("10.0.0.2", "10.0.0.3"),
+        ('  - {name: b, runtime: external, url: "http://10.0.0.2:8000"}\n', ""),
+        ("\nmodels:", '\n  - {name: c, runtime: external, url: "http://10.0.0.4:8000"}\nmodels:'),
+    ],
+    ids=["changed", "removed", "added"],
+)
+def test_what_differs_is_the_same_without_most_of_what_does_not(change: tuple[str, str]):
+    text = TEXT.replace("pool: [a, b]", "pool: [a]").replace("pool: [b]", "pool: [a]")
+    text = text.replace("engines:", 'engines:\n  - {name: z, runtime: external, url: "http://10.0.0.9:8000"}')
+    before = read(text)
+    after = sharing(before, read(text.replace(*change)))
+    old, new = apart(before, after)
+    assert len(old.engines) < len(before.engines) and len(new.engines) < len(after.engines)
+    assert diff(named(describe(old)), named(describe(new))) == diff(named(describe(before)), named(describe(after))) != []

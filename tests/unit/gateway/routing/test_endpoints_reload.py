@@ -6,7 +6,9 @@ from gateway.core.errors import EngineError
 from gateway.core.secret import Secret
 from gateway.core.specs import EngineSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
 from gateway.routing.build import build_router
-from tests.unit.gateway.routing.fleet import SUCCESS, Fleet, settled, sidecar
+from gateway.routing.registry import MANY, EndpointRegistry
+from tests.unit.gateway.routing.fleet import SUCCESS, FixedEntropy, Fleet, settled, sidecar
+from tests.waiting import reached
 
 
 def pair() -> ModelSpec:
@@ -142,7 +144,7 @@ def test_a_router_that_is_not_activated_changes_nothing():
     fleet = Fleet(1)
     build_router((ModelSpec(name="x", pool=("z",)),), (EngineSpec(name="z", runtime="external", url="http://z"),), fleet.registry)
     assert [view["name"] for view in fleet.registry.endpoints()] == ["a"]
-    assert len(fleet.clients) == 1
+    assert fleet.registry.find("z") is None and fleet.events == [("a", "starting", "ready", "the engine is ready")]
 
 
 def test_the_names_of_a_model_at_its_engines():
@@ -155,5 +157,47 @@ def test_the_names_of_a_model_at_its_engines():
 
 async def test_closing_the_registry_closes_the_clients():
     fleet = Fleet(3)
+    await fleet.registry.aclose()
+    assert all(client.closed for client in fleet.clients)
+
+
+def many(count: int) -> tuple[tuple[EngineSpec, ...], tuple[ModelSpec, ...]]:
+    engines = tuple(EngineSpec(name=f"e{n}", runtime="external", url=f"http://e{n}:80", slots=1) for n in range(count))
+    return engines, (ModelSpec(name="m", pool=tuple(engine.name for engine in engines)),)
+
+
+def test_many_endpoints_that_come_into_force_are_told_as_one():
+    fleet = Fleet(1)
+    told: list[list[str]] = []
+    registry = EndpointRegistry(
+        fleet.clock, FixedEntropy(), fleet.client, lambda *event: fleet.events.append(event), fleet.scheduler, on_many=told.append
+    )
+    fleet.registry = registry
+    fleet.load(*many(MANY))
+    assert told == [] and [event[0] for event in fleet.events[1:]] == [f"e{n}" for n in range(MANY)]
+    fleet.events.clear()
+    fleet.load(*many(2 * MANY + 1))
+    assert told == [[f"e{n}" for n in range(MANY, 2 * MANY + 1)]] and fleet.events == []
+    fleet.registry.force("e3", "open")
+    assert [event[:3] for event in fleet.events] == [("e3", "ready", "open")]
+
+
+async def test_many_endpoints_that_go_finish_what_they_have_and_close_their_clients():
+    fleet = Fleet(1)
+    fleet.load(*many(3 * MANY))
+    running = fleet.attempt()
+    fleet.load(*many(1))
+    kept = {"http://e0:80", running.client.address}
+    await reached(lambda: all(client.closed or client.address in kept for client in fleet.clients))
+    assert [client.address for client in fleet.clients if not client.closed] in (sorted(kept), sorted(kept, reverse=True))
+    running.close(SUCCESS)
+    await reached(lambda: {client.address for client in fleet.clients if not client.closed} == {"http://e0:80"})
+    await fleet.registry.aclose()
+
+
+async def test_clients_that_wait_to_be_closed_are_closed_with_the_registry():
+    fleet = Fleet(1)
+    fleet.load(*many(3 * MANY))
+    fleet.load(*many(1))
     await fleet.registry.aclose()
     assert all(client.closed for client in fleet.clients)

@@ -60,7 +60,9 @@ def test_where_a_request_is_cut_shows_in_the_state() -> None:
     assert reader.reading == BETWEEN and not reader.in_request
 
 
-@pytest.mark.parametrize("spelt", [*sorted(LOWERED), b"AUTHORIZATION", b"contenT-type", b"X-Request-ID", b"X-Else", b"x_else", b"X_Api-Key"])
+@pytest.mark.parametrize(
+    "spelt", [*sorted(LOWERED), b"AUTHORIZATION", b"contenT-type", b"X-Request-ID", b"X-Else", b"x_else", b"X_Api-Key"]
+)
 def test_a_header_is_known_by_its_name_in_lower_case(spelt: bytes) -> None:
     reader, name = Heard(), spelt.lower()
     lines = b"" if name == b"host" else b"host: a\r\n"
