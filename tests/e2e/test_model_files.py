@@ -25,6 +25,7 @@ from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import ROOT, Gatehouse
+from tests.modelsigning import OTHER, pem, sign
 from tests.waiting import until
 
 ARTEFACTS = ROOT / "engines" / "demo" / "artefacts"
@@ -267,9 +268,15 @@ def run(gatehouse: Gatehouse, *arguments: str, code: int = 0) -> subprocess.Comp
 
 
 def test_a_model_is_added_served_and_removed(launch: Callable[..., Gatehouse], engine: EngineThread, tmp_path: Path) -> None:
-    config = adminapi.config(tmp_path / "state", engine.port, uploads=BOUNDS)
+    key, model = tmp_path / "vendor.pem", tmp_path / "chat.gguf"
+    key.write_bytes(pem())
+    model.write_bytes(CHAT)
+    config = adminapi.config(tmp_path / "state", engine.port, uploads=BOUNDS, model_signatures={"keys": [str(key)], "required": True})
     gatehouse = launch(config).start()
-    added = json.loads(run(gatehouse, "models", "add", str(ARTEFACTS / "demo-chat.gguf"), "--name", "mine.gguf", "-o", "json").stdout)
+    unsigned = run(gatehouse, "models", "add", str(model), "--name", "mine.gguf", code=1)
+    assert "'mine.gguf' is not signed" in unsigned.stderr and "vendor.pem" in unsigned.stderr and "no signature" in unsigned.stderr
+    sign(model)
+    added = json.loads(run(gatehouse, "models", "add", str(model), "--name", "mine.gguf", "-o", "json").stdout)
     assert (added["name"], added["sha256"]) == ("mine.gguf", hashlib.sha256(CHAT).hexdigest())
     assert "already exists" in run(gatehouse, "models", "add", str(ARTEFACTS / "demo-chat.gguf"), "--name", "mine.gguf").stderr
     assert "mine.gguf" in run(gatehouse, "models", "files").stdout
@@ -277,8 +284,12 @@ def test_a_model_is_added_served_and_removed(launch: Callable[..., Gatehouse], e
     gatehouse.file.write_text(
         yaml.safe_dump({**config, "engines": [*config["engines"], served], "models": [*config["models"], {"name": "own", "pool": ["own"]}]})
     )
+    key.write_bytes(pem(OTHER))  # the list is read before each load
+    assert "made with another key" in run(gatehouse, "config", "reload", code=1).stderr
+    key.write_bytes(pem())
     run(gatehouse, "config", "reload")
     assert gatehouse.chat(model="own", max_tokens=3).status_code == 200
+    assert {r["target"] for r in gatehouse.audit() if r.get("event") == "model_refused"} == {"mine.gguf", "own"}
     assert json.loads(run(gatehouse, "models", "files", "mine.gguf", "-o", "json").stdout)["used_by"] == ["own"]
     refused = run(gatehouse, "models", "remove", "mine.gguf", code=1)
     assert "in use by the engine own" in refused.stderr
