@@ -26,7 +26,7 @@ def pair(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
     url, made = postgres.database(), []
     for number in range(2):
         directory = tmp_path_factory.mktemp(f"replica{number}")
-        config = {**gateway_config(directory / "state", place=PLACE), "store": {"url": url}, "tickets": {"enabled": True}}
+        config = {**gateway_config(directory / "state", "2s", place=PLACE), "store": {"url": url}, "tickets": {"enabled": True}}
         config["machines"]["reassign"] = "1s"
         made.append(Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER}))
     try:
