@@ -27,6 +27,10 @@ from gateway.core.clock import Entropy
 log = logging.getLogger("gatehouse.caches")
 T = TypeVar("T")
 FILE: Final = "answers.sqlite3"
+DAMAGED: Final = "-damaged"
+"""Ends the name of an empty file beside it: it is to be made anew at the next start."""
+MOST_VALUE: Final = 64 * 1024 * 1024
+"""Bytes of a row: none that was kept here has as many, and no file can make the process take more."""
 SLICE: Final = 500
 """Answers that one transaction of a purge forgets: others may write in between."""
 BUSY_SECONDS: Final = 2.0
@@ -65,6 +69,7 @@ class DiskAnswers:
 
     def __init__(self, directory: Path, policy: Eviction, entries: int, most: int, entropy: Entropy) -> None:
         self._path, self._policy, self._entries, self._most, self._entropy = directory / FILE, policy, entries, most, entropy
+        self._damaged = self._path.with_name(FILE + DAMAGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="gatehouse-answers-read")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="gatehouse-answers-write")
         self._reader: sqlite3.Connection | None = None
@@ -109,20 +114,29 @@ class DiskAnswers:
         if why := _prepared(self._path):
             return why
         try:
+            if mend and self._damaged.exists():
+                self._thrown_away("it was found before the last end")
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            return str(error)
+        try:
             self._writer = self._connection()
         except sqlite3.DatabaseError as error:
             if not mend or isinstance(error, sqlite3.OperationalError):
                 return str(error)
-            log.warning("the answers on disk are damaged (%s): they are thrown away", error)
-            for path in _files(self._path):
-                path.unlink(missing_ok=True)
             try:
+                self._thrown_away(str(error))
                 self._writer = self._connection()
-            except sqlite3.Error as again:
+            except (sqlite3.Error, OSError) as again:
                 return str(again)
         found = os.stat(self._path)
         self._file = (found.st_dev, found.st_ino)
         return ""
+
+    def _thrown_away(self, why: str) -> None:
+        log.warning("the answers on disk are damaged (%s): they are thrown away", why)
+        for path in _files(self._path):
+            path.unlink(missing_ok=True)
 
     def _open_reader(self) -> str:
         try:
@@ -133,6 +147,7 @@ class DiskAnswers:
 
     def _connection(self) -> sqlite3.Connection:
         made = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=32)
+        made.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE)
         try:
             made.execute("PRAGMA auto_vacuum = INCREMENTAL")
             made.execute("PRAGMA journal_mode = WAL")
@@ -154,8 +169,7 @@ class DiskAnswers:
         def ended(future: Future[T]) -> None:
             error = future.exception()
             result: T | str = future.result() if error is None else str(error) or type(error).__name__
-            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                self._broken(str(error))
+            self._judge(error)
             try:
                 self._loop.call_soon_threadsafe(done, result)
             except RuntimeError:
@@ -165,6 +179,17 @@ class DiskAnswers:
             pool.submit(work).add_done_callback(ended)
         except RuntimeError:
             done("the process ends")
+
+    def _judge(self, error: BaseException | None) -> None:
+        """In the thread that found it: a file that cannot be what was written is used no more, and made anew at the next start."""
+        damage = isinstance(error, (sqlite3.DatabaseError, TypeError)) and not isinstance(error, sqlite3.OperationalError)
+        if not damage or self.why:
+            return
+        try:
+            os.close(os.open(self._damaged, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except OSError as failed:
+            log.warning("that the answers on disk are damaged cannot be noted beside them: %s", failed)
+        self._broken(f"the file is damaged ({error}), and is made anew then")
 
     def shut(self, why: str) -> None:
         """Nothing is found or kept any more until the next start."""
@@ -195,7 +220,7 @@ class DiskAnswers:
             self._touched[place.key] += 1
             if len(self._touched) == MOST_TOUCHED:
                 self._writing.submit(self._write_touched)
-        return marks, bytes(row[0])
+        return marks, _bytes(row[0])
 
     def _marks(self, connection: sqlite3.Connection, place: Place) -> bytes:
         names = place.marks()
@@ -210,7 +235,7 @@ class DiskAnswers:
                     return b""  # there are no answers for this place, and none can be kept now
                 raise
             found = dict(connection.execute(question, names).fetchall())
-        return b"".join([bytes(found[name]) for name in names])
+        return b"".join([_bytes(found[name]) for name in names])
 
     def _same(self) -> None:
         """Somebody who takes the file away separates those who have it open from each other and from purges."""
@@ -353,10 +378,17 @@ class DiskAnswers:
         found: T
         try:
             async with asyncio.timeout(PURGE_SECONDS):
-                found = await self._loop.run_in_executor(self._writing, work, connection)
-        except (sqlite3.Error, OSError, TimeoutError, RuntimeError) as error:
+                found = await self._loop.run_in_executor(self._writing, self._judged, work, connection)
+        except (sqlite3.Error, OSError, TimeoutError, RuntimeError, TypeError) as error:
             raise CacheUnavailable(str(error) or "it does not answer in time") from None
         return found
+
+    def _judged(self, work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+        try:
+            return work(connection)
+        except (sqlite3.DatabaseError, TypeError) as error:
+            self._judge(error)
+            raise
 
 
 class _transaction:
@@ -397,13 +429,20 @@ def _forget(connection: sqlite3.Connection, where: str, values: tuple[Any, ...],
     return len(gone)
 
 
+def _bytes(found: Any) -> bytes:
+    """A value of the file, which SQLite gives with the type that it was written with. Raises TypeError."""
+    if type(found) is not bytes:
+        raise TypeError(f"a value is of type {type(found).__name__}")
+    return found
+
+
 def _unused(connection: sqlite3.Connection) -> int:
     """Bytes of the file in which nothing lies."""
     return int(connection.execute("PRAGMA freelist_count").fetchone()[0]) * _PAGE
 
 
 def _files(path: Path) -> list[Path]:
-    return [path.with_name(path.name + end) for end in ("", "-wal", "-shm")]
+    return [path.with_name(path.name + end) for end in ("", "-wal", "-shm", DAMAGED)]
 
 
 def _prepared(path: Path) -> str:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,58 @@ def test_a_damaged_file_is_made_anew_by_the_first_process_alone(tmp_path: Path) 
 
     asyncio.run(second())
     on_disk(folder, work)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE marks SET mark = 5000000000",  # bytes(5000000000) would take them
+        "UPDATE answers SET value = 'text'",
+        "UPDATE answers SET value = zeroblob(65 * 1024 * 1024)",
+        "CREATE TRIGGER harm BEFORE INSERT ON answers BEGIN SELECT raise(ABORT, 'no'); END",
+        b"\xff",
+    ],
+)
+@pytest.mark.parametrize("first", ["requests", "purge"])
+def test_damage_that_the_start_does_not_see_is_found_once(tmp_path: Path, harm: str | bytes, first: str) -> None:
+    """SQLite looks at a page when it needs it: the process that finds it uses the file no more, and the next start makes it anew."""
+    folder = tmp_path / "caches"
+
+    async def keep(disk: Disk) -> None:
+        for number in range(20):
+            assert await disk.store(place(number), os.urandom(2000)) == Stored(True)
+
+    on_disk(folder, keep)
+    if isinstance(harm, bytes):
+        file = bytearray((folder / FILE).read_bytes())
+        for page in range(10 * 4096, len(file), 4096):
+            file[page : page + 2048] = harm * 2048
+        (folder / FILE).write_bytes(file)
+    else:
+        connection = sqlite3.connect(folder / FILE)
+        connection.execute(harm)
+        connection.commit()
+        connection.close()
+
+    async def harmed(disk: Disk) -> None:
+        if first == "purge":
+            with suppress(CacheUnavailable):
+                await disk.made.purge(None, None, None, dry_run=False)
+        said: list[Any] = []
+        for number in range(20):
+            with suppress(AssertionError):
+                said.append(await disk.store(place(number), b"new"))
+        assert disk.made.why.startswith("the file is damaged") or all(isinstance(one, Stored) for one in said)
+        if first == "requests":
+            assert disk.made.why and not disk.made.ready()
+
+    async def mended(disk: Disk) -> None:
+        assert await disk.store(place(1), b"after") == Stored(True)
+        assert (await disk.find(place(1)))[1] == b"after"
+        assert not list(folder.glob("*-damaged"))
+
+    on_disk(folder, harmed)
+    on_disk(folder, mended)
 
 
 def test_a_full_disk_costs_answers_and_no_error(tmp_path: Path) -> None:
