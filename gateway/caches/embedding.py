@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from array import array
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,8 @@ PAUSE: Final = 1.0
 """Seconds for which nobody asks a model that has failed."""
 MOST: Final = 64
 """Questions under way at once."""
+MOST_NUMBERS: Final = 16_384
+"""Of a vector: more than any model in use has."""
 OPERATION: Final = "cache"
 """In the metrics of the model that is asked."""
 
@@ -51,6 +53,8 @@ class Embedder:
         self._asked = 0
         self._paused: dict[str, float] = {}
         """Until when a model is not asked."""
+        self._sizes: dict[str, tuple[int, float]] = {}
+        """Numbers of a model's vectors, as it gave them last, and when the log was told of others."""
 
     def ask(self, model: str, text: str, labels: frozenset[str], seconds: float) -> Signal[Vector | None] | None:
         """The text's unit vector, or None, within the time; None where the model cannot be asked now. labels: of the text."""
@@ -70,6 +74,7 @@ class Embedder:
         try:
             answered = await self._asker.ask(model, PATH, question, seconds, None, labels, OPERATION)
             vector = _read(answered.body)
+            self._measure(model, vector)
         except GatehouseError as error:
             if error.type != "permission_error":  # of this text's labels alone
                 self._fails(model, error)
@@ -78,6 +83,16 @@ class Embedder:
         finally:
             self._asked -= 1
             found.set(vector)
+
+    def _measure(self, model: str, vector: Vector | None) -> None:
+        if vector is None:
+            return
+        size, now = len(vector), self._now()
+        before, told = self._sizes.get(model, (size, now - 60.0))
+        if before != size and now - told >= 60.0:
+            told = now
+            log.warning("vectors of the model %r have %d numbers and had %d: they are not compared with each other", model, size, before)
+        self._sizes[model] = size, told
 
     def _fails(self, model: str, error: Exception) -> None:
         if self._now() - self._paused.get(model, 0.0) > 60.0:
@@ -96,5 +111,11 @@ def _read(body: bytes) -> Vector | None:
     if isinstance(given, str):
         numbers = array("f")
         numbers.frombytes(b64decode(given, validate=True))
-        return unit(numbers)
-    return unit(given)
+        return unit(_few(numbers))
+    return unit(_few(given))
+
+
+def _few(numbers: Sequence[float]) -> Sequence[float]:
+    if len(numbers) > MOST_NUMBERS:
+        raise ValueError(f"its vector has {len(numbers)} numbers; {MOST_NUMBERS} are read")
+    return numbers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from math import dist, fsum, isfinite, sqrt
+from math import dist, fsum, inf, isfinite, sqrt
 from typing import Final, Generic, NamedTuple, TypeVar
 
 MOST: Final = 100_000
@@ -121,9 +121,14 @@ class NearAnswers(Generic[Q]):
 
 
 def unit(vector: Sequence[float]) -> Vector | None:
-    """The vector with the length 1; None for one that has no direction."""
-    length = sqrt(fsum([number * number for number in vector]))
-    if not vector or not isfinite(length) or length < 1e-12:
+    """The vector with the length 1; None for one that has no direction. Raises ValueError where a number is none, or is too large."""
+    try:
+        length = sqrt(fsum([number * number for number in vector]))
+    except OverflowError:
+        length = inf
+    if not isfinite(length):
+        raise ValueError("a number of its vector is infinite, none or too large")
+    if not vector or length < 1e-12:
         return None
     return tuple([number / length for number in vector])
 

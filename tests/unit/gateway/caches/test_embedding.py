@@ -48,6 +48,9 @@ async def test_the_vector_has_the_length_of_one_and_the_model_learns_the_labels(
         {"data": [{"embedding": [1.0]}, {"embedding": [1.0]}]},
         {"data": [{"embedding": "no base64!"}]},
         {"data": [{"embedding": "AAAA"}]},
+        {"data": [{"embedding": "AADAfwAAgD8="}]},  # NaN
+        b'{"data": [{"embedding": [1e200, 1e200]}]}',
+        {"data": [{"embedding": [1.0] * 16_385}]},
         {"nothing": 1},
         b"no json",
         EngineError("away"),
@@ -93,3 +96,14 @@ async def test_questions_under_way_have_a_bound_and_end_with_the_process() -> No
     await tasks.aclose()
     assert all(one is None or (one.done and one.value is None) for one in waiting)
     assert embedder.ask("embed", "x", frozenset(), 1.0) is None
+
+
+async def test_the_log_says_once_in_a_minute_that_vectors_have_another_size(caplog: pytest.LogCaptureFixture) -> None:
+    sizes = iter((3, 3, 4, 3, 4, 4))
+    embedder, _, clock = made(lambda path, question: {"data": [{"embedding": [1.0] * next(sizes)}]})
+    for _ in range(4):
+        assert await asked(embedder)
+    assert [record.getMessage()[:51] for record in caplog.records] == ["vectors of the model 'embed' have 4 numbers and had"]
+    clock.now += 60.0
+    assert await asked(embedder) and await asked(embedder)
+    assert len(caplog.records) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import cos, sin
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,10 @@ def test_nobody_finds_what_is_in_another_bucket(given_: list[tuple[str, int, flo
 
 def test_vectors_without_a_direction_are_none() -> None:
     assert unit([0.0, 0.0]) is None
-    assert unit([float("nan"), 1.0]) is None
-    assert unit([float("inf")]) is None
     assert unit([]) is None
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e154, -1e308, 10**400])
+def test_numbers_that_are_none_or_too_large_are_an_error(number: float) -> None:
+    with pytest.raises(ValueError, match="infinite, none or too large"):
+        unit([number, number, 1.0])
