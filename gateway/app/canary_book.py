@@ -78,6 +78,8 @@ class CanaryBook:
         self._pending: dict[Which, dict[str, Any]] = {}
         """In force here, and not yet in the store."""
         self._windows: dict[Which, Window] = {}
+        self._anew: set[Which] = set()
+        """Put back since the last look: what is told at the next one is of before."""
         self._last: dict[tuple[str, str], CanaryFigures] = {}
         self._followed = Followed(store, KIND, self._take, owner)
         self.start, self.heard = self._followed.start, self._followed.heard
@@ -97,9 +99,13 @@ class CanaryBook:
         for which in self._stored.keys() & self._pending.keys():
             del self._pending[which]
         for which in before - self.withdrawn.keys():  # what was seen before a person put it back is no longer held against it
-            self._windows.pop(which, None)
+            self._forget(which)
         if self._began and before != self.withdrawn.keys():
             self._refresh()
+
+    def _forget(self, which: Which) -> None:
+        self._windows.pop(which, None)
+        self._anew.add(which)
 
     # --- the configuration
 
@@ -121,6 +127,9 @@ class CanaryBook:
             if window is None or window.seconds != spec.window:
                 window = self._windows[which] = Window(spec.window)
             canary, others = self._news(told, model, spec)
+            if which in self._anew:
+                self._anew.discard(which)
+                continue
             window.add(now, canary, others)
             if which not in self.withdrawn:
                 await self._judge(which, spec, window)
@@ -201,7 +210,7 @@ class CanaryBook:
             if not dry_run:
                 self._stored.pop(which, None)
                 self._pending.pop(which, None)
-                self._windows.pop(which, None)
+                self._forget(which)
         if not dry_run:
             self._refresh()
         return gone

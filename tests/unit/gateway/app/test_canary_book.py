@@ -95,6 +95,16 @@ async def test_what_was_held_against_it_is_forgotten_when_another_replica_puts_i
     assert trial.weights == [90, 10]
 
 
+async def test_what_a_worker_tells_after_it_was_put_back_of_the_time_before_is_not_held_against_it() -> None:
+    trial = Trial(Store())
+    await trial.served(60, 60)
+    await trial.book.resume("m", "ann")
+    await trial.served(60, 60)
+    assert trial.weights == [90, 10]
+    await trial.served(60, 60)
+    assert trial.weights == [90, 0]
+
+
 async def test_without_the_store_it_is_in_force_here_and_written_later() -> None:
     store = Store()
     store.away = True
