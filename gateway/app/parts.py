@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +52,8 @@ class Parts:
 
 
 NONE: Final = Parts({}, {})
+AT_ONCE: Final = 256
+"""Guardrails that are built in one turn of a thread: waiting for a thread takes longer than building a small one."""
 
 
 def key_of(settings: object) -> bytes:
@@ -108,14 +110,22 @@ class PartsBuilder:
     async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
         """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
         guardrails: dict[bytes, Guarded] = {}
-        for number, wanted in enumerate(spec.guardrails):
-            key = key_of(wanted)
-            known = None if reads_files(wanted.settings) else before.guardrails.get(key)
-            guardrails[key] = await asyncio.to_thread(self._guardrail, number, wanted) if known is None else known
+        for start in range(0, len(spec.guardrails), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(spec.guardrails)))
+            guardrails |= await asyncio.to_thread(self._guardrails, spec, some, before)
         prefilter = before.prefilter
         if list(guardrails.values()) != list(before.guardrails.values()):
             prefilter = await asyncio.to_thread(prefilter_of, [guarded.trigger for guarded in guardrails.values() if guarded.triggered])
         return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before), prefilter)
+
+    def _guardrails(self, spec: ConfigSpec, numbers: Iterable[int], before: Parts) -> dict[bytes, Guarded]:
+        made: dict[bytes, Guarded] = {}
+        for number in numbers:
+            wanted = spec.guardrails[number]
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.guardrails.get(key)
+            made[key] = self._guardrail(number, wanted) if known is None else known
+        return made
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):

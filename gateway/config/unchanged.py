@@ -31,7 +31,7 @@ def apart(before: ConfigSpec, after: ConfigSpec) -> tuple[ConfigSpec, ConfigSpec
         if not (isinstance(old, tuple) and isinstance(new, tuple) and all(_named(one) for one in (*old, *new))):
             continue
         known = {one.name: one for one in old}
-        same = set([one.name for one in new if known.get(one.name) is one][1:])
+        same = set([name for name, one in [(one.name, one) for one in new] if known.get(name) is one][1:])
         for spec, members in zip(fewer, (old, new), strict=True):
             spec[name] = tuple([one for one in members if one.name not in same])
     return msgspec.structs.replace(before, **fewer[0]), msgspec.structs.replace(after, **fewer[1])

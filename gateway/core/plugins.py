@@ -30,6 +30,8 @@ GROUP: Final = "gatehouse.plugins"
 """The entry-point group in which third parties register their rows."""
 LIFE_SECONDS: Final = 10.0
 """How long one plug-in may take to start, and to close."""
+LOOKED_AT: Final = 256
+"""Plug-ins that are held before the event loop gets a turn: most need no start."""
 log = logging.getLogger("gatehouse.plugins")
 
 
@@ -283,9 +285,13 @@ class Lives:
         holders = self._holders
         async with self._turn, AsyncExitStack() as undo:
             held: list[object] = []
+            seen: set[int] = set()
             for path, plugin in plugins:
-                if any(plugin is other for other in held):
+                if id(plugin) in seen:
                     continue
+                seen.add(id(plugin))
+                if len(seen) % LOOKED_AT == 0:
+                    await asyncio.sleep(0)
                 if id(plugin) not in holders:
                     undo.push_async_callback(self._close, plugin)
                     await self._start(path, plugin)

@@ -74,7 +74,7 @@ def of_limits(count: int) -> dict[str, str]:
 
 def of_roles(count: int) -> dict[str, str]:
     """Roles, of which the request's key has one."""
-    others = "\n".join(f"  r{n}: {{permissions: ['models:read', 'infer:embeddings']}}" for n in range(count - 1))
+    others = "\n".join(f"  r{n}: {{permissions: ['infer:embeddings:model/m1']}}" for n in range(count - 1))
     return {"roles": ", roles: [chatter]", "more": f"roles:\n  chatter: {{permissions: ['infer:*']}}\n{others}"}
 
 
