@@ -231,7 +231,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/shared_proofs.py": ("tests/integration/test_shared_proofs.py", "SharedProofs"),
     "gateway/app/step_calls.py": ("tests/e2e/test_pipelines.py", "The step"),
     "gateway/app/text_keeping.py": ("tests/e2e/test_audit_texts.py", "revealed("),
-    "gateway/app/tickets.py": ("tests/e2e/test_tickets.py", "ticket_unsettled"),
     "gateway/app/traffic_gauges.py": ("tests/unit/gateway/app/test_gauges.py", "gatehouse_endpoint_up"),
     "gateway/app/upgrade/upgrader.py": ("tests/e2e/test_upgrade.py", "upgrade_check_failed"),
     "gateway/app/workers/child.py": ("tests/e2e/test_workers.py", "killed"),

@@ -150,8 +150,10 @@ class TicketOffice:
         try:
             settled = await self._settled(worker, wanted)
         except GatehouseError as error:
-            log.warning("a receipt of %s is not settled yet: %s", machine, error.message)
-            return ""
+            if self._clock.wall() < ticket.expires + ticket.seconds + LATE:
+                log.warning("a receipt of %s is not settled yet: %s", machine, error.message)
+                return ""
+            settled = False  # the worker that gave it was killed: it has been charged in full
         if not settled and receipt is not None:
             self._came_late(ticket, signed, signature, receipt)
         return "" if receipt is None else ticket.id
