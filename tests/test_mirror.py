@@ -110,6 +110,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/users.py": ("tests/e2e/test_people.py", "/users"),
     "admin/resources/webhooks.py": ("tests/e2e/test_alerts.py", '"webhooks"'),
     "admin/resources/workers.py": ("tests/e2e/test_workers.py", "/workers"),
+    "engines/chat/bounds.py": ("tests/unit/engines/chat/test_template.py", "takes more than"),
     "engines/chat/chat_handler.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),
     "engines/chat/completion_handler.py": ("tests/integration/llamacpp/test_serving.py", ".completions.create"),
     "engines/chat/conversation.py": ("tests/integration/llamacpp/test_serving.py", "tools"),

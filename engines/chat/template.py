@@ -12,8 +12,8 @@ import jinja2.meta
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engines.chat.bounds import MOST_CHARS, MOST_SECONDS, BoundedSandbox, bounded
 from engines.chat.needs import Needs, adapted, find
 from engines.chat.params import unsupported
 from engines.sidecar.shell import ApiError
@@ -21,7 +21,8 @@ from engines.sidecar.shell import ApiError
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})
 """Message fields that templates may show; any other is accepted if the model's template names it."""
-MAX_PROMPT_CHARS = 16 * 1024 * 1024
+PROBE_SECONDS = 0.5
+"""Of processor time for each of the small conversations that tell what a template needs."""
 
 
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
@@ -54,14 +55,6 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Kimi's templates collect messages in lists of their own. A request's messages are copies: what a template adds, it alone sees."""
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Also `append` and `pop` of lists."""
-        return (type(obj) is list and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
-
-
 class ChatTemplate:
     """A compiled template. `render` is thread-safe and takes time that grows with the messages: do not call it on the event loop.
 
@@ -69,7 +62,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
-        environment = _Sandbox(
+        environment = BoundedSandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
         )  # fmt: skip
         environment.filters["tojson"] = _tojson
@@ -83,10 +76,10 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self._wanted = jinja2.meta.find_undeclared_variables(environment.parse(source))
-        except jinja2.TemplateError as exc:
+        except (jinja2.TemplateError, ApiError) as exc:
             self.error = str(exc)
         else:
-            self.needs = find(self._render)
+            self.needs = find(lambda messages, tools: self._render(messages, tools, seconds=PROBE_SECONDS))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None,
@@ -104,7 +97,7 @@ class ChatTemplate:
 
     def _render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, generate: bool = True,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None, seconds: float = MOST_SECONDS,
     ) -> str:  # fmt: skip
         if not tools:
             tools = [] if self.needs.no_tools else tools
@@ -113,11 +106,12 @@ class ChatTemplate:
         }  # fmt: skip
         parts = []
         size = 0
-        for part in self._template.generate(values):
-            size += len(part)
-            if size > MAX_PROMPT_CHARS:
-                raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
-            parts.append(part)
+        with bounded(seconds):
+            for part in self._template.generate(values):
+                size += len(part)
+                if size > MOST_CHARS:
+                    raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
+                parts.append(part)
         return "".join(parts)
 
     def _old(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:

@@ -39,6 +39,28 @@ def test_templates_that_fail_or_reach_out_fail_their_request_only(source: str) -
     assert refused(lambda: template(source).render(USER)).code in ("chat_template_failed", "context_length_exceeded")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set r = range(100000) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+        "{% set r = range(100000) %}{% for a in r %}{% for b in r if false %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ ([range(100000)] * 100000) | map('sum') | sum }}",
+    ],
+)  # fmt: skip
+def test_a_template_that_takes_too_long_fails_its_request_and_says_so(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.chat.template.PROBE_SECONDS", 0.01)
+    error = refused(lambda: template(source)._render(USER, None, seconds=0.05))
+    assert error.code == "chat_template_failed"
+    assert str(error) == "the model's chat template takes more than 0.05 s of processor time for these messages"
+
+
+def test_what_repeats_and_powers_make_is_bounded_and_there_is_no_text_by_chance() -> None:
+    for source in ("{{ 'x' * n }}", "{{ n * [1] }}", "{{ n ** n }}", "{{ lipsum(1) }}"):
+        assert refused(lambda source=source: template(source).render(USER, extra={"n": 10**9})).code == "chat_template_failed"  # type: ignore[misc]
+    assert template("{{ 'ab' * 2 }}{{ 2 ** 3 }}{{ 2.5 * 2 }}{{ [1] * 2 }}").render(USER) == "abab85.0[1, 1]"
+
+
 def test_messages_as_templates_expect_them() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     messages = normalise(
