@@ -143,6 +143,7 @@ class EndpointRegistry:
         """While a configuration comes into force: the endpoints that became ready, and why."""
         self._closing: deque[EngineClient] = deque()
         """Clients of removed endpoints that are to be closed, MANY of them at a time."""
+        self._closers = 0
         self._scheduler = scheduler or LoopScheduler()
         self._endpoints: dict[str, Endpoint] = {}
         self._leaving: dict[Endpoint, None] = {}
@@ -348,7 +349,8 @@ class EndpointRegistry:
 
     def close(self, client: EngineClient) -> None:
         self._closing.append(client)
-        if len(self._tasks) < MANY:
+        if self._closers < MANY:
+            self._closers += 1
             self._tasks.spawn(self._close(), name="close")
 
     def left(self, endpoint: Endpoint) -> None:
@@ -375,9 +377,12 @@ class EndpointRegistry:
                 self._on_change(name, "starting", "ready", reason)
 
     async def _close(self) -> None:
-        while self._closing:
-            await self._closing.popleft().aclose()
-            await asyncio.sleep(0)
+        try:
+            while self._closing:
+                await self._closing.popleft().aclose()
+                await asyncio.sleep(0)
+        finally:
+            self._closers -= 1  # in the same step in which nothing more was found: whatever comes later gets a closer of its own
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
