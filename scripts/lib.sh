@@ -182,7 +182,7 @@ vulkan_settings() {
         die "the headers of Vulkan are of release $release, which is too old for llama.cpp (they lack VK_EXT_layer_settings; Debian 13 has" \
             "1.4.309, which are enough). Newer headers may lie in any folder: GATEHOUSE_VULKAN_HEADERS=/path/to/include ./scripts/install --vulkan"
     c++ -E -x c++ - >/dev/null 2>&1 <<<'#include <spirv/unified1/spirv.hpp>' || die "the headers of SPIR-V are missing (Debian: spirv-headers)"
-    cc -x c - -lvulkan -o /dev/null 2>/dev/null <<<'int main(void) { return 0; }' || die "libvulkan.so is missing (Debian: libvulkan-dev)"
+    cc -x c - -lvulkan -o /dev/null >/dev/null 2>&1 <<<'int main(void) { return 0; }' || die "libvulkan.so is missing (Debian: libvulkan-dev)"
     printf '%s' "-DGGML_VULKAN=ON${headers:+ -DVulkan_INCLUDE_DIR=$headers} toolkit=$release"
 }
 

@@ -25,6 +25,9 @@ SEEDS = 2**31 - 1
 _TRIED = [1, 2, 3, 4, 5, 6, 7, 8]
 COLDEST = 1e-6
 """Below this temperature the most likely token is taken."""
+_LEAST = -1e30
+"""The logit of a token that a bias forbids, in a guided sequence: above that of those which the form forbids, so that it is chosen only where
+nothing else may follow. Were all of them infinite, chance would choose."""
 
 
 class GuidanceError(Exception):
@@ -113,6 +116,7 @@ class Text:
     def _set(self, params: SamplingParams, ignore_eos: bool) -> None:
         self._params = params
         self._bias = list(params.logit_bias) + [(token, -math.inf) for token in self._eos if ignore_eos and not self.guided]
+        self._banned = frozenset(token for token, value in self._bias if value == -math.inf) if self.guided else frozenset[int]()
         self._counts: dict[int, int] = {}
         self._changes = bool(self._bias or params.min_p > 0 or params.presence_penalty or params.frequency_penalty)
 
@@ -156,6 +160,8 @@ class Text:
                 self._generator.set_logits(self._changed(before).reshape(given.shape))
         self._generator.generate_next_token()
         token = int(self._generator.get_next_tokens()[0])
+        if token in self._banned:
+            raise GuidanceError("logit_bias forbids all that may follow")
         self.tokens.append(token)
         self._counts[token] = self._counts.get(token, 0) + 1
         return token, logprobs_of(before, token, logprobs) if before is not None and logprobs is not None else None
@@ -164,7 +170,7 @@ class Text:
         """The logits with what the library does not do: bias, presence and frequency of what was generated, least probability."""
         params, changed = self._params, logits.copy()
         for token, value in self._bias:
-            changed[token] += value
+            changed[token] = changed[token] + value if token not in self._banned else _LEAST
         if params.presence_penalty or params.frequency_penalty:
             for token, count in self._counts.items():
                 changed[token] -= params.presence_penalty + params.frequency_penalty * count
