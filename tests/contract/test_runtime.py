@@ -106,7 +106,7 @@ async def test_it_refuses_a_file_that_is_no_model(tmp_path: Path, supervisor: Su
     model = MODELS[runtime](tmp_path)
     for file in model.rglob("*") if model.is_dir() else (model,):
         file.write_bytes(b"noise")
-    with pytest.raises(EngineChangeFailed, match=r"noise|magic|GGUF|ONNX|protobuf|not a|truncated"):
+    with pytest.raises(EngineChangeFailed, match=r"noise|magic|GGUF|ONNX|protobuf|not a|not JSON|truncated"):
         await supervisor.apply((spec(runtime, model),), wait=True)
 
 

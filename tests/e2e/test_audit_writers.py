@@ -178,8 +178,11 @@ def test_killed_workers_lose_no_answered_request_and_leave_whole_chains(workers:
         for _ in range(3):
             until(lambda: len(pids(workers)) == 2, what="two workers")
             load.more()
-            os.kill(next(iter(pids(workers).values())), signal.SIGKILL)
+            victim = next(iter(pids(workers).values()))
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: victim not in pids(workers).values(), what="the end of the worker that was killed")  # noqa: B023
         load.more()
+        until(lambda: len(pids(workers)) == 2, what="two workers")
     reports = until(lambda: serving(workers, 3), what="the recovery of all writers without a process, and the last worker's own")
     assert {"gw", "gw-1", "gw-2"} <= {report.writer for report in reports}
     found = recorded(workers)
