@@ -26,7 +26,6 @@ BODY_KEY: Final = "audit-body.key"
 SIGNING_KEY: Final = "audit-signing.pem"
 PUBLIC_KEY: Final = "audit-signing.pub.pem"
 _LARGE: Final = 1024
-_BRACE: Final = 0x7B
 _CONTEXT: Final = b"gatehouse audit checkpoint 1\n"
 _TREE_CONTEXT: Final = b"gatehouse audit tree 1\n"
 
@@ -34,25 +33,18 @@ _TREE_CONTEXT: Final = b"gatehouse audit tree 1\n"
 class BodyHasher:
     """Keyed hashes of bodies: without the key, nobody can use the log to confirm a guess of a body."""
 
-    __slots__ = ("_blake", "_braced", "_inner", "_outer")
+    __slots__ = ("_blake", "_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
         block = key.ljust(64, b"\0")
         self._blake = hashlib.blake2b(key=key, digest_size=16).copy
-        braced = hashlib.blake2b(b"{", key=key, digest_size=16)
-        self._braced = braced.copy
-        """Of a body that begins as JSON objects do: the key's own block is hashed already, which costs as much as 128 bytes of a body."""
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block)).copy
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block)).copy
 
     def __call__(self, body: bytes | memoryview) -> str:
         if len(body) <= _LARGE:
-            if body.__class__ is bytes and len(body) > 0 and body[0] == _BRACE:
-                digest = self._braced()
-                digest.update(body[1:])
-            else:
-                digest = self._blake()
-                digest.update(body)
+            digest = self._blake()
+            digest.update(body)
             return "b" + digest.hexdigest()
         inner, outer = self._inner(), self._outer()  # HMAC with the key's blocks hashed beforehand
         inner.update(body)
