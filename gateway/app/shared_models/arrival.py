@@ -31,6 +31,7 @@ from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.models")
 PIECE_SECONDS: Final = 30.0
+RESOLVE_SECONDS: Final = 5.0
 TRIES: Final = 3
 """Of one piece, at one replica."""
 PAUSE: Final = 0.5
@@ -155,10 +156,11 @@ async def _place(address: str) -> str:
     """An address and a port. Raises NotHere."""
     host, _, port = address.rpartition(":")
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         return Place(str(found[0][4][0]), int(port)).text
     except (OSError, ValueError, OverflowError) as error:
-        raise NotHere(f"its address {address[:80]!r} is of no use ({error})") from None
+        raise NotHere(f"its address {address[:80]!r} is of no use ({str(error) or 'it was not resolved in time'})") from None
 
 
 async def _asked(client: EndpointClient, path: str) -> bytes:

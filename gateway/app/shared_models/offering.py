@@ -17,10 +17,11 @@ from urllib.parse import parse_qs
 
 from gateway.app.joined.small_server import small_server
 from gateway.app.shared_models.credentials import Credentials
-from gateway.core.errors import ConfigError, GatehouseError, NotFound, RequestError
+from gateway.core.errors import GatehouseError, NotFound, RequestError
 from gateway.core.modelfiles import MAX_UPLOAD
 from gateway.core.modelshare import PIECE, LocalModel
 from gateway.core.tasks import TaskOwner
+from gateway.server.listener import bind
 
 Scope = dict[str, Any]
 _FILE: Final = re.compile(r"/v1/models/([0-9a-f]{64})/([0-9]{1,4})")
@@ -39,21 +40,7 @@ class Offering:
 
     def start(self, listen: str) -> int:
         """Listens, and returns the port. Raises ConfigError."""
-        host, _, port = listen.rpartition(":")
-        try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
-            listening = socket.socket(family, kind, protocol)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind(address)
-                listening.listen(CONNECTIONS)
-            except BaseException:
-                listening.close()
-                raise
-        except (OSError, OverflowError) as error:
-            raise ConfigError(f"cannot listen on {listen}: {error}", path="model_sharing.listen") from None
-        listening.setblocking(False)
+        listening = bind(listen, "model_sharing.listen")
         self._listening = listening
         self._owner.spawn(self._server.serve(sockets=[listening]), name="listener")
         return int(listening.getsockname()[1])
