@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,8 @@ def test_damage_that_the_start_does_not_see_is_found_once(tmp_path: Path, harm: 
 
     on_disk(folder, keep)
     if isinstance(harm, bytes):
+        with closing(sqlite3.connect(folder / FILE)) as connection:  # two that close at once may each leave it to the other
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         file = bytearray((folder / FILE).read_bytes())
         for page in range(10 * 4096, len(file), 4096):
             file[page : page + 2048] = harm * 2048
