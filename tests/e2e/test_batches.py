@@ -267,7 +267,8 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
         repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
         told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}).json()["gatehouse"]
         assert len(found) == 30 and told == {"repeated": len(repeated), "unknown": 0}
-        assert len(engine.received) - before == 30 + len(repeated) and 6 <= len(repeated) <= 8
+        # A line that was begun and had not reached the engine when its gateway died is told as repeated, too.
+        assert 36 <= len(engine.received) - before <= 30 + len(repeated) <= 38
 
 
 def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path, engine: EngineThread) -> None:
@@ -291,7 +292,8 @@ def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path
             repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
             assert batch.status == "completed" and len(found) == 40 and 1 <= len(repeated) <= 8
             assert batch.model_extra["gatehouse"] == {"repeated": len(repeated), "unknown": 0}
-            assert len(engine.received) - before == 40 + len(repeated)
+            # A line that was begun and had not reached the engine when its worker died is told as repeated, too.
+            assert 41 <= len(engine.received) - before <= 40 + len(repeated)
 
 
 def test_engines_that_turn_lines_away_fail_none_and_a_spent_budget_fails_the_rest(clients: Any, engine: EngineThread) -> None:

@@ -174,7 +174,8 @@ async def test_a_signature_comes_with_its_model_and_what_is_not_signed_stays_awa
     await a.add("none.gguf", models[1])
     for name in ("good.gguf", "wrong.gguf", "none.gguf"):
         b.wants(name)
-    await eventually(lambda: b.told("model_fetched") and b.told("model_fetch_failed"))
+    unsigned = lambda: (wanted := b.sharing._wanted.get("none.gguf")) and wanted.problem  # noqa: E731
+    await eventually(lambda: b.told("model_fetched") and b.told("model_fetch_failed") and unsigned())
     assert b.has("good.gguf") == models[0] and b.has("good.gguf.sig") == a.has("good.gguf.sig")
     assert "wrong.gguf is not what was signed" in b.told("model_fetch_failed")[0]["reason"]
     problem = (await b.shown("none.gguf"))["problem"]
