@@ -52,8 +52,16 @@ def machine(gatehouse: Gatehouse, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def ready(gatehouse: Gatehouse) -> bool:
+    """Every worker knows: the kernel spreads connections over them, so that sixteen in a row all but surely meet both."""
     with admin(gatehouse) as api:
-        return {one["name"]: one["state"] for one in api.get("/endpoints").json()["items"]} == {"chat@gpu-1": "ready"}
+        if {one["name"]: one["state"] for one in api.get("/endpoints").json()["items"]} != {"chat@gpu-1": "ready"}:
+            return False
+    return all(relayed(gatehouse) == 200 for _ in range(16))
+
+
+def relayed(gatehouse: Gatehouse) -> int:
+    headers = {"authorization": f"Bearer {KEYS['none']}"}
+    return httpx.post(f"{gatehouse.url}/v1/chat/completions", json=CHAT, headers=headers, trust_env=False, timeout=60).status_code
 
 
 def wish(gatehouse: Gatehouse, request: dict[str, Any] | None = None, key: str = KEYS["none"], **fields: Any) -> httpx.Response:
