@@ -410,7 +410,7 @@ class Gateway:
 
     def adopt(self, engines: HeldEngines, certificates: Mapping[str, Material]) -> None:
         """Takes over the sidecars and the certificates of the program before this one. Call before `start`."""
-        self._held = certificates
+        self._held, self.fleet.registry.seen = certificates, True
         self.fleet.supervisor.adopt(engines)
         self.fleet.reconciler.adopt(one.spec.name for one in engines.sidecars)
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -63,6 +64,8 @@ from gateway.telemetry.scraping import exposed_aside
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
+FIRST_LOOK_SECONDS = 2.0
+"""How long a start waits for the first answer of an engine that runs elsewhere before it says that it is ready."""
 SPARE_SECONDS = 15.0
 """What the end takes at most beside requests under way and sidecars."""
 
@@ -300,7 +303,8 @@ class Process:
         workers = self.workers = self._make_workers(gateway, data)
         upgrader = self.upgrader = Upgrader(Path(self.loaded.file), self.environ, gateway, sockets, workers, self.leaving, self.handed)
         serving = None if workers is None else lambda: (workers.serving, self.count)
-        health = Health(plane, lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
+        known = (lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
+        health = Health(plane, *known, lambda: gateway.fleet.registry.seen)
         tokens = TokenDesk(gateway.tokens.mint, gateway.token_keys)
         book, tls = gateway.tickets.book, gateway.certificates.contexts("tls")
         assert book is not None
@@ -409,6 +413,7 @@ class Process:
             self.upgrader.incomplete(str(gateway.changes.place(error)))  # what runs must not end for that
         if self.workers is not None:
             await self.workers.ready()
+        await self._first_look(gateway)
         self.has_started = True
         await self.upgrader.renew()
         first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
@@ -416,6 +421,13 @@ class Process:
             print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials, self.grpc), flush=True)
         self.manager.ready(self._status())
+
+    async def _first_look(self, gateway: Gateway) -> None:
+        """Returns once an engine has been seen to work, or none is assumed to any more, or after FIRST_LOOK_SECONDS."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                while not gateway.fleet.registry.seen and any(m.route.ready for m in gateway.plane.current().models.values()):
+                    await asyncio.sleep(0.01)
 
     async def _alive(self) -> bool:
         """Whether the watchdog may be fed. That this runs shows that the loop turns; with workers, one of them must answer too."""

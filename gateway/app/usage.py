@@ -46,10 +46,11 @@ class UsageCounter:
         self._stored: dict[str, Position] | None = None
         self._at: dict[str, Position] = {}
         self._counting = asyncio.Lock()
-        self._alarmed = self._refused = False
+        self._alarmed = self._refused = self.started = False
         self.behind = 0
 
     def start(self) -> None:
+        self.started = True
         self._tasks.every(COUNT_SECONDS, self._count, name="count")
         self._tasks.every(FORGET_SECONDS, self._forget, name="forget sessions")
 
@@ -138,7 +139,10 @@ class UsageCounter:
 
 
 async def counted(counter: UsageCounter) -> bool:
-    """Counts what is left at the end. Whether it could be: otherwise the next start does."""
+    """Counts what is left at the end. Whether it could be: otherwise the next start does, as it does for one that never began: then the
+    store may have no tables yet."""
+    if not counter.started:
+        return False
     try:
         await counter.count(settled=True)
     except (StoreUnavailable, OSError) as error:

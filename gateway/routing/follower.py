@@ -111,6 +111,7 @@ class Follower:
             self._shift_ended(number)
         for begun in state.shifts:
             self._shift_begun(begun)
+        registry.seen = registry.seen or state.seen
         self._first = None if registry.active is not None else state
         self._breakers.update(state.numbers)
         self._mark_all(state)
@@ -182,6 +183,7 @@ class Follower:
             known[1].end()
 
     def _probed(self, probed: m.EndpointProbed) -> None:
+        self._registry.seen = self._registry.seen or probed.ok
         endpoint = self._registry.find(probed.endpoint)
         if endpoint is not None and endpoint.address == probed.address:
             result = ProbeResult(probed.ok, probed.reason, refused=probed.refused, loading=probed.loading)

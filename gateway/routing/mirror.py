@@ -179,6 +179,7 @@ class Mirror:
             health=[_health(e) for e in endpoints if not e.health.healthy],
             breakers=[self._breaker(e) for e in endpoints if e.breaker.state != "closed"],
             numbers={endpoint.name: self._numbers.get(endpoint.name, 0) for endpoint in endpoints},
+            seen=self.registry.seen,
         )
         self._tell(worker, state)
         self._turns.repeat(worker)

@@ -118,7 +118,8 @@ class DrainedAsked(Message, frozen=True):
 
 class FleetState(Message, frozen=True):
     """Everything that a worker must know: at its start, after it has put a configuration into force, and when it has missed something.
-    Endpoints that are not named are healthy, closed and not drained; shifts that are not named have ended. numbers: see `BreakerSet`."""
+    Endpoints that are not named are healthy, closed and not drained; shifts that are not named have ended. numbers: see `BreakerSet`.
+    seen: see `EndpointRegistry`."""
 
     reports: list[EngineReported] = field(default_factory=list)
     slots: list[SlotsGiven] = field(default_factory=list)
@@ -127,6 +128,7 @@ class FleetState(Message, frozen=True):
     health: list[HealthKnown] = field(default_factory=list)
     breakers: list[BreakerSet] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
+    seen: bool = False
 
 
 # --- control -> the control process that takes its place

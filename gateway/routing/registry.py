@@ -131,6 +131,8 @@ class EndpointRegistry:
         self.shedding = 0
         """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
         self.active: Fleet | None = None
+        self.seen = False
+        """Whether any engine has been seen to work since the start: until a first probe succeeds, an external one is only assumed to."""
         self.outward: Outward | None = None
         """Set in a data worker."""
         self.shares: dict[tuple[str, str], int] | None = None
@@ -190,6 +192,7 @@ class EndpointRegistry:
         """Probes every endpoint until closed. Call it once, on a running loop. heard: see Prober."""
 
         def told(probed: Probed, result: ProbeResult, decisive: bool) -> None:
+            self.seen = self.seen or result.ok
             self.forsake(probed.name)
             if heard is not None:
                 heard(probed, result, decisive)
@@ -220,6 +223,7 @@ class EndpointRegistry:
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
         report = self.reports.setdefault(engine, Report())
         report.address, report.slots, report.process = address, slots, "ready"
+        self.seen = True
         if (endpoint := self._endpoints.get(engine)) is not None:
             self._connect(endpoint)
             self._watch()
@@ -237,6 +241,7 @@ class EndpointRegistry:
         self._report(engine, "unloading", "the engine is being unloaded")
 
     def engine_unloaded(self, engine: str, reason: str, code: str | None = None, retry_after: float = 0.0) -> None:
+        self.seen = True  # the first request loads it
         self._report(engine, "unloaded", reason, code, retry_at=self.now() + retry_after if retry_after else 0.0)
 
     def shift(self, engine: str, address: str, slots: int, max_failures: int) -> Shift:

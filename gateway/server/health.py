@@ -30,6 +30,8 @@ class Health:
     remembered keys still work.
     keys: whether there is any key to log in with. Without one the gateway stays ready too: the first may be made at any moment.
     replica: its id, "" to leave it out. workers: how many processes serve, and how many are to; None where this one serves.
+    seen: whether any engine has been seen to work since the start. Until then an external one is assumed to, so that a first request need
+    not wait for a probe; but a load balancer is not told so.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Health:
         keys: Callable[[], bool] | None = None,
         replica: str = "",
         workers: Callable[[], tuple[int, int]] | None = None,
+        seen: Callable[[], bool] | None = None,
     ) -> None:
         self._plane, self._store, self._keys, self._replica, self._workers = plane, store, keys, replica, workers
+        self._seen = seen
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether the gateway is ready for traffic, and a report that names what is not."""
@@ -51,7 +55,8 @@ class Health:
         missing: list[str] = []
         if not snapshot.audit.accepting:
             missing.append("audit")
-        if models and not any(models.values()):
+        unseen = self._seen is not None and not self._seen()
+        if models and (unseen or not any(models.values())):
             missing.append("endpoints")
         if self._plane.draining:
             missing.append("draining")
@@ -62,7 +67,7 @@ class Health:
             "status": "not ready" if missing else "ready",
             "config_version": snapshot.version,
             "audit": snapshot.audit.accepting,
-            "models": {name: "ready" if up else "no ready endpoint" for name, up in models.items()},
+            "models": {name: "no ready endpoint" if not up else "not probed yet" if unseen else "ready" for name, up in models.items()},
         }
         if self._replica:
             report["replica"] = self._replica
@@ -82,9 +87,9 @@ class Health:
         lax = {m.name: m.unknown_fields for m in snapshot.spec.models if m.unknown_fields != "refuse"}
         if lax:
             report["unknown_fields"] = lax
-        unseen = {m.name: m.engine_tools for m in snapshot.spec.models if m.engine_tools}
-        if unseen:
-            report["engine_tools"] = unseen
+        unwatched = {m.name: m.engine_tools for m in snapshot.spec.models if m.engine_tools}
+        if unwatched:
+            report["engine_tools"] = unwatched
         if snapshot.spec.insecure:
             report["insecure"] = True
         return not missing, report

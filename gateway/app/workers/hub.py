@@ -42,7 +42,8 @@ class Worker:
     """One worker as the control process knows it. number: of its id, and of its audit writer. channel: None while it is not connected.
 
     left: it serves no more, or soon will not, so that another one takes its place. over: its process has ended. started: monotonic.
-    grace: seconds that it may take from `left` to `over`. adopted: the program before this one has started it, maybe of another version.
+    settled: it does not start any more, whatever has become of it. grace: seconds that it may take from `left` to `over`. adopted: the
+    program before this one has started it, maybe of another version. dismissed: this process has ended it while it started.
     """
 
     id: str
@@ -57,13 +58,16 @@ class Worker:
     compiled: bool = False
     missed: int = 0
     adopted: bool = False
+    dismissed: bool = False
     grace: float = 0.0
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def move(self, event: states.Event) -> None:
         self.state = states.after(self.state, event)
+        self.settled.set()
         if self.state == "ready":
             self.ready.set()
         elif self.state not in states.LIVE:

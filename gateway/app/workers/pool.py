@@ -113,16 +113,17 @@ class Pool:
                 await asyncio.sleep(0.01)
 
     async def leave(self, delay: float) -> None:
-        """Ends all workers: each goes on serving for `delay` seconds, then finishes what runs. Returns when all processes have ended."""
+        """Ends all workers: each goes on serving for `delay` seconds, then finishes what runs; one that starts closes its audit log.
+        Returns when all processes have ended."""
         self._leaving = True
         for keeper in self._keepers:
             keeper.cancel()
         workers = list(self._hub.workers.values())
         for worker in workers:
-            if worker.state == "starting":  # it has served nobody yet
-                worker.child.kill()
+            if worker.channel is None:  # it knows nothing yet, and has opened nothing
+                self._dismiss(worker)
             else:
-                self.drain(worker, delay)
+                self.drain(worker, 0.0 if worker.state == "starting" else delay)
         for worker in workers:
             await worker.over.wait()
 
@@ -137,9 +138,15 @@ class Pool:
         for keeper in self._keepers:
             keeper.cancel()
         for worker in list(self._hub.workers.values()):
-            worker.child.kill()
+            self._dismiss(worker)
             await worker.over.wait()
         await self._tasks.aclose()
+
+    @staticmethod
+    def _dismiss(worker: Worker) -> None:
+        """Ends a process at once. For one that has served nobody yet that is no death."""
+        worker.dismissed = worker.dismissed or worker.state == "starting"
+        worker.child.kill()
 
     # --- one worker
 
@@ -215,13 +222,13 @@ class Pool:
         try:
             await self._hub.connect(worker, ours)
         except BaseException:
-            child.kill()  # it would never be told to end
+            self._dismiss(worker)  # it would never be told to end
             raise
         return worker
 
     async def _watch(self, worker: Worker) -> None:
         """Ends a worker that is late."""
-        if not await _within(worker.ready, START_SECONDS):
+        if not await _within(worker.settled, START_SECONDS):
             self._hub.end(worker, f"it was not ready within {START_SECONDS:.0f} s")
         await worker.left.wait()
         if not await _within(worker.over, worker.grace):
@@ -230,10 +237,9 @@ class Pool:
     async def _reap(self, worker: Worker) -> None:
         code = await worker.child.wait()
         worker.reason = worker.reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
-        served = worker.state != "starting"
         self._hub.gone(worker, code)
         detail = {"pid": worker.child.pid, "code": code, "reason": worker.reason}
-        if worker.state == "gone" or (self._leaving and not served):
+        if worker.state == "gone" or worker.dismissed:
             log.info("worker %s has ended", worker.id)
             self._record("worker_ended", worker.id, detail, "ok")
         else:

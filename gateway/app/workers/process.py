@@ -116,14 +116,15 @@ class WorkerProcess:
         worker = self._worker
         assert worker is not None
         await worker.start()
+        if self._leaving.asked.is_set():
+            return  # the gateway leaves, and this worker has served nobody yet
         listen = worker.plane.current().spec.listen
         tokens = TokenDesk(worker.issue, worker.token_keys)
         data_side = DataSide(
             worker.plane, worker.health, listen, self._leaving, worker.tls, tokens, worker.work.desk, (worker.tickets, worker.ticket_desk)
         )
-        if not self._leaving.asked.is_set():
-            await data_side.start(self._data)
-            worker.ready()
+        await data_side.start(self._data)
+        worker.ready()
         waiting = TaskOwner("leaving")
         retiring = waiting.spawn(self._retire(data_side), name="retire")
         await self._leaving.asked.wait()

@@ -171,7 +171,7 @@ class Worker:
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect, self._tickets()]
         self.metrics.gauges.append(RolloutGauges(self.trials).collect)
-        self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
+        self.health = self._health(state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
         self.observing = Observing(self.plane, spec.telemetry, state.replica, self._owner, worker=state.worker)
@@ -182,6 +182,10 @@ class Worker:
         self.tls: Contexts | None = None
         """What connections get; set by `start` where the data listener has TLS."""
         self._material = state.tls
+
+    def _health(self, replica: str) -> Health:
+        store_lost, seen = lambda: self._facts.store_lost, lambda: self.registry.seen
+        return Health(self.plane, store_lost, self._somebody_can_log_in, replica, seen=seen)
 
     def _keep(self, spec: ConfigSpec, captures: dict[str, float]) -> None:
         """What of the audit log is encrypted, and whose texts are kept."""

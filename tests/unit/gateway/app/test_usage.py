@@ -79,6 +79,7 @@ async def test_two_counters_of_the_same_files_count_each_request_once(store: Sto
 
 async def test_what_the_store_did_not_take_is_counted_later(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit")
+    counter.started = True
     log.spend(4)
 
     async def away(*args: Any) -> bool:
@@ -95,6 +96,7 @@ async def test_what_the_store_did_not_take_is_counted_later(store: Store, tmp_pa
 
 async def test_a_transaction_whose_answer_is_lost_counts_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit")
+    counter.started = True
     log.spend(4)
     add = store.add_usage
 
@@ -109,3 +111,9 @@ async def test_a_transaction_whose_answer_is_lost_counts_once(store: Store, tmp_
     for _ in range(2):
         assert await counted(counter)
     assert await requests(store) == 6
+
+
+async def test_a_counter_that_never_began_asks_for_nothing_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bare = Store("sqlite", tmp_path, keys, given_pepper=PEPPER)  # a start that was refused has made no tables
+    assert not await counted(UsageCounter(bare, tmp_path / "audit"))
+    assert caplog.messages == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -384,3 +385,45 @@ def test_without_slow_start_all_slots_are_there_at_once():
     fleet.registry.drain("a")
     fleet.registry.resume("a")
     assert fleet.registry.endpoints()[0]["limit"] == 10
+
+
+class Answers:
+    """A probe that is told what to say."""
+
+    def __init__(self) -> None:
+        self.results: asyncio.Queue[ProbeResult] = asyncio.Queue()
+
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
+        return await self.results.get()
+
+    async def forget(self, engine: str) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def test_an_external_engine_counts_as_seen_once_a_probe_has_succeeded():
+    fleet = Fleet(1, engine={"slots": 2, "health": HealthSpec(interval=0.05)})
+    answers, heard = Answers(), asyncio.Queue[bool]()
+    fleet.registry.start_probing(answers, lambda endpoint, result, decisive: heard.put_nowait(fleet.registry.seen))
+    try:
+        async with asyncio.timeout(60):
+            assert fleet.state("a") == "ready" and not fleet.registry.seen, "requests are tried, and nobody is told yet"
+            for result in (ProbeResult(False, "500"), ProbeResult(True), ProbeResult(False, "500")):
+                answers.results.put_nowait(result)
+            assert [await heard.get() for _ in range(3)] == [False, True, True]
+    finally:
+        await fleet.registry.aclose()
+
+
+@pytest.mark.parametrize("report", ["ready", "unloaded", "starting"])
+async def test_a_sidecar_counts_as_seen_once_it_is_ready_or_would_be_loaded(report: str):
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    match report:
+        case "ready":
+            fleet.registry.engine_ready("a", "unix:/a.sock", 1)
+        case "unloaded":
+            fleet.registry.engine_unloaded("a", "idle")
+        case _:
+            fleet.registry.engine_starting("a")
+    assert fleet.registry.seen is (report != "starting")

@@ -108,6 +108,20 @@ async def test_good_probes_of_a_healthy_endpoint_are_not_sent(house: House) -> N
     assert len(house.workers[0].down.passed) == before
 
 
+async def test_that_an_engine_was_seen_to_work_reaches_workers_and_those_that_come_later(house: House, home: House) -> None:
+    assert [process.registry.seen for process in (house, *house.live)] == [False] * 3
+    house.mirror._probed(house.endpoint(), ProbeResult(False, "no answer within 2 s"), False)
+    house.start()
+    house.settle()
+    assert not any(worker.registry.seen for worker in house.live), "an engine of which nothing is known"
+    house.registry.seen = True  # as the prober notes it
+    house.probe(ProbeResult(True))
+    house.start()
+    house.settle()
+    assert [worker.registry.seen for worker in house.live] == [True] * 4
+    assert [process.registry.seen for process in (home, *home.live)] == [True] * 3, "a sidecar says so itself"
+
+
 async def test_a_failed_request_has_its_endpoint_probed(house: House) -> None:
     suspects: list[str] = []
     house.registry.suspect = lambda endpoint: suspects.append(endpoint.name)  # type: ignore[method-assign]

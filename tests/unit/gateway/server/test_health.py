@@ -72,6 +72,22 @@ def test_one_model_that_can_answer_is_enough() -> None:
     assert report["models"] == {"m": "no ready endpoint", "n": "ready"}
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_an_engine_that_is_only_assumed_to_work_brings_no_traffic_yet(seen: bool) -> None:
+    world = World(fallback=True)
+    world.route.ready = False
+    ready, report = Health(world.plane, seen=lambda: seen).ready()
+    assert ready is seen
+    assert report["models"] == {"m": "no ready endpoint", "n": "ready" if seen else "not probed yet"}
+    assert report.get("not_ready") == (None if seen else ["endpoints"])
+
+
+def test_a_gateway_without_models_waits_for_no_engine() -> None:
+    world = World()
+    world.snapshot.models = {}
+    assert Health(world.plane, seen=lambda: False).ready()[0]
+
+
 def test_an_insecure_configuration_says_so() -> None:
     world = World()
     world.snapshot.spec = msgspec.structs.replace(world.snapshot.spec, insecure=True)

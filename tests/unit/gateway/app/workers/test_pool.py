@@ -13,7 +13,7 @@ from gateway.app.workers.hub import Worker
 from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed
 from gateway.app.workers.settings import packed
 from gateway.core.errors import GatehouseError
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, ListenSpec
 from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
 from tests.waiting import reached
 
@@ -151,6 +151,51 @@ async def test_leaving_tells_all_and_waits_for_their_end(farm: Farm) -> None:
         fake.end(0)
     await leaving
     assert len(farm.made) == 2, "nobody is replaced any more"
+
+
+async def test_leaving_while_workers_start_lets_them_close_what_they_have_opened(farm: Farm) -> None:
+    farm.on_state = lambda fake: None
+    farm.listen = ListenSpec(drain_timeout=30.0)
+    farm.pool.start()
+    await reached(lambda: len(farm.made) == 2 and all(fake.state is not None for fake in farm.made))
+    await farm.pool.leave(7.0)
+    assert [fake.heard for fake in farm.made] == [[Drain(0.0)], [Drain(0.0)]] and not any(fake.killed for fake in farm.made)
+    assert [(event, outcome) for event, _, outcome in farm.events] == [("worker_ended", "ok")] * 2
+
+
+async def test_leaving_ends_workers_that_are_not_connected_yet_and_no_worker_is_said_to_have_died(farm: Farm) -> None:
+    connecting = asyncio.Event()
+
+    async def connect(worker: Worker, sock: socket.socket) -> None:
+        sock.close()
+        connecting.set()
+        await asyncio.Event().wait()
+
+    farm.hub.connect = connect  # type: ignore[method-assign]
+    farm.pool.start()
+    await reached(lambda: connecting.is_set() and len(farm.made) == 2)
+    await farm.pool.leave(0.0)
+    assert all(fake.killed for fake in farm.made)
+    assert [(event, outcome) for event, _, outcome in farm.events] == [("worker_ended", "ok")] * 2
+
+
+async def test_a_start_that_is_given_up_ends_the_workers_that_start(farm: Farm) -> None:
+    farm.on_state = lambda fake: None
+    farm.pool.start()
+    await reached(lambda: len(farm.made) == 2 and all(fake.state is not None for fake in farm.made))
+    await farm.pool.aclose()
+    assert [(event, outcome) for event, _, outcome in farm.events] == [("worker_ended", "ok")] * 2
+
+
+async def test_leaving_ends_a_worker_that_hangs_in_its_start(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "END_SECONDS", 0.05)
+    farm.on_state = lambda fake: None
+    farm.ends_when_drained = False
+    farm.pool.start()
+    await reached(lambda: len(farm.made) == 2 and all(fake.state is not None for fake in farm.made))
+    async with asyncio.timeout(20.0):
+        await farm.pool.leave(0.0)
+    assert all(fake.killed for fake in farm.made)
 
 
 async def test_leaving_ends_who_is_late(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
