@@ -79,7 +79,16 @@ class LogFile(LogHandler):
                     os.replace(self._path, self._numbered(1))
                 else:
                     self._path.unlink()
+                self._forget()
             self._reopen()
+
+    def _forget(self) -> None:
+        """Deletes the files beyond `keep`, which are there after it was lowered."""
+        number = self._keep + 1
+        with suppress(FileNotFoundError):
+            while True:
+                self._numbered(number).unlink()
+                number += 1
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

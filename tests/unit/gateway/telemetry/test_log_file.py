@@ -42,6 +42,16 @@ def test_a_full_file_makes_room_and_the_oldest_goes(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize(("keep", "left"), [(1, {"log", "log.1", "log.lock"}), (0, {"log", "log.lock"})])
+def test_files_that_are_no_longer_kept_go_with_the_next_rotation(tmp_path: Path, keep: int, left: set[str]) -> None:
+    for most_kept in (4, keep):
+        handler = opened(tmp_path / "log", keep=most_kept)
+        for number in range(6):
+            handler.emit(line(f"{number} " + "x" * 40))
+        handler.close()
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
 def test_a_line_that_is_larger_than_the_file_is_written_whole(tmp_path: Path) -> None:
     handler = opened(tmp_path / "log")
     handler.emit(line("y" * 500))
