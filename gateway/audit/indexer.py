@@ -20,8 +20,8 @@ import msgspec
 
 from gateway.audit.entries import entries_of
 from gateway.audit.index import Index, IndexBusy
-from gateway.audit.ledger import after, bytes_behind, end_of, head_at
-from gateway.audit.segments import open_segment
+from gateway.audit.ledger import after, end_of, head_at
+from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.file import list_segments
 from gateway.core.ledger import Position
 
@@ -34,7 +34,7 @@ Segments = list[tuple[int, Path]]
 
 
 class Progress(msgspec.Struct):
-    """behind: bytes of the log that are not in the index yet. fault: why nothing can be indexed."""
+    """behind: bytes that were in the log when it was looked at and are not in the index yet. fault: why nothing can be indexed."""
 
     behind: int = 0
     fault: str = ""
@@ -50,7 +50,8 @@ class Indexer:
         """The oldest segment of each writer that was there at the last look."""
 
     def update(self, go_on: Callable[[], bool]) -> int:
-        """Indexes what is new while `go_on()`; returns the bytes that are left. Raises OSError, sqlite3.Error."""
+        """Indexes what is new while `go_on()`; returns the bytes that are left of that. What is logged meanwhile is the next look's: under
+        traffic there always is some. Raises OSError, sqlite3.Error."""
         writers = list_segments(self._directory) if self._directory.is_dir() else {}
         for gone in self._at.keys() - writers.keys():
             self._index.forget(gone)
@@ -58,8 +59,12 @@ class Indexer:
         behind = 0
         for writer, segments in writers.items():
             place = self._place(writer, segments)
-            self._at[writer] = place = self._follow(place, segments, go_on)
-            behind += bytes_behind(place, segments)
+            newest = end_of(*segments[-1]).offset
+            sizes = [(number, segment_size(path)) for number, path in segments[:-1] if number >= place.segment]
+            self._at[writer] = place = self._follow(place, segments, newest, go_on)
+            for number, end in (*sizes, (segments[-1][0], newest)):
+                if number >= place.segment:
+                    behind += max(0, end - (place.offset if number == place.segment else 0))
         return behind
 
     def _place(self, writer: str, segments: Segments) -> Position:
@@ -80,13 +85,14 @@ class Indexer:
             return Position(writer, later[0], 0, place.seq, place.head)
         return place
 
-    def _follow(self, place: Position, segments: Segments, go_on: Callable[[], bool]) -> Position:
+    def _follow(self, place: Position, segments: Segments, newest: int, go_on: Callable[[], bool]) -> Position:
+        """newest: where the last segment ends."""
         for number, path in segments:
             if number < place.segment:
                 continue
             if number > place.segment:
                 place = Position(place.writer, number, 0, place.seq, place.head)
-            end = end_of(number, path).offset
+            end = newest if number == segments[-1][0] else end_of(number, path).offset
             while place.offset < end:
                 with open_segment(path) as file:
                     file.seek(place.offset)

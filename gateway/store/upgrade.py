@@ -34,8 +34,10 @@ def upgrade(connection: sa.Connection) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     current = set(MigrationContext.configure(connection).get_current_heads())
     if not current <= known:
+        newer = ", ".join(sorted(current - known))
         raise ConfigError(
-            f"the store's schema is of a newer Gatehouse (revision {', '.join(sorted(current - known))}); this one cannot use it",
+            f"the store's schema is of a newer Gatehouse (revision {newer}); this one cannot use it: start that release, or restore a "
+            "backup from before the upgrade",
             path="store.url",
         )
     command.upgrade(config, "head")

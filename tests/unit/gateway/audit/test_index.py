@@ -122,6 +122,24 @@ def test_every_entry_is_there_once_in_whatever_pieces_it_is_read(
     assert sorted(pages) == sorted(expected)
 
 
+def test_what_is_logged_while_the_index_is_brought_up_to_date_is_the_next_looks(
+    log_bench: Any, make: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.audit.indexer.BLOCK", 4096)
+    writer = logged(log_bench, *([make.intent(f"r{number}")] for number in range(100)), segment_bytes=32768)
+    more = iter(range(1000))
+
+    def traffic() -> bool:
+        writer.write([make.intent(f"n{next(more)}") for _ in range(20)])
+        return True
+
+    indexer = Indexer(kept.directory, kept.index)
+    assert indexer.update(traffic) == 0 and {f"r{number}" for number in range(100)} <= set(kept.ids())
+    assert indexer.update(lambda: True) == 0 and len(kept.ids()) == 100 + next(more)
+    writer.write([make.intent("late")] * 40)
+    assert indexer.update(lambda: False) > 0, "what was there and is not read is told"
+
+
 def test_what_was_cut_off_or_replaced_is_forgotten(log_bench: Any, make: Any, kept: Kept) -> None:
     logged(log_bench, [make.intent("kept")], [make.intent("gone")]).close()
     kept.update()
