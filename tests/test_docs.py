@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -105,6 +106,29 @@ def test_every_command_is_documented() -> None:
     names = walk(typer.main.get_command(app), "gatehouse")
     assert len(names) >= 2
     assert [name for name in names if f"`{name}`" not in documented] == []
+
+
+def test_every_command_line_on_a_page_is_one_that_exists() -> None:
+    root: Any = typer.main.get_command(app)
+    wrong, seen = [], 0
+    for page in [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]:
+        whole = page.read_text(encoding="utf-8")
+        for line in re.findall(r"`(gatehouse [^`\n]+)`", whole) + re.findall(r"^ *\$? ?(gatehouse [a-z][^\n]*)$", whole, re.MULTILINE):
+            words = re.split(r"\s[|>&;#(]|[,;[|]|\.\.\.|\bor\b", line)[0].split()[1:]
+            command, seen = root, seen + 1
+            for word in words:
+                if word.isupper() or re.fullmatch(r".*[ ]1(\\n)?", line):
+                    break  # stands for a command; or a context that signatures begin with
+                if hasattr(command, "commands"):
+                    command = command if word.startswith("-") else command.commands.get(word.strip("'\""))
+                    if command is None:
+                        wrong.append(f"{page.name}: {line}: no command {word}")
+                        break
+                elif word.startswith("--"):
+                    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+                    if word.split("=")[0] not in known | {"--help"}:
+                        wrong.append(f"{page.name}: {line}: no option {word}")
+    assert seen > 350 and wrong == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
