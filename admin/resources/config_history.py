@@ -20,7 +20,7 @@ from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Change, Collection, read_only
 from admin.resources import sync
 from admin.resources.apply import about
-from gateway.core.errors import RequestError, VersionMismatch
+from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.storage import ConfigurationRow, Resource
 
 PAGE: Final = 100
@@ -108,7 +108,9 @@ async def show(call: Call) -> Answer:
 async def _entry(call: Call) -> tuple[ConfigurationRow, dict[str, Any]]:
     """Raises NotFound, ConfigError."""
     text = call.path["number"]
-    return await call.store.configuration(int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0)
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise NotFound(f"The history of the configuration has numbers, such as 17; {text[:64]!r} is none.")
+    return await call.store.configuration(int(text))
 
 
 def _differences(changed: list[tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]]) -> list[dict[str, Any]]:
@@ -175,7 +177,7 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await sync.examine(call, then, item)
-    await sync.write(call, items)
+    await sync.write(call, items, row.number)
     call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in items for entry in item.diff]
     changed = [item.path for item in items]
     answer = {"number": row.number, "of": "store", "applied": not call.dry_run, "changed": changed, "diff": call.diff}

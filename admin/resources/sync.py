@@ -384,7 +384,7 @@ async def _examine_key(call: Call, there: Call, item: Item, record: KeyRecord) -
         raise problems.simple(409, "own_rights", "This is the key of this very request: use another one to delete it.", param="id")
 
 
-async def write(call: Call, doing: Sequence[Item]) -> None:
+async def write(call: Call, doing: Sequence[Item], restores: int | None = None) -> None:
     writes, changed, removals = [], [], []
     for item in doing:
         version = None if item.before is None else item.before.version
@@ -400,7 +400,8 @@ async def write(call: Call, doing: Sequence[Item]) -> None:
     if not doing:
         return
     try:
-        await call.store.write_all(writes, removals=removals, keys=changed, actor=call.actor, dry_run=call.dry_run)
+        told: dict[str, Any] = {"actor": call.actor, "dry_run": call.dry_run, "restores": restores}
+        await call.store.write_all(writes, removals=removals, keys=changed, **told)
     except (AlreadyExists, NotFound) as error:  # it was otherwise when it was read, moments before
         raise VersionMismatch(f"{error.message} Somebody else has changed that since it was read; read it again.") from None
 

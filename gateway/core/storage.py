@@ -168,7 +168,7 @@ class KeyWrite(Struct, frozen=True):
 
 class ConfigurationRow(Struct, frozen=True):
     """One entry of the configuration's history. number: of the change that it belongs to. told: `of` (file or store), `changed` (paths) and
-    `count` (of them); of a file also `source`, `replica`, `version`, `rolled_back_to`. whole: whether its settings were kept."""
+    `count` (of them), `rolled_back_to`; of a file also `source`, `replica`, `version`. whole: whether its settings were kept."""
 
     number: int
     made: float
@@ -300,9 +300,10 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         removals: Sequence[Removal] = (),
         keys: Sequence[KeyWrite] = (),
         dry_run: bool = False,
+        restores: int | None = None,
     ) -> Sequence[Resource]:
         """Makes all of these creations, replacements and deletions, or none, in one transaction; returns what was written. What each needs,
-        and what is still in use, is looked at once all of it is written."""
+        and what is still in use, is looked at once all of it is written. restores: the entry of the history that this goes back to."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:

@@ -108,7 +108,8 @@ def _of_units(tx: Transaction, seal: Seal) -> dict[str, Any]:
         last[unit.kind, unit.name] = unit.after
     units = [{"kind": kind, "name": name, "before": first[kind, name], "after": last[kind, name]} for kind, name in first]
     paths = [f"{kind}/{name}" for kind, name in first]
-    return {"of": "store", "changed": paths[:PATHS], "count": len(paths), "sealed": packed({"units": units}, seal)}
+    back = {} if tx.restores is None else {"rolled_back_to": tx.restores}
+    return {"of": "store", "changed": paths[:PATHS], "count": len(paths), **back, "sealed": packed({"units": units}, seal)}
 
 
 def row(connection: sa.Connection, number: int) -> Any:

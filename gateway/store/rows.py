@@ -55,7 +55,8 @@ class Unit(Struct, frozen=True):
 class Transaction:
     """A connection in a transaction, the time of the write, and its changes, which get their numbers at the end (`number`).
 
-    units, note: what the history of the configuration is told of it (gateway.store.config_rows), and actor: by whom."""
+    units, note: what the history of the configuration is told of it (gateway.store.config_rows), and actor: by whom. restores: the entry
+    that it goes back to."""
 
     def __init__(self, connection: sa.Connection, now: float) -> None:
         self.connection, self.now = connection, now
@@ -63,6 +64,7 @@ class Transaction:
         self.units: list[Unit] = []
         self.note: tuple[dict[str, Any], dict[str, Any]] | None = None
         self.actor = ""
+        self.restores: int | None = None
 
     def changed(self, kind: str, name: str, action: str) -> None:
         self._made.append((kind, name, action))

@@ -285,10 +285,16 @@ class Store(UsageTables, DeliveryTables):
         removals: Sequence[Removal] = (),
         keys: Sequence[KeyWrite] = (),
         dry_run: bool = False,
+        restores: int | None = None,
     ) -> Sequence[Resource]:
         kept = [(write, resources.body_of(write.body)) for write in writes]
         by = rows.text(actor, "actor")
-        return await self._write(lambda tx: together.write(tx, kept, removals, keys, by), dry_run=dry_run)
+
+        def all_of_it(tx: Transaction) -> Sequence[Resource]:
+            tx.restores = restores
+            return together.write(tx, kept, removals, keys, by)
+
+        return await self._write(all_of_it, dry_run=dry_run)
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
         by = rows.text(actor, "actor")

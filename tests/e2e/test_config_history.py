@@ -119,6 +119,7 @@ def test_what_is_no_longer_valid_changes_nothing_and_says_why(tmp_path: Path, en
         assert api.get("/config").json() == before
         assert len(of_file(api, 3)) == 3
         problem(back(api, 10**9), 404, "not_found")
+        assert "'newest' is none" in api.post("/config/history/newest/rollback").json()["detail"]
         with admin(gatehouse, "operator") as operator:
             problem(back(operator, with_key["number"]), 403, "policy_denied")
 
@@ -154,6 +155,7 @@ def test_writes_of_the_store_are_undone_together(tmp_path: Path, engine: EngineT
         until(lambda: gatehouse.chat(model="m2").status_code == 200, what="the model that is back")
         assert engine.received[-1].header("authorization") == f"Bearer {SECRET}", "with its secret"
         undone = newest(api)
+        assert (undone["of"], undone["by"], undone["rolled_back_to"]) == ("store", "acme/a-admin", whole["number"])
         assert back(api, gone["number"]).status_code == 200, "and forward again"
         assert api.get("/limits/fast").status_code == 200 and api.get("/engines/far").status_code == 404
         assert undone["number"] < newest(api)["number"]
