@@ -251,7 +251,8 @@ class StoredKeys:
         raise StoreUnavailable("The key changes too often to be looked up.", retry_after=1.0)
 
     def _remember(self, digest: bytes, record: KeyRecord | None) -> Entry | None:
-        if record is None:
+        """A key that has ended is remembered no longer than an unknown one: where keys come and go, their number has no end."""
+        if record is None or record.state(self._clock.wall()) != "active":
             self._unknown[digest] = self._clock.monotonic() + self._negative_seconds
             if len(self._unknown) > self._capacity:
                 self._unknown.popitem(last=False)

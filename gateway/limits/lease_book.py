@@ -125,6 +125,7 @@ class LeaseBook:
         if known is None:
             return
         now = self.now()
+        self.registry.look(now)
         known.silent = False
         self._name(known, call)
         for returned in call.returned:

@@ -151,6 +151,8 @@ class LocalLimiter:
             raise exceeded(buckets, costs, now)
         if self._waiting >= MAX_WAITING:
             raise Overloaded("Too many requests wait for their limits.", code="limits_unavailable", retry_after=1.0)
+        for bucket in buckets:
+            bucket.used = now  # it must not be forgotten meanwhile
         signal: Signal[Reservation] = Signal()
         waiting = _Waiting(self, applying, costs, asked, would, signal, now + WAIT)
         self._waiting += 1

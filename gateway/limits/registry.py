@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gateway.core.specs import LimitSpec
-from gateway.limits.bucket import Bucket, Shape, layout_of
+from gateway.limits.bucket import SECOND, Bucket, Shape, layout_of
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -14,16 +15,19 @@ Scope = tuple[LimitSpec, tuple[str, ...]]
 """A limit and the key of its bucket (policies.limits)."""
 Identity = tuple[str, str, tuple[str, ...]]
 """What makes two limits the same: name, `per` and what is counted."""
+LOOK: Final = 300 * SECOND
+"""Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used."""
+FEW: Final = 256
+"""So many buckets are worth no look."""
 
 
 class BucketRegistry:
     """Owns the buckets of a process, so that a reload keeps the state of every limit, whose amounts may change; one under a new name, with
     another `per` or that counts something else begins full.
 
-    make: a bucket of another kind. durable: this process counts durable amounts in the store. Bounded by `capacity`: beyond it, buckets
-    that
-    are full and unused are forgotten, oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and
-    logs that once.
+    make: a bucket of another kind. durable: this process counts durable amounts in the store. Buckets that are full and were not used for
+    LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at once,
+    oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class BucketRegistry:
         self._shapes: dict[Identity, Shape] = {}
         self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
         self._sweep_at = capacity
+        self._look_at = 0
         self._warned = False
 
     def __len__(self) -> int:
@@ -53,6 +58,8 @@ class BucketRegistry:
 
     def buckets(self, scopes: Sequence[Scope], now: int, version: int = 0) -> tuple[Bucket, ...]:
         """The bucket of each limit for its key, made full if it is new. None of them is forgotten by this call."""
+        if now >= self._look_at:
+            self.look(now)
         if len(self._buckets) + len(scopes) > self._sweep_at:
             self._sweep(now)
         return tuple([self._bucket(self.shape(limit, version, now), key, now) for limit, key in scopes])
@@ -97,6 +104,19 @@ class BucketRegistry:
             self._buckets[(shape, key)] = bucket
         return bucket
 
+    def look(self, now: int) -> None:
+        """Once each LOOK: forgets the buckets of callers who do not come any more, if that halves the table. Not to be called between
+        finding a bucket and taking from it."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK
+        if len(self._buckets) < FEW:
+            return
+        before = now - LOOK
+        unused = [identity for identity, bucket in self._buckets.items() if bucket.used <= before and bucket.idle(now)]
+        if 2 * len(unused) >= len(self._buckets):
+            self._forget(unused)
+
     def _sweep(self, now: int) -> None:
         """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
         wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
@@ -106,17 +126,20 @@ class BucketRegistry:
                 idle.append(identity)
                 if len(idle) >= wanted:
                     break
-        for identity in idle:
-            del self._buckets[identity]
-        if idle:
-            self.generation += 1
-        used = {shape for shape, _ in self._buckets}
-        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
+        self._forget(idle)
         # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
         self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16, (len(self._buckets) - self.capacity) // 8))
         if len(self._buckets) >= self.capacity and not self._warned:
             self._warned = True
             log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)
+
+    def _forget(self, buckets: list[tuple[Shape, tuple[str, ...]]]) -> None:
+        for identity in buckets:
+            del self._buckets[identity]
+        if buckets:
+            self.generation += 1
+        used = {shape for shape, _ in self._buckets}
+        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
 
 
 def identity_of(limit: LimitSpec) -> Identity:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from gateway.core.clock import Clock, SystemClock
 from gateway.core.storage import KeyRecord
 
 Find = Callable[[bytes, str], Awaitable[KeyRecord | None]]
@@ -21,8 +22,9 @@ class KeyRecords:
     """For one event loop. Must hear of a change before the workers do: then what it answers is older than the change only for a question
     that was answered before the worker heard of it, and the worker drops it."""
 
-    def __init__(self, find: Find, capacity: int = CAPACITY) -> None:
+    def __init__(self, find: Find, capacity: int = CAPACITY, clock: Clock | None = None) -> None:
         self._find, self._capacity = find, capacity
+        self._clock: Clock = clock or SystemClock()
         self._known: OrderedDict[bytes, KeyRecord] = OrderedDict()
         self._digests: dict[str, set[bytes]] = {}
         self._changes = 0
@@ -32,14 +34,16 @@ class KeyRecords:
         return len(self._known)
 
     async def find(self, digest: bytes, key: str) -> KeyRecord | None:
-        """The record of a key, or None for an unknown one, which is not remembered. Raises StoreUnavailable."""
+        """The record of a key, or None for an unknown one. Neither an unknown key is remembered nor one that has ended. Raises
+        StoreUnavailable."""
         record = self._known.get(digest)
         if record is not None:
             self._known.move_to_end(digest)
             return record
         asked = self._changes
         record = await self._find(digest, key)
-        if record is not None and asked == self._changes:  # no change has overtaken the answer
+        overtaken = asked != self._changes  # by a change
+        if record is not None and not overtaken and record.state(self._clock.wall()) == "active":
             self._remember(digest, record)
         return record
 

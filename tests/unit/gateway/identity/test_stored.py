@@ -224,7 +224,7 @@ async def test_a_former_secret_that_makes_room_leaves_the_present_one(store: Ask
         await cache.get(secret)
     store.table["new"] = record("k", revoked=clock.wall())
     cache.changed("k", "revoked")
-    assert await cache.get("new") is None and len(cache) == 2
+    assert await cache.get("new") is None and len(cache) == 1
 
 
 async def test_a_rotation_forgets_what_was_unknown(store: Asked, cache: Cache) -> None:
@@ -277,6 +277,26 @@ async def test_memory_is_bounded_and_the_oldest_goes_first(store: Asked, cache: 
     assert cache.now("a0") is not None and cache.now("a9") is not None
     await cache.get("a1")
     assert len(store.asked) == before + 1
+
+
+@pytest.mark.parametrize("end", ["revoked", "expires", "overlap_until"])
+async def test_keys_that_have_ended_do_not_pile_up(store: Asked, clock: FakeClock, end: str) -> None:
+    """Keys that come and go, each used once more after its end: as a client does that has not heard of it."""
+    tasks = TaskOwner("test")
+    cache = Cache(store.find, tasks, clock=clock)
+    for number in range(10_000):
+        name = f"k{number}"
+        store.table[name] = record(name)
+        cache.changed(name, "created")
+        assert await cache.get(name) is not None
+        store.table[name] = record(name, **{end: clock.wall(), **({"rotated_to": "n"} if end == "overlap_until" else {})})
+        cache.changed(name, "updated")
+        assert await cache.get(name) is None and cache.now(name) is None
+    assert (len(cache), len(cache._digests), len(cache._unknown)) == (0, 0, 1)
+    assert len(store.asked) == 20_000, "it is remembered that a key has ended"
+    clock.advance(6.0)
+    assert await cache.get(name) is None and len(store.asked) == 20_001
+    await tasks.aclose()
 
 
 async def test_an_evicted_key_that_changes_is_no_trouble(store: Asked, cache: Cache) -> None:

@@ -251,6 +251,50 @@ def test_full_and_unused_buckets_are_forgotten() -> None:
         assert len(world.registry) <= 100
 
 
+def test_buckets_of_callers_who_do_not_come_any_more_do_not_pile_up() -> None:
+    """10,000 callers come and go within ten hours; 50 are there all the time."""
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1)), capacity=100_000, memo_size=16_384)
+    regulars, most = [Principal(f"r{n}", "team", "api_key", ("*",)) for n in range(50)], 0
+    for number, principal in enumerate(principals(10_000)):
+        for caller in (principal, regulars[number % 50]):
+            world.ask(caller).settle(Usage())
+        world.clock.advance(3.6)
+        most = max(most, len(world.registry), len(world.limiter._memo))
+    assert most < 600
+
+
+def test_a_look_forgets_no_bucket_that_means_something() -> None:
+    """Of 300 callers, who come once, 200 have a bucket that is full again; one that is not refuses as before."""
+    world = World(LimitSpec(name="l", per="key", requests=RateSpec(rate=1, per=3600.0)), memo_size=1000)
+    short, long = principals(300)[:100], principals(300)[100:]
+    for principal in long:
+        world.ask(principal).settle(None)
+    for principal in short:
+        world.ask(principal).settle(Usage())
+    held = world.ask(long[0])
+    world.clock.advance(400.0)
+    world.ask(BOB)
+    assert len(world.registry) == 102
+    for principal in (*short, long[0]):
+        world.refused(principal)
+    held.settle(None)
+    world.ask(long[0])
+
+
+def test_few_unused_buckets_among_many_are_left_alone() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1)), capacity=10_000, memo_size=1000)
+    everybody = principals(600)
+    for principal in everybody:
+        world.ask(principal).settle(Usage())
+    world.clock.advance(250.0)
+    for principal in everybody[:400]:
+        world.ask(principal).settle(Usage())
+    world.clock.advance(100.0)
+    generation = world.registry.generation
+    world.ask(BOB)
+    assert len(world.registry) == 601 and world.registry.generation == generation, "nobody is decided anew for so little"
+
+
 def test_buckets_that_still_mean_something_are_never_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=3600.0)), capacity=10)
     everybody = principals(100)

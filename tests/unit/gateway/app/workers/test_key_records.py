@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.app.workers.key_records import KeyRecords
+from gateway.core.clock import FakeClock
 from gateway.core.errors import StoreUnavailable
 from gateway.core.storage import KeyRecord
 
@@ -91,4 +93,17 @@ async def test_what_is_remembered_is_bounded() -> None:
     assert len(keys) == 3
     for number in range(4):
         keys.changed(str(number))
+    assert len(keys) == 0
+
+
+async def test_keys_that_have_ended_are_not_remembered() -> None:
+    store, clock = Store(), FakeClock()
+    keys = KeyRecords(store.find, clock=clock)
+    for number in range(1000):
+        digest = number.to_bytes(2, "big")
+        store.records[digest] = record(str(number))
+        assert await keys.find(digest, "key") == store.records[digest]
+        store.records[digest] = replace(record(str(number), 2), revoked=clock.wall())
+        keys.changed(str(number))
+        assert await keys.find(digest, "key") == store.records[digest]
     assert len(keys) == 0
