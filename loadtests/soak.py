@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests import locust_run
-from tests.e2e.harness import Gatehouse, alive
+from tests.e2e.harness import Gatehouse, alive, total
 
 MIB = 2**20
 WARM = 600.0
@@ -34,7 +34,8 @@ WARM = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The gateway at one moment: seconds since the start, MiB of memory and descriptors of all its processes, exchanges under way."""
+    """The gateway at one moment: seconds since the start, MiB of memory of all its processes, descriptors of the first, exchanges under
+    way, keys of the store that are remembered."""
 
     at: float
     memory_mib: float
@@ -42,6 +43,7 @@ class Sample:
     in_flight: float
     connections: float
     attempts: float
+    keys: float
 
 
 def configuration(state: Path, key: str, admin: str) -> dict[str, Any]:
@@ -93,13 +95,15 @@ class Account:
         self.samples: list[Sample] = []
 
     def sample(self) -> Sample:
+        at, scrape = round(time.monotonic() - self.begin, 1), self.gatehouse.metrics()
         found = Sample(
-            at=round(time.monotonic() - self.begin, 1),
-            memory_mib=round(self.gatehouse.metric("gatehouse_resident_bytes") / MIB, 2),
+            at=at,
+            memory_mib=round(total(scrape, "gatehouse_resident_bytes") / MIB, 2),
             files=len(os.listdir(f"/proc/{self._pid}/fd")),
-            in_flight=self.gatehouse.metric("gatehouse_in_flight"),
-            connections=self.gatehouse.metric("gatehouse_connections"),
-            attempts=self.gatehouse.metric("gatehouse_endpoint_in_flight"),
+            in_flight=total(scrape, "gatehouse_in_flight"),
+            connections=total(scrape, "gatehouse_connections"),
+            attempts=total(scrape, "gatehouse_endpoint_in_flight"),
+            keys=total(scrape, "gatehouse_keys_cached"),
         )
         self.samples.append(found)
         return found

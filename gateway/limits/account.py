@@ -56,7 +56,9 @@ class Account(Bucket):
         self.contended_until = self.undecided = 0
 
     def idle(self, now: int) -> bool:
-        return not self.leases and self.undecided == 0 and super().idle(now)
+        if self.leases or self.undecided or (self.shape.durable and any(self.lost)):  # what was lost is still to be counted again
+            return False
+        return super().idle(now)
 
     def outside(self, index: int) -> int:
         return self.out[index]

@@ -19,15 +19,16 @@ LOOK: Final = 300 * SECOND
 """Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used."""
 FEW: Final = 256
 """So many buckets are worth no look."""
+NEVER: Final = 1 << 62
 
 
 class BucketRegistry:
     """Owns the buckets of a process, so that a reload keeps the state of every limit, whose amounts may change; one under a new name, with
     another `per` or that counts something else begins full.
 
-    make: a bucket of another kind. durable: this process counts durable amounts in the store. Buckets that are full and were not used for
-    LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at once,
-    oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
+    make: a bucket of another kind. durable: this process counts durable amounts in the store. looks: buckets that are full and were not
+    used for LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at
+    once, oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class BucketRegistry:
         make: Callable[[Shape, tuple[str, ...], int], Bucket] | None = None,
         *,
         durable: bool = False,
+        looks: bool = True,
     ) -> None:
         self.capacity, self.durable = capacity, durable
         self._make = make
@@ -45,7 +47,7 @@ class BucketRegistry:
         self._shapes: dict[Identity, Shape] = {}
         self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
         self._sweep_at = capacity
-        self._look_at = 0
+        self._look_at = 0 if looks else NEVER
         self._warned = False
 
     def __len__(self) -> int:

@@ -25,7 +25,8 @@ CAPACITY: Final = 100_000
 
 
 class Pots:
-    """The pots of a process, by the keys of their buckets; outlives Snapshots.
+    """The pots of a process, by the keys of their buckets; outlives Snapshots. None is forgotten before there are too many: while Redis is
+    away, what was used is known here alone, and a pot does not tell whether it is.
 
     prefix: what all keys begin with.
     """
@@ -33,7 +34,7 @@ class Pots:
     def __init__(self, prefix: str, capacity: int = CAPACITY) -> None:
         self.names = Names(prefix)
         self._terms: dict[Shape, Terms] = {}
-        self.registry = BucketRegistry(capacity, self._make)
+        self.registry = BucketRegistry(capacity, self._make, looks=False)
 
     def process(self, who: str) -> bytes:
         """The key of a process."""
