@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from gateway.core.specs import LimitSpec
@@ -17,6 +18,7 @@ Identity = tuple[str, str, tuple[str, ...]]
 """What makes two limits the same: name, `per` and what is counted."""
 LOOK: Final = 300 * SECOND
 """Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used."""
+PART: Final = 8192
 FEW: Final = 256
 """So many buckets are worth no look."""
 NEVER: Final = 1 << 62
@@ -107,17 +109,23 @@ class BucketRegistry:
         return bucket
 
     def look(self, now: int) -> None:
-        """Once each LOOK: forgets the buckets of callers who do not come any more, if that halves the table. Not to be called between
-        finding a bucket and taking from it."""
+        """Forgets the buckets of callers who do not come any more, where they are half of those looked at: all once each LOOK, in parts of
+        PART, so that a large table does not hold up the loop. Not to be called between finding a bucket and taking from it."""
         if now < self._look_at:
             return
-        self._look_at = now + LOOK
-        if len(self._buckets) < FEW:
+        count = len(self._buckets)
+        self._look_at = now + LOOK // (1 + count // PART)
+        if count < FEW:
             return
+        part = list(islice(self._buckets.items(), PART))
         before = now - LOOK
-        unused = [identity for identity, bucket in self._buckets.items() if bucket.used <= before and bucket.idle(now)]
-        if 2 * len(unused) >= len(self._buckets):
+        unused = [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
+        if 2 * len(unused) >= len(part):
             self._forget(unused)
+        if count > len(part):
+            for identity, bucket in part:
+                if self._buckets.pop(identity, None) is not None:
+                    self._buckets[identity] = bucket  # behind those to be looked at before it
 
     def _sweep(self, now: int) -> None:
         """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
@@ -129,6 +137,8 @@ class BucketRegistry:
                 if len(idle) >= wanted:
                     break
         self._forget(idle)
+        used = {shape for shape, _ in self._buckets}
+        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
         # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
         self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16, (len(self._buckets) - self.capacity) // 8))
         if len(self._buckets) >= self.capacity and not self._warned:
@@ -140,8 +150,6 @@ class BucketRegistry:
             del self._buckets[identity]
         if buckets:
             self.generation += 1
-        used = {shape for shape, _ in self._buckets}
-        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
 
 
 def identity_of(limit: LimitSpec) -> Identity:

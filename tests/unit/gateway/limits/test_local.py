@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,9 @@ from gateway.core.ports import Reservation
 from gateway.core.specs import LimitMatchSpec, LimitSpec, LoopSpec, RateSpec, WeightsSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.wire import WireApi
+from gateway.limits.bucket import Amounts
 from gateway.limits.local import LocalLimiter
-from gateway.limits.registry import BucketRegistry
+from gateway.limits.registry import PART, BucketRegistry
 from gateway.wire import table
 from policies.limits import LimitRules, estimate
 
@@ -279,6 +281,22 @@ def test_a_look_forgets_no_bucket_that_means_something() -> None:
         world.refused(principal)
     held.settle(None)
     world.ask(long[0])
+
+
+def test_a_large_table_is_looked_at_in_parts() -> None:
+    """Of 30,000 callers, every tenth has a bucket that still means something. No look walks all of them."""
+    short = LimitSpec(name="s", per="key", requests=RateSpec(rate=1, per=3600.0))
+    registry, second = BucketRegistry(), 10**12
+    for number in range(30_000):
+        (bucket,) = registry.buckets([(short, (f"p{number}",))], 0)
+        if number % 10 == 0:
+            bucket.charge(0, bucket.shape.costs(Amounts(request(), 0, 0, 0)))
+    sizes = []
+    for turn in range(1, 30):
+        registry.look(turn * 100 * second)
+        sizes.append(len(registry))
+    assert sizes[-1] == 3000 and all(a - b <= PART for a, b in pairwise(sizes))
+    assert {key for key, _ in registry.all()} == {(f"p{number}",) for number in range(0, 30_000, 10)}
 
 
 def test_few_unused_buckets_among_many_are_left_alone() -> None:
