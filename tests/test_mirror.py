@@ -180,7 +180,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/audit_index.py": ("tests/e2e/test_audit_search.py", "indexers("),
     "gateway/app/batch_lines.py": ("tests/e2e/test_batches.py", "leaves_slots_free"),
     "gateway/app/batch_results.py": ("tests/e2e/test_batches.py", "results("),
-    "gateway/app/batch_run.py": ("tests/e2e/test_batches.py", "after_a_kill"),
     "gateway/app/batch_work.py": ("tests/e2e/test_batches.py", "after_a_kill"),
     "gateway/app/batches.py": ("tests/e2e/test_batches.py", "batches.create"),
     "gateway/app/budget_ledger.py": ("tests/e2e/test_reconcile_budgets.py", "not_compared"),
