@@ -140,6 +140,15 @@ RUNTIMES: Final = Table(
 )
 
 
+WEIGHTS: Final = RuntimeRow(name="weights", settings=CommandOptions, module="", inspect="engines.convert.inspect:facts")
+"""Not a runtime: a folder with weights that a job converts. The catalogue lists it, and no engine can have it."""
+
+
+def row_of(name: str, runtimes: Table[RuntimeRow]) -> RuntimeRow:
+    """The row of what the catalogue has found."""
+    return WEIGHTS if name == WEIGHTS.name else runtimes[name]
+
+
 def runtime_of_file(name: str, runtimes: Table[RuntimeRow]) -> RuntimeRow | None:
     """The runtime whose model is a file of this name."""
     return next((row for row in runtimes if row.suffixes and name.endswith(row.suffixes)), None)

@@ -64,7 +64,7 @@ TIERS: dict[str, Tier] = {
         )
         for name in SIDECARS
     },
-    "engines.convert": Tier(2, ("engines.onnx.protobuf",)),  # untrusted files: it imports nothing that could do anything
+    "engines.convert": Tier(2, ("engines.onnx.protobuf", "engines.facts")),  # untrusted files: it imports nothing that could do anything
     "engines.jobs": Tier(2, (*BASE, "engines.confinement", "engines.llamacpp", "engines.convert")),  # each job a process of its own
     "engines.demo": Tier(2, ()),
     "gatehouse": Tier(2, ()),  # of other programs: it speaks to a gateway over HTTP alone

@@ -30,7 +30,7 @@ FileName = Annotated[
 @connected
 def add(
     session: Session,
-    source: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A GGUF or ONNX file, or the folder of an ONNX model.")],
+    source: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A GGUF or ONNX file, or the folder of a model.")],
     as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
     sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,

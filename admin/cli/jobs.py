@@ -57,7 +57,7 @@ def _make(session: Session, task: dict[str, Any], how: How, follow: bool, dry_ru
 @connected
 def convert(
     session: Session,
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors in one of model_dirs.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors.")],
     to: Target,
     type: Annotated[Literal["auto", "F32", "F16", "BF16"], typer.Option("--type", help="Of the matrices.")] = "auto",
     replace: Replace = False,

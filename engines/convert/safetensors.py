@@ -1,5 +1,6 @@
 """Tensors of safetensors files, mapped, not read: the header is checked before anything is believed.
-The format: https://github.com/huggingface/safetensors (8 bytes of length, a header of JSON, then the tensors without holes)."""
+The format: https://github.com/huggingface/safetensors (8 bytes of length, a header of JSON, then the tensors without holes).
+Without numpy: the catalogue's inspector reads it, too."""
 
 from __future__ import annotations
 
@@ -9,9 +10,6 @@ import mmap
 import os
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from engines.convert.folder import Folder, Refused
 
@@ -40,10 +38,6 @@ class Tensor(NamedTuple):
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
-
-    def values(self) -> npt.NDArray[Any]:
-        """A view; BF16 as its bits."""
-        return np.frombuffer(self.data, READ[self.dtype], self.elements, self.start).reshape(self.shape)
 
 
 def tensors(folder: Folder) -> dict[str, Tensor]:

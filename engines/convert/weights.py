@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engines.convert.folder import Refused
-from engines.convert.safetensors import Tensor
+from engines.convert.safetensors import READ, Tensor
 
 PIECE: Final = 4 * 1024 * 1024
 """Elements at a time."""
@@ -18,7 +18,7 @@ PIECE: Final = 4 * 1024 * 1024
 def blocks(tensor: Tensor, name: str, to: str, heads: int = 0, shift: bool = False) -> Iterator[npt.NDArray[Any]]:
     """The values of a tensor as a type of GGUF. heads: its rows are permuted, head by head. shift: 1 is added. Raises Refused for values
     that the type does not hold."""
-    values = tensor.values()
+    values = np.frombuffer(tensor.data, READ[tensor.dtype], tensor.elements, tensor.start).reshape(tensor.shape)  # BF16: its bits
     flat = (permuted(values, heads) if heads else values).reshape(-1)
     for start in range(0, flat.size, PIECE):
         yield _encoded(flat[start : start + PIECE], tensor.dtype, to, shift, name)

@@ -41,7 +41,8 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A Hugging Face folder to GGUF. type: of the matrices; auto: the 16 bits that they have."""
 
     model: Annotated[
-        str, Meta(pattern=FOLDER, max_length=255, description="A folder with config.json and .safetensors files in one of `model_dirs`.")
+        str,
+        Meta(pattern=FOLDER, max_length=255, description="A folder with config.json and .safetensors files among the model files."),
     ]
     to: GgufName
     type: Literal["auto", "F32", "F16", "BF16"] = "auto"

@@ -1,7 +1,7 @@
 """Names of model files, uploads and files in a model's folder (strict: all others are refused), and `ModelFiles`, the port to them.
 
-A name that ends in .gguf or .onnx is a file; every other name is a folder (an ONNX model with its tokenizer and configuration), which
-travels as a tar archive.
+A name that ends in .gguf or .onnx is a file; every other name is a folder (an ONNX model with its tokenizer and configuration, or weights
+for a job that converts them), which travels as a tar archive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ MAX_UPLOAD: Final = 1 << 42
 FOLDER_FILES: Final = 1000
 """Most files in a model's folder."""
 FOLDER_DEPTH: Final = 4
-FOLDER_SUFFIXES: Final = frozenset({".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md"})
+WEIGHTS: Final = ".safetensors"
+CONFIG: Final = "config.json"
+"""A folder with this and `WEIGHTS`, and without a graph, is one that jobs convert (engines.host.catalogue.weights)."""
+FOLDER_SUFFIXES: Final = frozenset(
+    {".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md", WEIGHTS}
+)
 """The files a model's folder may hold. No code and no pickles: nothing in a model is ever executed."""
 SIGNATURE: Final = "model.sig"
 """The signature of a model's folder, in it (OpenSSF Model Signing)."""

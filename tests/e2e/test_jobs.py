@@ -141,6 +141,44 @@ def test_a_folder_is_converted_quantised_and_is_the_model_that_it_was(gateway: G
         assert after.values[f"tokenizer.ggml.{key}"] == before.values[f"tokenizer.ggml.{key}"]
 
 
+def test_an_uploaded_folder_is_converted_and_served_by_the_command_line_alone(
+    gateway: Gatehouse, root: httpx.Client, tmp_path: Path
+) -> None:
+    source = of_gguf(tmp_path / "demo-hf", DEMO)
+    for name in ("pytorch_model.bin", "modeling_demo.py"):
+        (source / name).write_bytes(b"nobody reads this")
+
+    def run(*arguments: str) -> str:
+        result = command(tmp_path, gateway, ROOT_KEY, *arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    sent = run("models", "add", str(source))
+    assert "pytorch_model.bin is of a kind" in sent and "modeling_demo.py is of a kind" in sent
+    listed = root.get("/model-files/demo-hf").json()
+    assert (listed["runtime"], listed["source"], listed["format"]) == ("weights", "registry", "folder")
+    assert (listed["architecture"], listed["quantisation"], listed["problem"]) == ("LlamaForCausalLM", "F32", None)
+    assert "config.json" in {part["name"] for part in listed["parts"]} and all(part["sha256"] for part in listed["parts"])
+    run("jobs", "run", "convert", "demo-hf", "from-hf.gguf", "--watch")
+    run("engines", "create", "from-hf", "--runtime", "llama.cpp", "--model", "from-hf.gguf", "--slots", "1")
+    run("models", "create", "from-hf", "--engine", "from-hf")
+    until(
+        lambda: (
+            command(
+                tmp_path, gateway, KEY, "chat", "Hello", "--model", "from-hf", "--max-tokens", "4", "--gateway-url", gateway.url
+            ).exit_code
+            == 0
+        ),
+        what="its answer",
+        seconds=60,
+    )
+    (source / "model.safetensors").write_bytes(b"\x08" + bytes(7) + b"not JSON")
+    refused = command(tmp_path, gateway, ROOT_KEY, "models", "add", str(source), "--replace")
+    assert refused.exit_code == 1 and "the header of model.safetensors is not JSON" in refused.output
+    assert root.get("/model-files/demo-hf").json() == listed, "what was there stays"
+    run("models", "remove", "demo-hf")
+
+
 def test_a_folder_with_a_graph_is_quantised_and_served(gateway: Gatehouse, root: httpx.Client) -> None:
     job = make(root, "quantize-onnx", model="demo-names", to="names-q8")
     wrong = make(root, "quantize-onnx", model="demo-names", to="names.onnx")

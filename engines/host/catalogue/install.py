@@ -14,8 +14,9 @@ from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
 from engines.host.catalogue.scan import whole_folder
 from engines.host.catalogue.unpack import Unsafe, unpack
-from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
+from engines.runtimes import RUNTIMES, WEIGHTS, RuntimeRow, runtime_of_file
 from gateway.core.errors import AlreadyExists, GatehouseError
+from gateway.core.modelfiles import WEIGHTS as SUFFIX
 from gateway.core.modelfiles import kind_of, signature_of, split_name, split_of
 from gateway.core.plugins import Table
 
@@ -59,8 +60,11 @@ def _runtime(path: Path, runtimes: Table[RuntimeRow]) -> RuntimeRow:
     if not path.is_dir():
         found = runtime_of_file(path.name, runtimes)
     else:
-        whole = whole_folder(path, (file.name for file in path.iterdir()), runtimes)
-        found = whole[0] if whole is not None else next((row for row in runtimes if row.folder_files and row.suffixes), None)
+        names = [file.name for file in path.iterdir()]
+        whole = whole_folder(path, names, runtimes)
+        weights = any(name.endswith(SUFFIX) for name in names) and not any(runtime_of_file(name, runtimes) for name in names)
+        other = WEIGHTS if weights else next((row for row in runtimes if row.folder_files and row.suffixes), None)
+        found = other if whole is None else whole[0]
     if found is None:
         raise Refused(f"No runtime takes a model named {path.name!r}.")
     return found

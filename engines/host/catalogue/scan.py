@@ -15,8 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
-from gateway.core.modelfiles import FOLDER_FILES, signature_of, split_name, split_of
+from engines.runtimes import RUNTIMES, WEIGHTS, RuntimeRow, runtime_of_file
+from gateway.core.modelfiles import CONFIG, FOLDER_FILES, signature_of, split_name, split_of
+from gateway.core.modelfiles import WEIGHTS as SUFFIX
 from gateway.core.plugins import Table
 
 MAX_DEPTH = 6
@@ -127,6 +128,9 @@ def _folder(done: Scan, place: Place, root: Path, folder: Path, depth: int) -> N
                 Found(folder.relative_to(root).as_posix(), place, folder, owner.name, tuple(inside), True, (), _real(folder))
             )
         return
+    if folder != root and are_weights(files, done.runtimes) and not done.full():
+        own = tuple(islice(files.values(), FOLDER_FILES))
+        done.models.append(Found(folder.relative_to(root).as_posix(), place, folder, WEIGHTS.name, own, True, (), _real(folder)))
     _files(done, place, root, files)
     for name, entry in entries:
         if entry is None and not done.full():
@@ -183,6 +187,13 @@ def whole_folder(folder: Path, files: Iterable[str], runtimes: Table[RuntimeRow]
                 return row, folder / name
     models = [(owner, folder / name) for name in files if (owner := runtime_of_file(name, runtimes)) is not None]
     return models[0] if len(models) == 1 and models[0][0].folder_files else None
+
+
+def are_weights(files: Iterable[str], runtimes: Table[RuntimeRow]) -> bool:
+    """Whether a folder with these files holds weights that a job converts, and nothing that an engine takes as it is."""
+    names = set(files)
+    found = CONFIG in names and any(name.endswith(SUFFIX) for name in names)
+    return found and not any(runtime_of_file(name, runtimes) for name in names)
 
 
 def _all(done: Scan, root: Path, folder: Path, depth: int) -> Iterator[File]:

@@ -12,7 +12,7 @@ from engines.facts import Facts
 from engines.host.catalogue.checksums import Checksums
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.scan import File, Found, Place, file_of, scan
-from engines.runtimes import RUNTIMES, RuntimeRow
+from engines.runtimes import RUNTIMES, RuntimeRow, row_of
 from gateway.core.modelshare import LocalModel, SharedFile
 from gateway.core.plugins import Table
 
@@ -66,10 +66,9 @@ class Shelf:
         with Inspection(go_on, (place.root for place in places)) as inspection:
             for found in done.models:
                 key = tuple((str(file.path), file.stamp) for file in found.files)
-                before = self._known.get(found.path)
-                known[found.path] = (
-                    before if before is not None and before[0] == key else (key, _read(found, self._runtimes[found.runtime], inspection))
-                )
+                before, row = self._known.get(found.path), row_of(found.runtime, self._runtimes)
+                same = before is not None and before[0] == key
+                known[found.path] = before if same and before is not None else (key, _read(found, row, inspection))
         self._known = known
         looked = Looked(now, tuple(done.models), done.remarks, {path: facts for path, (_, facts) in known.items()})
         if changes == self._changes:

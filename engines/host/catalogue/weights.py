@@ -1,17 +1,16 @@
-"""Folders of weights that no runtime takes as they are (config.json, safetensors): found by name, for jobs that convert them."""
+"""Folders of weights that no runtime takes as they are (config.json, safetensors): found by name, for jobs that convert them, and told
+apart from models for the catalogue."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from engines.host.catalogue.scan import Place
 from gateway.core.errors import NotFound
-
-CONFIG: Final = "config.json"
-SUFFIX: Final = ".safetensors"
+from gateway.core.modelfiles import CONFIG
+from gateway.core.modelfiles import WEIGHTS as SUFFIX
 
 
 def folder(places: Iterable[Place], name: str) -> tuple[Path, int]:
@@ -29,4 +28,4 @@ def folder(places: Iterable[Place], name: str) -> tuple[Path, int]:
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"There is no folder {name[:128]!r} with {CONFIG} in the directories of models (model_dirs).", param="model")
+    return NotFound(f"There is no folder {name[:128]!r} with {CONFIG} among the model files (uploaded, or in model_dirs).", param="model")

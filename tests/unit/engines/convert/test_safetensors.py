@@ -10,6 +10,7 @@ import pytest
 
 from engines.convert.folder import Folder, Refused
 from engines.convert.safetensors import tensors
+from engines.convert.weights import blocks
 from tests.unit.engines.convert.folders import raw
 
 
@@ -24,7 +25,7 @@ def read(folder: Path, content: bytes, name: str = "model.safetensors") -> Any:
 
 def test_what_is_as_it_says_is_read(tmp_path: Path) -> None:
     found = read(tmp_path, raw({"b": entry(8, 16), "a": entry(0, 8), "none": entry(16, 16, [0])}, b"\0\0\x80\x3f" * 4))
-    assert found["a"].values().tolist() == [1.0, 1.0] and found["none"].values().size == 0
+    assert [block.tolist() for block in blocks(found["a"], "a", "F32")] == [[1.0, 1.0]] and found["none"].elements == 0
 
 
 @pytest.mark.parametrize(

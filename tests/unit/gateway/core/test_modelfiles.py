@@ -40,7 +40,9 @@ def test_a_member_that_is_taken_stays_in_its_folder(path: str) -> None:
         assert path.count("/") < FOLDER_DEPTH and not any(part.startswith(".") for part in path.split("/"))
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "onnx/model.onnx_data", "1_Pooling/config.json", "LICENSE", "vocab.txt"])
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "onnx/model.onnx_data", "1_Pooling/config.json", "LICENSE", "vocab.txt", "model.safetensors"]
+)
 def test_what_a_model_needs_is_taken(name: str) -> None:
     assert member_problem(name) is None
 
