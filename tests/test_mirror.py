@@ -202,7 +202,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/joined/door.py": ("tests/e2e/test_joined_machines.py", "stale_beat"),
     "gateway/app/joined/identity.py": ("tests/e2e/test_joined_machines.py", "comes_back_without_a_token"),
     "gateway/app/joined/order_side.py": ("tests/e2e/test_placed_engines.py", "ACCEPTS"),
-    "gateway/app/joined/received.py": ("tests/unit/gateway/app/joined/test_sending.py", "laid_out"),
     "gateway/app/joined/report.py": ("tests/e2e/test_joined_machines.py", '["engines"][0]["slots"]'),
     "gateway/app/joined/run.py": ("tests/e2e/test_joined_machines.py", "was removed"),
     "gateway/app/joined/small_server.py": ("tests/e2e/test_tickets.py", "ticket_mismatch"),

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import modelsigning
 from tests.e2e import adminapi
 from tests.e2e.harness import DEMO_MODEL, Gatehouse
 from tests.fakes.model_hub import ModelHub
-from tests.fakes.ports import empty_port
 
 Launch = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
@@ -26,10 +26,13 @@ def pull(gatehouse: Gatehouse, home: Path, *arguments: str, **environ: str) -> s
 
 
 def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> None:
-    hub = ModelHub((ROOT / "engines" / "demo" / "artefacts" / DEMO_MODEL).read_bytes())
+    model = ROOT / "engines" / "demo" / "artefacts" / DEMO_MODEL
+    hub = ModelHub(model.read_bytes())
     junk = ModelHub(b"no model at all" * 100)
     try:
-        with empty_port() as port, launch(adminapi.config(tmp_path / "state", port)) as gatehouse, adminapi.admin(gatehouse) as client:
+        (tmp_path / "key.pem").write_bytes(modelsigning.pem())
+        config = adminapi.config(tmp_path / "state", 9, model_signatures={"keys": [str(tmp_path / "key.pem")]})
+        with launch(config) as gatehouse, adminapi.admin(gatehouse) as client:
             done = pull(gatehouse, tmp_path / "home", "hf://org/repo/mine.gguf", HF_ENDPOINT=f"{hub.url}/linked")
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["name"] == "mine.gguf"
@@ -41,6 +44,14 @@ def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> 
             assert bad.returncode == 1 and "The model cannot be used" in bad.stderr, bad.stderr
             assert client.get("/model-files/bad.gguf").status_code == 404
             assert not list((tmp_path / "home").rglob("*.done")), "what the gateway refuses is not kept"
+            given = ("--signature", str(tmp_path / "given.sig"), "--name", "signed.gguf")
+            for key in (modelsigning.OTHER, modelsigning.KEY):
+                Path(given[1]).write_text(modelsigning.signature(model, key))
+                done = pull(gatehouse, tmp_path / "home", f"{hub.url}/good/x.gguf", *given)
+                assert done.returncode == (key is modelsigning.OTHER), done.stderr
+                assert done.returncode == 0 or "signature was made with another key" in done.stderr, done.stderr
+            parts = client.get("/model-files/signed.gguf").json()["parts"]
+            assert [part["name"] for part in parts] == ["signed.gguf", "signed.gguf.sig"]
     finally:
         hub.close()
         junk.close()

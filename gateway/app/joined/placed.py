@@ -30,6 +30,8 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.machine")
 MAX_TEXT: Final = 256
 MAX_FENCES: Final = 1024
+ALTERED: Final = ("engine_failed", "model_invalid")
+"""Failures after which the files are read again: one that was altered here since it came is sent anew with the next order."""
 Needed = Callable[[EngineSpec], Awaitable[int]]
 """Bytes of main memory that an engine takes."""
 
@@ -161,6 +163,8 @@ class PlacedEngines:
         revision = taken.order.revision
         if before is not None and before.failed != before.order.revision and self._taken.get(engine) is taken:
             self._taken[engine] = taken = before
+            await self._files.taken_down(revision)
+        elif code in ALTERED and await self._files.recheck(taken.order.files):
             await self._files.taken_down(revision)
         taken.failed, taken.reason, taken.code = revision, reason, code
 

@@ -46,6 +46,8 @@ LEASES_FIRST: Final = 2.0
 then."""
 CONFIRM: Final = 15.0
 """Seconds after an order within which a beat tells of it."""
+TOLD_AFTER: Final = 1.0
+"""Seconds after an order until a failure that the machine tells is that order's, and not an earlier one's."""
 AGAIN: Final = 5.0
 """Between two tries to read a model that could not be read."""
 AT_ONCE: Final = 4
@@ -208,13 +210,14 @@ class Placement:
         for host in hosts:
             for placed in host.room.placed:
                 pair = (placed.name, host.name)
-                if placed.failed and placed.failed == wanted.get(placed.name) and pair not in self._sent:
+                fails, sent = bool(placed.failed) and placed.failed == wanted.get(placed.name), self._sent.get(pair)
+                told = wanted.get(placed.name) in (placed.revision, placed.failed)
+                if told and sent is not None and sent.ordered is not None and (not fails or now - sent.ordered > TOLD_AFTER):
+                    del self._sent[pair]
+                if fails and pair not in self._sent:
                     self._bar(pair, placed.failed, placed.reason, placed.code)
                 if placed.failed != placed.revision:
                     self._had.add(pair)
-                sent = self._sent.get(pair)
-                if sent is not None and sent.ordered is not None and wanted.get(placed.name) in (placed.revision, placed.failed):
-                    del self._sent[pair]
         for pair, sent in list(self._sent.items()):
             host_there = there.get(pair[1])
             gone = host_there is None or host_there.silent is not None or host_there.drained or pair[0] not in wanted

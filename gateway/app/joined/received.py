@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from engines.host.catalogue.checksums import digest
+from engines.host.catalogue.checksums import Stopped, digest
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.placing import Order, Received, SentFile
 from gateway.core.tasks import TaskOwner
@@ -186,6 +186,22 @@ class ReceivedFiles:
 
     def missing(self, files: Iterable[SentFile]) -> list[str]:
         return [file.sha256 for file in files if not self.has(file.sha256, file.size)]
+
+    async def recheck(self, files: Iterable[SentFile]) -> bool:
+        """Reads files again that were verified when they came, and deletes those that were altered since; whether there are such."""
+        altered = False
+        for sha256 in {file.sha256 for file in files}:
+            path = self._files / sha256
+            try:
+                same = await asyncio.to_thread(digest, path, lambda: self._open) == sha256
+            except (OSError, Stopped):
+                continue  # it is not here, or this machine ends
+            if not same:
+                log.error("the model file %s was altered on this machine's disk: it is deleted", sha256)
+                self.used -= _size(path)
+                path.unlink(missing_ok=True)
+                altered = True
+        return altered
 
     async def laid_out(self, order: Order) -> Path:
         """Where the model of an order is, its files in their places. Raises OSError."""

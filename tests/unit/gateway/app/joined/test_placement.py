@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.app.joined.placement import HOLD, LEAST_HOLD, OLD_SECONDS, OVERTAKEN, Placement
-from gateway.app.joined.placing import Decision
+from gateway.app.joined.placement import HOLD, LEAST_HOLD, OLD_SECONDS, OVERTAKEN, TOLD_AFTER, Placement, _Sent
+from gateway.app.joined.placing import Decision, Host, Wish
 from gateway.core.errors import GatehouseError, LeaseLost, StoreUnavailable
+from gateway.core.joining import PlacedEngine, Room
 from gateway.core.storage import Lease
 
 
@@ -138,4 +139,20 @@ async def test_the_lease_is_as_long_as_machines_may_be_silent_within_its_bounds(
     assert machines.fences() == {"chat": 1}
     clock.now += 0.1
     assert machines.fences() == {}
+    await made.aclose()
+
+
+async def test_an_order_that_fails_at_once_is_not_given_again_before_its_failure_counts() -> None:
+    made, _, _, clock = placement()
+    wish = Wish("chat", "r1", "llama.cpp", ("gpu-*",), 1, "cpu", False, (1, 0), 1, 1)
+    told: list[str] = []
+    made._record = lambda event, engine, detail: told.append(event)  # type: ignore[method-assign]
+    failed = Room(placed=(PlacedEngine(name="chat", revision="r1", failed="r1", reason="no", code="engine_failed"),))
+    host = Host("gpu-1", ("chat",), False, None, 0.0, failed, frozenset())
+    made._sent["chat", "gpu-1"] = _Sent("cpu", ordered=clock.now)
+    made._learn([host], [wish])
+    assert ("chat", "gpu-1") in made._sent and made._barred() == {}, "it may be the failure of an earlier order"
+    clock.now += TOLD_AFTER + 0.1
+    made._learn([host], [wish])
+    assert made._sent == {} and ("chat", "gpu-1") in made._barred() and told == ["engine_not_placed"]
     await made.aclose()
