@@ -1,4 +1,4 @@
-"""`gatehouse models add`, `pull`, `files`, `remove`, `uploads`, `copies`: model files on the gateway's machine."""
+"""`gatehouse models add`, `pull`, `files`, `remove`, `uploads`, `copies`, `forget`: model files on the gateway's machine."""
 
 from __future__ import annotations
 
@@ -247,9 +247,21 @@ def uploads(
 def copies(session: Session) -> None:
     """Lists the model files that replicas share: who has them, and what is on its way to the gateway that answers."""
     with session.client() as client:
-        found = client.get("/model-copies")["items"]
+        answer = client.get("/model-copies")
+        found = answer["items"]
+        if (store := answer["store"]) is not None:
+            session.out.remark(f"store {store['place']}: {'works' if store['up'] else store['problem']}")
         shown = [{**one, **{key: size(one[key]) for key in ("size", "fetched")}} for one in found] if session.out.for_people else found
-        session.out.rows(shown, ("name", "state", "replicas", "size", "fetched", "source", "problem"))
+        session.out.rows(shown, ("name", "state", "replicas", "away", "stored", "size", "fetched", "source", "problem"))
+
+
+@connected
+def forget(
+    session: Session, replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Its id, as `models copies` shows it.")]
+) -> None:
+    """Forgets which model files a replica had that is away and will not come back."""
+    with session.client() as client:
+        session.out.one(client.json("DELETE", f"/model-copies/{name(replica)}"))
 
 
 def verify(
@@ -297,4 +309,5 @@ def extend(group: typer.Typer) -> None:
     for command, run in (("add", add), ("pull", pull_model), ("files", files), ("remove", remove), ("uploads", uploads)):
         group.command(command)(run)
     group.command("copies")(copies)
+    group.command("forget")(forget)
     group.command("verify")(verify)

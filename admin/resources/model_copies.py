@@ -8,18 +8,22 @@ import msgspec
 
 from admin.moments import Timestamp, shown
 from admin.operation import Answer, Call, Operation
+from gateway.core.errors import NotFound
 
 
 class ModelCopyView(msgspec.Struct, kw_only=True):
-    """A model that replicas share. digest: stands for its content. replicas: who gives it to others. state: what it is at this replica:
+    """A model that replicas share. digest: stands for its content. replicas: who has it. away: replicas that have or had it and have not
+    said for five minutes that they are there. stored: whether the store of model files has it. state: what it is at this replica:
     `differs`: another one of this name is here, `removed`: it was deleted, and somebody still has it. fetched: bytes that have come so far,
-    from the replica `source`. problem: why it could not be fetched, deleted or shared."""
+    from `source`, a replica or the store. problem: why it could not be fetched, deleted, shared or put into the store."""
 
     name: str
     revision: int
     digest: str
     size: int
     replicas: list[str]
+    away: list[str]
+    stored: bool
     state: Literal["here", "fetching", "absent", "differs", "removed"]
     fetched: int
     source: str | None
@@ -27,16 +31,51 @@ class ModelCopyView(msgspec.Struct, kw_only=True):
     changed_at: Timestamp
 
 
+class ModelStoreView(msgspec.Struct, kw_only=True):
+    """The S3-compatible store of model files, as this replica sees it. problem: why the last call failed. since: from when on all have."""
+
+    place: str
+    up: bool
+    problem: str | None
+    since: Timestamp | None
+
+
 class ModelCopyList(msgspec.Struct):
+    """store: null where model files are kept by the replicas alone."""
+
     items: list[ModelCopyView]
+    store: ModelStoreView | None = None
     cursor: str | None = None
+
+
+class ForgottenView(msgspec.Struct):
+    """models: how many it was known to have."""
+
+    replica: str
+    models: int
 
 
 async def index(call: Call) -> Answer:
     copies = call.ports.model_copies
     found: list[dict[str, Any]] = [] if copies is None else await copies.view()
-    return Answer({"items": [shown(item, "changed_at") for item in found], "cursor": None})
+    store = None if copies is None else copies.store()
+    if store is not None:
+        store = {**store, "since": None if store["since"] is None else shown(store, "since")["since"]}
+    return Answer({"items": [shown(item, "changed_at") for item in found], "store": store, "cursor": None})
+
+
+async def forget(call: Call) -> Answer:
+    """What a replica has that will not come back."""
+    replica = call.path["replica"]
+    call.target = f"model-copies/{replica}"
+    if call.ports.model_copies is None:
+        raise NotFound("No model files are shared.")
+    count = await call.ports.model_copies.forget(replica)
+    return Answer({"replica": replica, "models": count})
 
 
 def operations() -> list[Operation]:
-    return [Operation("GET", "model-copies", "files:read", "List model files that replicas share", index, ModelCopyList, disk=True)]
+    return [
+        Operation("GET", "model-copies", "files:read", "List model files that replicas share", index, ModelCopyList, disk=True),
+        Operation("DELETE", "model-copies/{replica}", "files:write", "Forget the copies of a replica that is away", forget, ForgottenView),
+    ]

@@ -301,6 +301,7 @@ class Gateway:
             traffic,
             gauges,
             self.replicas.hints,
+            self.replicas.models,
             self.halts,
             self.certificates,
             self._refused,

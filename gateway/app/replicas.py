@@ -41,7 +41,7 @@ class Replicas:
         self.hints = Hints(self.members.incarnation, poller.hinted, self.members.called, self.endpoints.heard, self._sure)
         self._poller = poller
         parts = (store.model_copies, store.derived, fleet.files, fleet.state_dir, replica, fleet.sharing, fleet.reserve, record)
-        self.models = ModelSharing(*parts, lambda: fleet.on_change())
+        self.models = ModelSharing(*parts, lambda: fleet.on_change(), store, self.members.holder)
         fleet.on_lacking, fleet.elsewhere = self.models.lacked, self.models.known
         self.members.call = lambda: self.hints.send(roll=True)
         poller.unhinted = self.hints.verify

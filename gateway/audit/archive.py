@@ -8,7 +8,6 @@ overwritten while they are the same, so that what was put twice after a crash ma
 from __future__ import annotations
 
 import base64
-import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -19,8 +18,8 @@ from gateway.audit.encode import encode_json
 from gateway.audit.segments import FRAME, plain_name
 from gateway.audit.statements import Seal
 from gateway.core.clock import Clock
-from gateway.core.errors import ConfigError
 from gateway.core.retention_specs import ArchiveSpec
+from gateway.transport.s3 import s3_client
 
 _DIGEST: Final = "sha256"
 
@@ -35,7 +34,15 @@ class Archive:
 
     def __init__(self, spec: ArchiveSpec, clock: Clock) -> None:
         self._spec, self._clock = spec, clock
-        self._client, self._failures = _client(spec)
+        self._client, self._failures = s3_client(
+            "the archive",
+            "audit.retention.archive",
+            endpoint=spec.endpoint,
+            region=spec.region,
+            access_key=spec.access_key,
+            secret_key=spec.secret_key,
+            timeout=spec.timeout,
+        )
 
     def place(self, name: str) -> str:
         """Where an object is, for people."""
@@ -83,7 +90,8 @@ class Archive:
         try:
             found = self._client.head_object(Bucket=self._spec.bucket, Key=key)
         except self._failures as error:
-            if getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode") in (403, 404):
+            answer = getattr(error, "response", None) or {}  # None where nothing was answered
+            if answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in (403, 404):
                 return False  # 403 where objects may be put and not be read
             raise ArchiveFailed(str(error)) from None
         return bool(found.get("Metadata", {}).get(_DIGEST) == digest)
@@ -96,31 +104,3 @@ class Archive:
             if "ObjectLock" in text:
                 text += " (the bucket must have object lock, or audit.retention.archive.lock must be none)"
             raise ArchiveFailed(text) from None
-
-
-def _client(spec: ArchiveSpec) -> tuple[Any, tuple[type[Exception], ...]]:
-    """A client, and what its calls raise."""
-    try:
-        boto3 = importlib.import_module("boto3")
-        config, failures = importlib.import_module("botocore.config"), importlib.import_module("botocore.exceptions")
-    except ImportError:
-        raise ConfigError("the archive needs the package boto3: install gatehouse[s3]", path="audit.retention.archive") from None
-    if (spec.access_key is None) != (spec.secret_key is None):
-        raise ConfigError("access_key and secret_key go together", path="audit.retention.archive")
-    try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=spec.endpoint,
-            region_name=spec.region or ("us-east-1" if spec.endpoint else None),
-            aws_access_key_id=spec.access_key.reveal() if spec.access_key else None,
-            aws_secret_access_key=spec.secret_key.reveal() if spec.secret_key else None,
-            config=config.Config(
-                connect_timeout=min(10.0, spec.timeout),
-                read_timeout=spec.timeout,
-                retries={"total_max_attempts": 1},
-                s3={"addressing_style": "path"} if spec.endpoint else {},
-            ),
-        )
-    except (ValueError, failures.BotoCoreError) as error:
-        raise ConfigError(str(error), path="audit.retention.archive") from None
-    return client, (failures.BotoCoreError, failures.ClientError)

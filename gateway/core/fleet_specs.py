@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from gateway.core.secret import Secret
 from gateway.core.spec import Name, Natural, Seconds, Spec, Timeout
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
@@ -75,15 +76,29 @@ class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reassign: Seconds = 5.0
 
 
+class ModelStoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An S3-compatible store of model files. endpoint: its URL; without one, AWS's. access_key, secret_key: without them, those that boto3
+    finds (environment, profile, the machine's role). timeout: of one request, while nothing arrives."""
+
+    bucket: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+    prefix: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]*/)*$", max_length=128)] = ""
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: Secret | None = None
+    secret_key: Secret | None = None
+    timeout: Timeout = 30.0
+
+
 class ModelSharingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Model files that replicas on one store get from each other. listen: where the others fetch them, by TLS among replicas; None: this
-    one takes no part. address: how the others reach it; None: `listen`, with the host's name where that is every address. fetch: those
-    that an engine needs, or all. parallel: models that are fetched at once."""
+    """Model files that replicas on one store share. listen: where the others fetch them from this one, by TLS among replicas; without it
+    and without `store` this one takes no part. address: how the others reach it; None: `listen`, with the host's name where that is every
+    address. fetch: those that an engine needs, or all. parallel: models that are fetched at once. store: where they are put, too."""
 
     listen: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
     address: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$", max_length=255)] | None = None
     fetch: Literal["needed", "all"] = "needed"
     parallel: Annotated[int, Meta(ge=1, le=16)] = 2
+    store: ModelStoreSpec | None = None
 
 
 class ModelSignaturesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

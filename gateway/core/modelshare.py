@@ -16,6 +16,10 @@ PIECE: Final = 1024 * 1024
 """Bytes of one answer of a replica that is asked for a file."""
 DOMAIN: Final = "replicas.gatehouse"
 """Below it are the names in the certificates of replicas: nobody can resolve them, and no other authority vouches for them."""
+BUCKET: Final = "s3://"
+"""How the name of a store of model files begins where replicas are named by their ids."""
+UNREACHED: Final = "-"
+"""The address of a replica that has a model and gives it to nobody itself."""
 Digest = Sha256
 
 
@@ -28,11 +32,14 @@ class SharedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica that has a model, or had one. address: where it gives it to others; "" while it does not."""
+    """A replica that has a model, or had one, or a store of model files. address: where it gives it to others; "" while it does not. away:
+    it has not said for long that it is there. seen: when it last did."""
 
     replica: str
     digest: str
     address: str
+    away: bool = False
+    seen: float = 0.0
 
 
 class SharedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +121,10 @@ class Sharing(Protocol):
         """It is about to be deleted here, and so everywhere. 503: it must not be."""
         ...
 
+    async def remove_elsewhere(self, name: str, *, dry_run: bool) -> dict[str, Any] | None:
+        """Deletes a model that only other replicas have; what it was, as `ModelFiles.model` shows one. None: nobody has it."""
+        ...
+
 
 class Alone:
     """Nothing is shared."""
@@ -127,8 +138,19 @@ class Alone:
     async def removing(self, name: str) -> None:
         return None
 
+    async def remove_elsewhere(self, name: str, *, dry_run: bool) -> dict[str, Any] | None:
+        return None
+
 
 class ModelCopies(Protocol):
     """What replicas have of the shared models, for operators."""
 
     async def view(self) -> list[dict[str, Any]]: ...
+
+    def store(self) -> dict[str, Any] | None:
+        """Where model files are put beside the replicas, and whether that works. None: nowhere."""
+        ...
+
+    async def forget(self, replica: str) -> int:
+        """Forgets what a replica has that is away; how many models. Raises NotFound, 409 for one that is there."""
+        ...

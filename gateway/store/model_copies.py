@@ -12,14 +12,17 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.core.modelshare import Copy, SharedFile, SharedModel, digest_of
-from gateway.store import rows
+from gateway.core.modelshare import BUCKET, Copy, SharedFile, SharedModel, digest_of
+from gateway.core.storage import Lease
+from gateway.store import leases, rows
 from gateway.store.database import Database
 from gateway.store.tables import model_copies as copies
 from gateway.store.tables import shared_models as table
 
 KEPT_SECONDS: Final = 30 * 86400.0
-"""For which a deleted model is remembered that no replica had a copy of any more."""
+"""For which a deleted model is remembered that no replica had a copy of any more, and the copies of a replica that is away."""
+AWAY_SECONDS: Final = 300.0
+"""A replica that has not said for so long that it is there is away. Each says it every minute."""
 
 
 class StoredModelCopies:
@@ -33,8 +36,11 @@ class StoredModelCopies:
 
         def read(connection: sa.Connection) -> dict[str, SharedModel]:
             held: dict[str, list[Copy]] = {}
+            now = self._now(connection)
             for row in connection.execute(sa.select(copies).order_by(copies.c.replica)):
-                held.setdefault(row.name, []).append(Copy(replica=row.replica, digest=row.digest, address=row.address))
+                away = row.seen < now - AWAY_SECONDS and not row.replica.startswith(BUCKET)
+                copy = Copy(replica=row.replica, digest=row.digest, address=row.address, away=away, seen=row.seen)
+                held.setdefault(row.name, []).append(copy)
             return {row.name: _model(row, held.get(row.name, ())) for row in connection.execute(sa.select(table))}
 
         return await self._database.run(read)
@@ -55,28 +61,31 @@ class StoredModelCopies:
                 _put(connection, table, {"name": name}, {**values, "revision": revision})
             elif found is not None and (found.removed or found.digest != digest):
                 return found
-            _put(connection, copies, {"name": name, "replica": replica}, {"digest": digest, "address": address})
+            self._note(connection, name, replica, digest, address)
             made = self._locked(connection, name)
             assert made is not None
             return made
 
         return await self._database.run(write, write=True)
 
-    async def hold(self, name: str, digest: str, replica: str, address: str) -> bool:
-        """Notes that the replica has a copy, or is about to have one (no address). False: that is no longer what the model is to be."""
+    async def hold(self, name: str, digest: str, replica: str, address: str, lease: Lease | None = None) -> bool:
+        """Notes that the replica has a copy, or is about to have one (no address). False: that is no longer what the model is to be.
+        lease: under which it is written. Raises LeaseLost."""
 
         def write(connection: sa.Connection) -> bool:
+            if lease is not None:
+                leases.guard(connection, lease)
             found = self._locked(connection, name)
             if found is None or found.removed or found.digest != digest:
                 return False
-            _put(connection, copies, {"name": name, "replica": replica}, {"digest": digest, "address": address})
+            self._note(connection, name, replica, digest, address)
             return True
 
         return await self._database.run(write, write=True)
 
-    async def drop(self, name: str, replica: str) -> None:
-        """The replica has no copy any more."""
-        where = (copies.c.name == name, copies.c.replica == replica)
+    async def drop(self, name: str, replica: str, digest: str | None = None) -> None:
+        """The replica has no copy any more. digest: unless it is another one."""
+        where = [copies.c.name == name, copies.c.replica == replica, *([] if digest is None else [copies.c.digest == digest])]
         await self._database.run(lambda connection: connection.execute(sa.delete(copies).where(*where)), write=True)
 
     async def remove(self, name: str, replica: str) -> None:
@@ -86,20 +95,61 @@ class StoredModelCopies:
             found = self._locked(connection, name)
             here = sa.select(copies.c.digest).where(copies.c.name == name, copies.c.replica == replica)
             if found is not None and not found.removed and connection.execute(here).scalar() == found.digest:
-                values = {"removed": True, "revision": found.revision + 1, "changed": self._now(connection)}
-                connection.execute(sa.update(table).where(table.c.name == name).values(**values))
+                self._removed(connection, found)
 
         await self._database.run(write, write=True)
 
-    async def forget(self) -> None:
-        """Deleted models that nobody has, after a time."""
+    async def remove_elsewhere(self, name: str, digest: str) -> bool:
+        """It is to be nowhere any more, as long as it is this one. False: it is not."""
+
+        def write(connection: sa.Connection) -> bool:
+            found = self._locked(connection, name)
+            if found is None or found.removed or found.digest != digest:
+                return False
+            self._removed(connection, found)
+            return True
+
+        return await self._database.run(write, write=True)
+
+    def _removed(self, connection: sa.Connection, found: SharedModel) -> None:
+        values = {"removed": True, "revision": found.revision + 1, "changed": self._now(connection)}
+        connection.execute(sa.update(table).where(table.c.name == found.name).values(**values))
+
+    async def there(self, replica: str) -> None:
+        """The replica is there, and what it said that it has is so."""
 
         def write(connection: sa.Connection) -> None:
-            old = table.c.changed < self._now(connection) - KEPT_SECONDS
+            connection.execute(sa.update(copies).where(copies.c.replica == replica).values(seen=self._now(connection)))
+
+        await self._database.run(write, write=True)
+
+    async def leave(self, replica: str) -> int | None:
+        """Forgets what a replica has that is away; how many models. None: it is there. One that comes back tells anew what it has."""
+
+        def write(connection: sa.Connection) -> int | None:
+            old = self._now(connection) - AWAY_SECONDS
+            mine = copies.c.replica == replica
+            if connection.execute(sa.select(sa.func.count()).where(mine, copies.c.seen >= old)).scalar():
+                return None
+            return int(connection.execute(sa.delete(copies).where(mine)).rowcount)
+
+        return await self._database.run(write, write=True)
+
+    async def forget(self) -> None:
+        """Deleted models that nobody has, and what replicas had that are away, after a time."""
+
+        def write(connection: sa.Connection) -> None:
+            since = self._now(connection) - KEPT_SECONDS
+            connection.execute(sa.delete(copies).where(copies.c.seen < since, copies.c.replica.not_like(f"{BUCKET}%")))
+            old = table.c.changed < since
             held = sa.select(copies.c.name)
             connection.execute(sa.delete(table).where(table.c.removed, old, table.c.name.not_in(held)))
 
         await self._database.run(write, write=True)
+
+    def _note(self, connection: sa.Connection, name: str, replica: str, digest: str, address: str) -> None:
+        values = {"digest": digest, "address": address, "seen": self._now(connection)}
+        _put(connection, copies, {"name": name, "replica": replica}, values)
 
     def _locked(self, connection: sa.Connection, name: str) -> SharedModel | None:
         rows.one_by_one(connection, f"shared model {name}")

@@ -377,8 +377,10 @@ model_copies = sa.Table(
     sa.Column("replica", _text(NAME_LENGTH), primary_key=True),
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("address", sa.Text, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
 )
-"""What each replica has of them, and where it gives it to others."""
+"""What each replica has of them, and where it gives it to others; seen: when it last said so. An S3-compatible store has rows like a
+replica's, under its name (`s3://...`)."""
 
 facts = sa.Table(
     "facts",

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from engines.host.catalogue import install, refusals, shelf, weights
 from engines.host.catalogue.checksums import Checksums, Stopped, digest
-from engines.host.catalogue.quarantine import Quarantine, Upload
+from engines.host.catalogue.quarantine import Quarantine, Upload, promised
 from engines.host.catalogue.scan import Found, Place
 from engines.host.catalogue.shelf import Shelf
 from engines.host.catalogue.trust import Trust, Untrusted
@@ -168,10 +168,16 @@ class Library:
         return found.path, [(path, size, sha256 or "") for path, size, sha256 in listed]
 
     async def remove(self, name: str, *, version: str | None, dry_run: bool, told: bool = True) -> dict[str, Any]:
-        """Deletes a model of the registry. Raises NotFound; 409 `read_only`, `in_use`; VersionMismatch."""
+        """Deletes a model of the registry, or one that only other replicas have. Raises NotFound; 409 `read_only`, `in_use`;
+        VersionMismatch."""
         async with self._moving:
             self._shelf.forget()
-            found, looked = await self._found(name)
+            try:
+                found, looked = await self._found(name)
+            except NotFound as error:
+                if not told or (gone := await self._elsewhere(name, version, dry_run)) is None:
+                    raise error from None
+                return gone
             users = shelf.used_by(found, self._users())
             shown = shelf.view(found, looked.facts(found), self._checksums, users, every=True)
             if found.place.source != "registry":
@@ -190,6 +196,14 @@ class Library:
                 for grave in graves:
                     self._owner.spawn(self._quick(partial(self._quarantine.remove, grave)), name="remove")
             return shown
+
+    async def _elsewhere(self, name: str, version: str | None, dry_run: bool) -> dict[str, Any] | None:
+        """Deletes a model that only other replicas have. Raises as `remove`."""
+        refusals.refuse_used(name, sorted(engine for engine, model in self._engines() if Path(model).name == name))
+        gone = await self.sharing.remove_elsewhere(name, dry_run=dry_run or version is not None)
+        if gone is not None and version is not None:
+            raise VersionMismatch(f"The model {name!r} is not here, so it has no version here.")
+        return gone
 
     async def local(self) -> list[LocalModel]:
         """The models of the registry that are whole, with the checksums that are known."""
@@ -300,7 +314,7 @@ class Library:
                 raise refusals.full(f"{expected} bytes are needed, {max(0, free - promised)} are free.")
             now = self._clock.wall()
             if dry_run:
-                return _promised(settings, actor, now, now + bounds.expire_after)
+                return promised(settings, actor, now, now + bounds.expire_after)
             upload = await self._quick(partial(self._quarantine.begin, settings, actor, now))
             self._uploads[upload.id] = upload
         finally:
@@ -472,22 +486,5 @@ class Library:
         await self.sharing.admit(settings)
 
     def _view(self, upload: Upload) -> dict[str, Any]:
-        shown = _promised(upload.settings, upload.promise.actor, upload.promise.created, upload.touched + self._settings().expire_after)
+        shown = promised(upload.settings, upload.promise.actor, upload.promise.created, upload.touched + self._settings().expire_after)
         return {**shown, "id": upload.id, "offset": upload.offset, "state": upload.state}
-
-
-def _promised(settings: UploadSettings, actor: str, created: float, expires: float) -> dict[str, Any]:
-    return {
-        "id": "",
-        "name": settings.name,
-        "format": "tar" if kind_of(settings.name) == "folder" else "file",
-        "size": settings.size,
-        "sha256": settings.sha256,
-        "replace": settings.replace,
-        "signature": settings.signature,
-        "offset": 0,
-        "state": "receiving",
-        "created_at": created,
-        "created_by": actor,
-        "expires_at": expires,
-    }

@@ -14,12 +14,12 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from engines.host.catalogue.checksums import digest
-from gateway.core.modelfiles import UploadSettings
+from gateway.core.modelfiles import UploadSettings, kind_of
 
 RECORD: Final = "upload.json"
 DATA: Final = "data"
@@ -200,3 +200,21 @@ class Quarantine:
             if error.errno != errno.EXDEV:
                 raise
             return path.rename(path.with_name(name))  # another file system: rename it there to a name that scans skip
+
+
+def promised(settings: UploadSettings, actor: str, created: float, expires: float) -> dict[str, Any]:
+    """An upload of which nothing has arrived, as the admin API shows it."""
+    return {
+        "id": "",
+        "name": settings.name,
+        "format": "tar" if kind_of(settings.name) == "folder" else "file",
+        "size": settings.size,
+        "sha256": settings.sha256,
+        "replace": settings.replace,
+        "signature": settings.signature,
+        "offset": 0,
+        "state": "receiving",
+        "created_at": created,
+        "created_by": actor,
+        "expires_at": expires,
+    }

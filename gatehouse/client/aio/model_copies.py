@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gatehouse.client.async_connection import AsyncConnection
-from gatehouse.client.calls import Call
-from gatehouse.client.types.model_copies import ModelCopyList
+from gatehouse.client.calls import Call, segment
+from gatehouse.client.types.model_copies import ForgottenView, ModelCopyList
 
 
 class AsyncModelCopiesApi:
@@ -16,3 +16,7 @@ class AsyncModelCopiesApi:
     async def list(self) -> ModelCopyList:
         """List model files that replicas share. Needs the permission `files:read`."""
         return await self._connection.json(Call("GET", "/model-copies"))
+
+    async def delete(self, replica: str, *, wait: float | None = None) -> ForgottenView:
+        """Forget the copies of a replica that is away. Needs the permission `files:write`."""
+        return await self._connection.json(Call("DELETE", f"/model-copies/{segment(replica)}", query={"wait": wait}))

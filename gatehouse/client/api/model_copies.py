@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gatehouse.client.calls import Call
+from gatehouse.client.calls import Call, segment
 from gatehouse.client.connection import Connection
-from gatehouse.client.types.model_copies import ModelCopyList
+from gatehouse.client.types.model_copies import ForgottenView, ModelCopyList
 
 
 class ModelCopiesApi:
@@ -16,3 +16,7 @@ class ModelCopiesApi:
     def list(self) -> ModelCopyList:
         """List model files that replicas share. Needs the permission `files:read`."""
         return self._connection.json(Call("GET", "/model-copies"))
+
+    def delete(self, replica: str, *, wait: float | None = None) -> ForgottenView:
+        """Forget the copies of a replica that is away. Needs the permission `files:write`."""
+        return self._connection.json(Call("DELETE", f"/model-copies/{segment(replica)}", query={"wait": wait}))

@@ -23,13 +23,14 @@ class FileList(TypedDict):
 
 
 class FileView(TypedDict):
-    """A model on disk. name: as an engine's `model` says it. source: `registry` (can be deleted), `directory`, `bundled`. problem: why
-    it cannot be used. used_by: engines. sha256: of the file, a split model's first part, a folder's graph. parts: when one is shown.
+    """A model on disk. name: as an engine's `model` says it. source: `registry` (can be deleted), `directory`, `bundled`; `elsewhere`:
+    it was deleted, and only other replicas had it (no runtime is known). problem: why it cannot be used. used_by: engines. sha256: of
+    the file, a split model's first part, a folder's graph. parts: when one is shown.
     """
 
     name: str
     runtime: str
-    source: Literal["bundled", "directory", "registry"]
+    source: Literal["bundled", "directory", "elsewhere", "registry"]
     format: Literal["file", "folder", "split"]
     size: int
     files: int

@@ -1,4 +1,5 @@
-"""A model on its way from another replica: its files in pieces, from where the last try ended, verified before anything sees them.
+"""A model on its way here, from another replica or the store of model files: its files in pieces, from where the last try ended, verified
+before anything sees them.
 
 `STATE_DIR/arriving/DIGEST/NUMBER` holds the bytes so far of each file; nothing looks for models there. What is whole goes the way of an
 upload: quarantine, the same checks of its content, then the registry.
@@ -13,13 +14,14 @@ import os
 import shutil
 import socket
 import tarfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from engines.host.catalogue.checksums import digest
 from engines.host.catalogue.library import Library
+from gateway.app.shared_models.bucket import FETCHED, Bucket, BucketFailed
 from gateway.app.shared_models.credentials import host_of
 from gateway.core.errors import ConfigError, EngineError, GatehouseError
 from gateway.core.modelfiles import MAX_SIGNATURE, UploadSettings, kind_of, signature_of
@@ -39,26 +41,100 @@ BLOCK: Final = 512
 
 
 class NotHere(GatehouseError):
-    """A replica could not give a file: another one is asked."""
+    """A holder could not give a file: another one is asked. bad: it has no such file, or another one."""
 
     status = 503
     default_code = "engine_failed"
+    bad = False
 
 
 class Altered(NotHere):
     """What came is not what was announced."""
 
+    bad = True
+
+
+class Silent(Exception):
+    """A holder did not answer: it is asked again."""
+
+
+class Source(Protocol):
+    """Somebody who gives a model's files."""
+
+    async def piece(self, number: int, offset: int, left: int) -> bytes:
+        """Some bytes of a file from an offset on, at most those that are left. Raises NotHere, Silent."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class PeerSource:
+    """Another replica."""
+
+    def __init__(self, client: EndpointClient, digest: str) -> None:
+        self._client, self._digest = client, digest
+
+    @classmethod
+    async def of(cls, holder: Copy, digest: str, tls: ClientTlsSpec) -> PeerSource:
+        """Raises NotHere."""
+        try:
+            url = f"https://{host_of(holder.replica)}#{await _place(holder.address)}"
+            return cls(EndpointClient(url, tls=tls, max_idle=1), digest)
+        except ConfigError as error:
+            raise NotHere(error.message) from None
+
+    async def piece(self, number: int, offset: int, left: int) -> bytes:
+        try:
+            async with asyncio.timeout(PIECE_SECONDS):
+                path = f"/v1/models/{self._digest}/{number}?offset={offset}"
+                answer = await ask(self._client, "GET", path, {}, max_body=PIECE)
+        except (EngineError, TimeoutError) as error:
+            raise Silent(f"it does not answer ({error})" if str(error) else "it does not answer") from None
+        if answer.head.status != 200:
+            raise NotHere(f"it answered {answer.head.status}")
+        return answer.body
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class BucketSource:
+    """The store of model files."""
+
+    def __init__(self, bucket: Bucket, digest: str) -> None:
+        self._bucket, self._digest = bucket, digest
+
+    async def piece(self, number: int, offset: int, left: int) -> bytes:
+        try:
+            return await self._bucket.piece(self._digest, number, offset, min(left, FETCHED))
+        except BucketFailed as error:
+            told = NotHere(error.message)
+            told.bad = error.absent
+            raise told from None
+
+    async def aclose(self) -> None:
+        return None
+
 
 class Arrival:
-    """One model. folder: of all that are on their way. reserve: bytes of the disk that stay free. tls: what replicas are asked with."""
+    """One model. folder: of all that are on their way. reserve: bytes of the disk that stay free. source: how a holder is asked (raises
+    NotHere). bad: told of a holder that does not have what the gateways' store says."""
 
-    def __init__(self, model: SharedModel, folder: Path, library: Library, reserve: Callable[[], int], tls: Callable[[], ClientTlsSpec]):
-        self.model, self._library, self._reserve, self._tls = model, library, reserve, tls
+    def __init__(
+        self,
+        model: SharedModel,
+        folder: Path,
+        library: Library,
+        reserve: Callable[[], int],
+        source: Callable[[Copy, str], Awaitable[Source]],
+        bad: Callable[[Copy, str], Awaitable[None]],
+    ) -> None:
+        self.model, self._library, self._reserve, self._of, self._bad = model, library, reserve, source, bad
         self.folder = folder / model.digest
         self.have = 0
         """Bytes that are there."""
         self.source = ""
-        """The replica that is asked."""
+        """Who is asked."""
         self._go_on = True
 
     async def fetch(self, holders: list[Copy]) -> list[Path]:
@@ -77,6 +153,8 @@ class Arrival:
                 except NotHere as error:
                     why = f"{holder.replica}: {error.message}"
                     log.warning("model %s: %s", self.model.name, why)
+                    if error.bad:
+                        await self._bad(holder, error.message)
             raise NotHere(f"The model {self.model.name!r} could not be fetched; {why}")
         except OSError as error:
             raise GatehouseError(f"The disk refused: {error.strerror}.", status=507, code="insufficient_storage") from None
@@ -92,34 +170,31 @@ class Arrival:
         if await asyncio.to_thread(_size, path) > file.size:
             await self._discard(path)
         kept = await asyncio.to_thread(_size, path)
-        try:
-            client = EndpointClient(f"https://{host_of(holder.replica)}#{await _place(holder.address)}", tls=self._tls(), max_idle=1)
-        except ConfigError as error:
-            raise NotHere(error.message) from None
+        source = await self._of(holder, self.model.digest)
         try:
             for again in (kept > 0, False):
-                await self._rest(client, path, number, file)
+                await self._rest(source, path, number, file)
                 if await asyncio.to_thread(digest, path, lambda: self._go_on) == file.sha256:
                     return path
                 await self._discard(path)
                 if not again:  # bytes of an earlier try, from before a power cut or of another replica, may have been the wrong ones
                     raise Altered(f"what it gave of {file.path!r} has another SHA-256 than was announced")
         finally:
-            await client.aclose()
+            await source.aclose()
         raise AssertionError
 
-    async def _rest(self, client: EndpointClient, path: Path, number: int, file: SharedFile) -> None:
+    async def _rest(self, source: Source, path: Path, number: int, file: SharedFile) -> None:
         have = await asyncio.to_thread(_size, path)
         if not file.size:
             await asyncio.to_thread(path.touch, 0o600)
         failures = 0
         while have < file.size:
             try:
-                piece = await _asked(client, f"/v1/models/{self.model.digest}/{number}?offset={have}")
-            except (EngineError, TimeoutError) as error:
+                piece = await source.piece(number, have, file.size - have)
+            except Silent as error:
                 failures += 1
                 if failures >= TRIES:
-                    raise NotHere(f"it does not answer ({error})" if str(error) else "it does not answer") from None
+                    raise NotHere(str(error)) from None
                 await asyncio.sleep(PAUSE)
                 continue
             if not piece or have + len(piece) > file.size:
@@ -161,15 +236,6 @@ async def _place(address: str) -> str:
         return Place(str(found[0][4][0]), int(port)).text
     except (OSError, ValueError, OverflowError) as error:
         raise NotHere(f"its address {address[:80]!r} is of no use ({str(error) or 'it was not resolved in time'})") from None
-
-
-async def _asked(client: EndpointClient, path: str) -> bytes:
-    """Raises NotHere, EngineError, TimeoutError."""
-    async with asyncio.timeout(PIECE_SECONDS):
-        answer = await ask(client, "GET", path, {}, max_body=PIECE)
-    if answer.head.status != 200:
-        raise NotHere(f"it answered {answer.head.status}")
-    return answer.body
 
 
 def _signature(path: Path | None) -> str | None:

@@ -1,4 +1,5 @@
 """Model files that replicas on one store share (docs/models.md): tells what this one has, fetches what it lacks, deletes what was deleted.
+A store of model files (`stowing`) is one more that has them.
 
 What a model is to be stands in the store (`SharedModel`), with who has it. Each replica compares that with its own registry, again and
 again, so nothing depends on a message: one that was away catches up. It deletes only what it had told the others that it has.
@@ -11,21 +12,25 @@ import logging
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from engines.host.catalogue.library import Library
-from gateway.app.shared_models.arrival import Arrival
+from gateway.app.shared_models.arrival import Arrival, BucketSource, NotHere, PeerSource, Source
+from gateway.app.shared_models.bucket import Bucket
 from gateway.app.shared_models.credentials import Credentials
 from gateway.app.shared_models.offering import Offering
-from gateway.core.errors import ConfigError, GatehouseError, NotFound
+from gateway.app.shared_models.stowing import Leases, Stowing
+from gateway.core.errors import ConfigError, GatehouseError, NotFound, VersionMismatch
 from gateway.core.fleet_specs import ModelSharingSpec
-from gateway.core.modelfiles import UploadSettings, model_of
-from gateway.core.modelshare import LocalModel, SharedModel, problem_of
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.modelfiles import UploadSettings, kind_of, model_of
+from gateway.core.modelshare import BUCKET, UNREACHED, Copy, LocalModel, SharedModel, problem_of
 from gateway.core.tasks import TaskOwner
 from gateway.store.model_copies import StoredModelCopies
 
@@ -57,8 +62,8 @@ class _Wanted:
 
 class ModelSharing:
     """secret: derives 32 bytes from the store's pepper for a purpose. settings: read once. reserve: bytes of the disk that stay free.
-    record: (event, model, detail) for the audit log. arrived: called when a model came. Implements Sharing and ModelCopies of
-    gateway.core.modelshare. Life: `start` once the store has been, `aclose`."""
+    record: (event, model, detail) for the audit log. arrived: called when a model came. leases, holder: as for `Stowing`. Implements
+    Sharing and ModelCopies of gateway.core.modelshare. Life: `start` once the store has been, `aclose`."""
 
     def __init__(
         self,
@@ -71,8 +76,10 @@ class ModelSharing:
         reserve: Callable[[], int],
         record: Record,
         arrived: Callable[[], None],
+        leases: Leases,
+        holder: str,
     ) -> None:
-        self._stored, self._secret = stored, secret
+        self._stored, self._secret, self._leases, self._holder = stored, secret, leases, holder
         self._library, self._replica, self._settings = library, replica, settings
         self._state_dir, self._reserve, self._record, self._arrived = state_dir, reserve, record, arrived
         self._folder = state_dir / FOLDER
@@ -89,30 +96,41 @@ class ModelSharing:
         """Models of this machine that are not shared, and why."""
         self._credentials: Credentials | None = None
         self._offering: Offering | None = None
+        self.stowing: Stowing | None = None
         self._address = ""
         self._sums: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Raises ConfigError where it cannot listen."""
-        if self._settings.listen is None:
+        """Raises ConfigError where it cannot listen, and for a store of model files that cannot be used."""
+        settings = self._settings
+        if settings.listen is None and settings.store is None:
             return
+        if settings.store is not None:
+            bucket = Bucket(settings.store, settings.parallel + 2)
+            self.stowing = Stowing(bucket, self._stored, self._leases, self._holder, self._record, self._wake.set)
+        self._address = UNREACHED if settings.listen is None else self._offer_at(settings.listen)
+        self._library.sharing, self._loop = self, asyncio.get_running_loop()
+        log.info("model files are shared with other replicas, which are told %s", self._address)
+        self._owner.spawn(self._look(), name="compare")
+
+    def _offer_at(self, listen: str) -> str:
+        """Listens, and returns the address that others are told. Raises ConfigError."""
         try:
             secret = self._secret("authority of replicas")
             self._credentials = Credentials(secret, self._state_dir / "replica", self._replica)
         except OSError as error:
             raise ConfigError(f"the certificate for other replicas cannot be kept: {error}", path="state_dir") from None
         self._offering = Offering(self._credentials, self._library.local)
-        port = self._offering.start(self._settings.listen)
-        host = self._settings.listen.rpartition(":")[0]
+        port = self._offering.start(listen)
+        host = listen.rpartition(":")[0]
         reached = socket.gethostname() if host.strip("[]") in ANY else host
-        self._address = self._settings.address or f"{reached}:{port}"
-        self._library.sharing, self._loop = self, asyncio.get_running_loop()
-        log.info("model files are shared with other replicas, which are told %s", self._address)
-        self._owner.spawn(self._look(), name="compare")
+        return self._settings.address or f"{reached}:{port}"
 
     async def aclose(self) -> None:
         await self._owner.aclose()
+        if self.stowing is not None:
+            await self.stowing.aclose()
         if self._offering is not None:
             await self._offering.aclose()
 
@@ -167,18 +185,49 @@ class ModelSharing:
         state = "here" if same else "fetching" if arrival is not None else "differs" if here is not None else "absent"
         if one.removed:
             state = "removed"
+        have = [copy for copy in one.copies if copy.digest == one.digest and copy.address]
+        unstored = None if self.stowing is None else self.stowing.problems.get(one.name)
         return {
             "name": one.name,
             "revision": one.revision,
             "digest": one.digest,
             "size": one.size,
-            "replicas": [copy.replica for copy in one.copies if copy.digest == one.digest and copy.address],
+            "replicas": [copy.replica for copy in have if not copy.replica.startswith(BUCKET)],
+            "away": [copy.replica for copy in one.copies if copy.away],
+            "stored": any(copy.replica.startswith(BUCKET) for copy in have),
             "state": state,
             "fetched": 0 if arrival is None else arrival.have,
             "source": None if arrival is None else arrival.source or None,
-            "problem": self._refused.get(one.name) or ("" if wanted is None else wanted.problem) or None,
+            "problem": self._refused.get(one.name) or ("" if wanted is None else wanted.problem) or unstored,
             "changed_at": one.changed,
         }
+
+    def store(self) -> dict[str, Any] | None:
+        if self.stowing is None:
+            return None
+        bucket = self.stowing.bucket
+        since = None if bucket.problem is None else bucket.since
+        return {"place": bucket.name, "up": bucket.problem is None, "problem": bucket.problem, "since": since}
+
+    async def forget(self, replica: str) -> int:
+        if self._loop is None or not any(one.copy_of(replica) for one in (await self._stored.every()).values()):
+            raise NotFound(f"No replica {replica[:64]!r} is known to have a model file.", param="replica")
+        count = None if replica == self._replica or replica.startswith(BUCKET) else await self._stored.leave(replica)
+        if count is None:
+            raise GatehouseError(f"The replica {replica!r} is there; only one that is away can be forgotten.", status=409, code="in_use")
+        self._record("model_copies_forgotten", replica, {"models": count})
+        self._wake.set()
+        return count
+
+    def collect(self) -> Iterator[Metric]:
+        """For `Metrics.gauges`."""
+        if self.stowing is not None:
+            bucket = self.stowing.bucket
+            up = float(bucket.problem is None)
+            yield GaugeMetricFamily("gatehouse_model_store_up", "Whether the store of model files works", value=up)
+            yield CounterMetricFamily(
+                "gatehouse_model_store_failures", "Calls to the store of model files that failed", value=bucket.failures
+            )
 
     # --- gateway.core.modelshare.Sharing
 
@@ -219,6 +268,19 @@ class ModelSharing:
     async def removing(self, name: str) -> None:
         await self._stored.remove(name, self._replica)
 
+    async def remove_elsewhere(self, name: str, *, dry_run: bool) -> dict[str, Any] | None:
+        one = (await self._stored.every()).get(name)
+        if one is None or one.removed or problem_of(name, one.files) is not None:
+            return None
+        if not dry_run:
+            if not await self._stored.remove_elsewhere(name, one.digest):
+                raise VersionMismatch(f"The model {name!r} has changed.")
+            self._wake.set()
+        kind = "folder" if kind_of(name) == "folder" else "split" if len(one.files) > 1 else "file"
+        parts = [{"name": file.path, "size": file.size, "sha256": file.sha256} for file in one.files]
+        told = {"name": name, "runtime": "", "source": "elsewhere", "format": kind, "size": one.size, "files": len(parts)}
+        return {**told, "modified_at": one.changed, "version": one.digest, "sha256": one.files[0].sha256, "parts": parts}
+
     async def _publish(self) -> None:
         """Tells of the models that people have placed here. Raises GatehouseError."""
         local = {model.name: model for model in await self._library.local()}
@@ -255,8 +317,10 @@ class ModelSharing:
                 continue
 
     async def _compare(self, *, tidy: bool) -> None:
-        assert self._credentials is not None
-        await asyncio.to_thread(self._credentials.renew, datetime.now(UTC))
+        if self._credentials is not None:
+            await asyncio.to_thread(self._credentials.renew, datetime.now(UTC))
+        if tidy:
+            await self._stored.there(self._replica)
         await self._publish()
         shared = await self._stored.every()
         here = {model.name: model for model in await self._library.local()}
@@ -270,6 +334,8 @@ class ModelSharing:
             if name not in shared:
                 await self._offer(name, model)
         self._begin(shared, here)
+        if self.stowing is not None:
+            self.stowing.settle(shared, here)
 
     def _tidy(self, wanted: set[str]) -> None:
         """Removes what was begun to be fetched and is here, or nobody has any more."""
@@ -345,10 +411,26 @@ class ModelSharing:
 
     # --- fetching
 
-    def _tls(self) -> ClientTlsSpec:
-        """What other replicas are asked with at present: it is renewed."""
-        assert self._credentials is not None
-        return self._credentials.tls
+    async def _source(self, holder: Copy, digest: str) -> Source:
+        """Raises NotHere."""
+        if holder.replica.startswith(BUCKET):
+            assert self.stowing is not None
+            return BucketSource(self.stowing.bucket, digest)
+        if self._credentials is None:
+            raise NotHere("this replica has no model_sharing.listen, so it asks no other")
+        return await PeerSource.of(holder, digest, self._credentials.tls)  # as it is at present: it is renewed
+
+    async def _bad(self, model: SharedModel, holder: Copy, why: str) -> None:
+        if self.stowing is not None and holder.replica == self.stowing.bucket.name:
+            await self.stowing.bad(model.name, model.digest, why)
+
+    def _holders(self, model: SharedModel) -> list[Copy]:
+        """Whom to ask: the store of model files, then the replicas, not all at the same one first; those that are away last."""
+        copies = [one for one in model.copies if one.digest == model.digest and one.address not in ("", UNREACHED)]
+        peers = [one for one in copies if one.replica != self._replica and not one.replica.startswith(BUCKET)]
+        start = sum(self._replica.encode()) % max(1, len(peers))
+        peers = sorted(peers[start:] + peers[:start], key=lambda one: one.away)
+        return ([] if self.stowing is None else self.stowing.holder(model.copies, model.digest)) + peers
 
     def _begin(self, shared: dict[str, SharedModel], here: dict[str, LocalModel]) -> None:
         now = time.monotonic()
@@ -373,15 +455,15 @@ class ModelSharing:
                 wanted.problem = f"The store names a model that cannot be: {problem}." if problem else f"{unsigned}."
                 wanted.after, wanted.failed = now + AGAIN, model.digest
                 continue
-            self._arrivals[name] = arrival = Arrival(model, self._folder, self._library, self._reserve, self._tls)
+            self._arrivals[name] = arrival = Arrival(
+                model, self._folder, self._library, self._reserve, self._source, partial(self._bad, model)
+            )
             self._owner.spawn(self._fetch(arrival, wanted), name=f"fetch {name}")
 
     async def _fetch(self, arrival: Arrival, wanted: _Wanted) -> None:
         model, began = arrival.model, time.monotonic()
-        holders = [copy for copy in model.copies if copy.digest == model.digest and copy.address and copy.replica != self._replica]
-        start = sum(self._replica.encode()) % max(1, len(holders))  # not all at the same one
         try:
-            paths = await arrival.fetch(holders[start:] + holders[:start])
+            paths = await arrival.fetch(self._holders(model))
             await self._adopt(arrival, paths)
         except GatehouseError as error:
             if wanted.problem != error.message:
@@ -393,7 +475,7 @@ class ModelSharing:
                 await arrival.clear()
         else:
             seconds = time.monotonic() - began
-            log.info("model %s came from replica %s: %d bytes in %.1f s", model.name, arrival.source, model.size, seconds)
+            log.info("model %s came from %s: %d bytes in %.1f s", model.name, arrival.source, model.size, seconds)
             self._record("model_fetched", model.name, {"digest": model.digest, "bytes": model.size, "from": arrival.source})
             self._wanted.pop(model.name, None)
             self._arrived()

@@ -56,6 +56,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_engine_kv_used_ratio": "control",
     "gatehouse_engine_loaded": "control",
     "gatehouse_engine_queue": "control",
+    "gatehouse_model_store_up": "control",
     "gatehouse_engine_resident_bytes": "control",
     "gatehouse_engine_slots": "control",
     "gatehouse_engine_slots_in_use": "control",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
@@ -24,6 +25,8 @@ from gateway.core.fleet_specs import ModelSharingSpec, ModelSignaturesSpec
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.modelshare import SharedFile
 from gateway.core.specs import UploadsSpec
+from gateway.core.storage import Lease
+from gateway.store import leases, model_copies
 from gateway.store.database import Database, make_engine
 from gateway.store.model_copies import StoredModelCopies
 from gateway.store.tables import metadata
@@ -42,12 +45,34 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [write(folder / f"{number}.gguf", shape).read_bytes() for number, shape in enumerate(SHAPES)]
 
 
+class DatabaseLeases:
+    """Those of a store, over its database alone."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take_lease(self, name: str, holder: str, seconds: float, *, period: float = 0.0) -> Lease | None:
+        return await self._database.run(lambda connection: leases.take(connection, wall, name, holder, seconds, period), write=True)
+
+    async def renew_lease(self, lease: Lease, seconds: float) -> Lease:
+        return await self._database.run(lambda connection: leases.renew(connection, wall, lease, seconds), write=True)
+
+    async def finish_lease(self, lease: Lease, *, done: bool) -> None:
+        await self._database.run(lambda connection: leases.finish(connection, wall, lease, done), write=True)
+
+
+def wall(connection: Any) -> float:
+    return time.time()
+
+
 class Replica:
     """One replica; may be ended and started again."""
 
-    def __init__(self, name: str, root: Path, stored: StoredModelCopies, secret: bytes = SECRET, **settings: Any) -> None:
-        self.name, self.state, self.stored, self.secret = name, root / name, stored, secret
-        self.settings = ModelSharingSpec(listen="127.0.0.1:0", **settings)
+    def __init__(
+        self, name: str, root: Path, stored: StoredModelCopies, held: DatabaseLeases, secret: bytes = SECRET, **settings: Any
+    ) -> None:
+        self.name, self.state, self.stored, self.secret, self.held = name, root / name, stored, secret, held
+        self.settings = ModelSharingSpec(**{"listen": "127.0.0.1:0", **settings})
         self.engines: list[tuple[str, str]] = []
         self.reserve = 0
         self.signatures = ModelSignaturesSpec()
@@ -63,7 +88,7 @@ class Replica:
         await self.library.start()
         record = lambda event, name, detail: self.events.append((event, name, detail))  # noqa: E731
         parts = (self.stored, lambda purpose: self.secret, self.library, self.state, self.name, self.settings)
-        self.sharing = ModelSharing(*parts, lambda: self.reserve, record, self.came)
+        self.sharing = ModelSharing(*parts, lambda: self.reserve, record, self.came, self.held, self.name)
         self.sharing.start()
         return self
 
@@ -119,11 +144,11 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     with engine.begin() as connection:
         metadata.create_all(connection)
     database = Database(engine, 10.0)
-    stored = StoredModelCopies(database, lambda connection: time.time())
+    stored = StoredModelCopies(database, wall)
     made: list[Replica] = []
 
     def make(name: str, **more: Any) -> Replica:
-        made.append(Replica(name, tmp_path, stored, **more))
+        made.append(Replica(name, tmp_path, stored, DatabaseLeases(database), **more))
         return made[-1]
 
     yield make
@@ -374,6 +399,53 @@ async def test_of_two_that_add_a_name_at_once_one_is_shared(make: Callable[..., 
     assert (await b.shown("m.gguf"))["state"] == "differs" and b.has("m.gguf") == models[1]
     with pytest.raises(NotFound):
         await b.sharing.contents("n.gguf")
+
+
+async def test_a_deletion_at_a_replica_that_has_no_copy_is_one_at_all(make: Callable[..., Replica], models: list[bytes]) -> None:
+    a, b = await make("a").start(), await make("b").start()
+    await a.add("m.gguf", models[0])
+    b.engines = [("e", "m.gguf")]
+    with pytest.raises(GatehouseError) as used:
+        await b.library.remove("m.gguf", version=None, dry_run=False)
+    b.engines = []
+    with pytest.raises(GatehouseError) as versioned:
+        await b.library.remove("m.gguf", version="1", dry_run=False)
+    tried = await b.library.remove("m.gguf", version=None, dry_run=True)
+    assert (used.value.code, versioned.value.status) == ("in_use", 412)
+    assert (await a.shown("m.gguf"))["state"] == "here", "nothing was deleted so far"
+    gone = await b.library.remove("m.gguf", version=None, dry_run=False)
+    assert gone == tried and (gone["source"], gone["size"]) == ("elsewhere", len(models[0]))
+    await eventually(lambda: a.told("model_withdrawn"))
+    assert a.has("m.gguf") is None
+    for name in ("m.gguf", "never.gguf", "../m.gguf"):
+        with pytest.raises(NotFound):
+            await b.library.remove(name, version=None, dry_run=False)
+
+
+async def test_a_replica_that_is_away_is_asked_last_and_can_be_forgotten(
+    make: Callable[..., Replica], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await make("a").start(), await make("b").start()
+    await a.add("m.gguf", models[0])
+    digest = (await a.shown("m.gguf"))["digest"]
+    monkeypatch.setattr(model_copies, "AWAY_SECONDS", -1e9)  # all are
+    for name in ("dead", "old"):
+        await a.stored.hold("m.gguf", digest, name, "127.0.0.1:1")
+    assert (await a.shown("m.gguf"))["away"] == ["a", "dead", "old"]
+    monkeypatch.setattr(model_copies, "AWAY_SECONDS", 1e9)
+    shared = (await a.stored.every())["m.gguf"]
+    away = tuple(replace(copy, away=copy.replica != "a") for copy in shared.copies)
+    assert b.sharing._holders(replace(shared, copies=away))[0].replica == "a"
+    for name, status in (("dead", 409), ("a", 409), ("nobody", 404)):
+        with pytest.raises(GatehouseError) as refused:
+            await a.sharing.forget(name)
+        assert refused.value.status == status
+    monkeypatch.setattr(model_copies, "AWAY_SECONDS", -1e9)
+    assert await a.sharing.forget("dead") == 1
+    monkeypatch.setattr(model_copies, "KEPT_SECONDS", -1e9)
+    await a.end()
+    await a.stored.forget()
+    assert (await a.stored.every())["m.gguf"].copies == (), "after their time without being asked for"
 
 
 async def test_a_gateway_of_another_store_is_given_nothing(make: Callable[..., Replica], models: list[bytes]) -> None:
