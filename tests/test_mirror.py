@@ -90,6 +90,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/limits.py": ("tests/e2e/test_admin_policies.py", "/limits"),
     "admin/resources/log_levels.py": ("tests/e2e/test_workers.py", "/log-levels"),
     "admin/resources/machines.py": ("tests/e2e/test_joined_machines.py", "/machines/gpu-2/drain"),
+    "admin/resources/model_copies.py": ("tests/e2e/test_shared_models.py", "model-copies"),
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
     "admin/resources/my_keys.py": ("tests/e2e/test_own_keys.py", "/my/keys"),
     "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),

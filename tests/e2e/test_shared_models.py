@@ -59,6 +59,9 @@ def test_an_engine_runs_at_both_replicas_with_a_model_that_was_uploaded_at_one_a
     with adminapi.admin(pair[0]) as one, adminapi.admin(pair[1]) as two:
         add(one, "shared.gguf", CHAT)
         assert copies(one)["shared.gguf"]["replicas"] == ["gw-0"] and copies(two)["shared.gguf"]["state"] == "absent"
+        problem(two.delete("/model-copies/gw-0"), 409, "in_use")
+        problem(two.delete("/model-copies/gw-9"), 404, "not_found")
+        assert two.get("/model-copies").json()["store"] is None and copies(two)["shared.gguf"]["away"] == []
         taken = two.post("/model-uploads", json={"name": "shared.gguf", "size": 9, "sha256": "0" * 64})
         assert "gw-0" in problem(taken, 409, "already_exists")["detail"]
 
@@ -76,6 +79,15 @@ def test_an_engine_runs_at_both_replicas_with_a_model_that_was_uploaded_at_one_a
         until(lambda: not (pair[0].state_dir / "models" / "shared.gguf").exists(), what="the deletion at the other replica")
         until(lambda: "shared.gguf" not in copies(one), what="the end of it")
         problem(one.post("/engines", json=ENGINE), 400, "invalid_config")
+
+
+def test_a_deletion_at_the_replica_that_has_no_copy_is_one_at_the_other(pair: list[Gatehouse]) -> None:
+    with adminapi.admin(pair[0]) as one, adminapi.admin(pair[1]) as two:
+        add(one, "elsewhere.gguf", CHAT)
+        gone = two.delete("/model-files/elsewhere.gguf")
+        assert gone.status_code == 200 and (gone.json()["source"], gone.json()["size"]) == ("elsewhere", len(CHAT)), gone.text
+        until(lambda: not (pair[0].state_dir / "models" / "elsewhere.gguf").exists(), what="the deletion")
+        problem(two.delete("/model-files/elsewhere.gguf"), 404, "not_found")
 
 
 def test_nobody_but_a_replica_is_given_anything(pair: list[Gatehouse], tmp_path: Path) -> None:
