@@ -1,4 +1,5 @@
-"""The files of a Hugging Face folder: plain files that lie in it, never through a link, of bounded size."""
+"""The files of a Hugging Face folder: plain files that lie in it, never through a link, of bounded size, and decoded only where the values
+fit into the memory."""
 
 from __future__ import annotations
 
@@ -13,6 +14,12 @@ import msgspec
 
 MOST_JSON: Final = 128 * 1024 * 1024
 MOST_ENTRIES: Final = 2000
+MOST_MEMORY: Final = 8 * 1024**3
+SPARE: Final = 64 * 1024**2
+"""Of the memory, for the interpreter and its libraries."""
+_STRING, _LIST, _OBJECT, _KEY, _VALUE = 76, 112, 344, 76, 40
+"""Bytes that CPython takes at most for each, beside the text: with the reference to it, the collector's part, and what lists and
+dictionaries reserve."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -20,9 +27,21 @@ class Refused(ValueError):
     """The folder cannot be converted. The message says why, and names no place on this machine."""
 
 
+def weight(data: bytes) -> int:
+    """Bytes of memory that the values of a JSON text take at most. Counted, not decoded: a decoder that runs out of memory may take the
+    process with it, and says nothing."""
+    text = len(data) * (1 if data.isascii() and b"\\u" not in data else 4)
+    strings, keys = data.count(b'"') // 2, data.count(b":")
+    lists, objects = data.count(b"["), data.count(b"{")
+    others = max(0, data.count(b",") + 1 + keys - strings)
+    return text + strings * _STRING + keys * _KEY + lists * _LIST + objects * _OBJECT + others * _VALUE
+
+
 class Folder:
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
+    """memory: bytes that the process may have."""
+
+    def __init__(self, path: Path, memory: int = MOST_MEMORY) -> None:
+        self.path, self.name, self._memory = path, path.name, memory
 
     def names(self) -> list[str]:
         with os.scandir(self.path) as entries:
@@ -60,6 +79,14 @@ class Folder:
             raise Refused(f"{name} has more than {most} bytes")
         return data
 
+    def fits(self, name: str, needed: int) -> None:
+        """Raises Refused for a file whose values, and as much again of what is made of them, do not fit into the memory."""
+        if 2 * needed + SPARE > self._memory:
+            raise Refused(
+                f"the values of {name} may take {needed >> 20} MiB of memory; {max(0, self._memory - SPARE) // 2 >> 20} MiB are possible "
+                "(half of jobs.memory_bytes, less 32 MiB)"
+            )
+
     def text(self, name: str) -> str | None:
         """Raises Refused."""
         try:
@@ -71,6 +98,7 @@ class Folder:
         """An object of JSON; None where there is no such file. Raises Refused."""
         if (data := self.read(name)) is None:
             return None
+        self.fits(name, weight(data))
         try:
             return msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

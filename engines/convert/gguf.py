@@ -33,7 +33,7 @@ class Writer:
     """Raises struct.error for a number that does not fit its type."""
 
     def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, bytes | bytearray] = {}
         self.tensors: list[Written] = []
 
     def whole(self, key: str, value: int) -> None:
@@ -52,7 +52,11 @@ class Writer:
         self._values[key] = struct.pack("<I", _STRING) + _string(value.encode())
 
     def texts(self, key: str, values: Sequence[bytes]) -> None:
-        self._values[key] = struct.pack("<IIQ", _ARRAY, _STRING, len(values)) + b"".join(map(_string, values))
+        made = bytearray(struct.pack("<IIQ", _ARRAY, _STRING, len(values)))
+        for value in values:  # not joined: there may be millions
+            made += struct.pack("<Q", len(value))
+            made += value
+        self._values[key] = made
 
     def wholes(self, key: str, values: Sequence[int]) -> None:
         self._values[key] = struct.pack(f"<IIQ{len(values)}i", _ARRAY, _I32, len(values), *values)
@@ -64,16 +68,17 @@ class Writer:
         return key in self._values
 
     def header(self) -> bytes:
-        parts = [struct.pack("<4sIQQ", b"GGUF", VERSION, len(self.tensors), len(self._values))]
-        parts += [_string(key.encode()) + value for key, value in self._values.items()]
+        parts: list[bytes | bytearray] = [struct.pack("<4sIQQ", b"GGUF", VERSION, len(self.tensors), len(self._values))]
+        for key, value in self._values.items():
+            parts += (_string(key.encode()), value)
         offset = 0
         for tensor in self.tensors:
             dimensions = tensor.shape[::-1]
             parts.append(_string(tensor.name.encode()) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
             parts.append(struct.pack("<IQ", TYPES[tensor.type][0], offset))
             offset += _padded(tensor.bytes)
-        made = b"".join(parts)
-        return made + bytes(_padded(len(made)) - len(made))
+        length = sum(map(len, parts))
+        return b"".join((*parts, bytes(_padded(length) - length)))
 
     def size(self) -> int:
         """Bytes of the whole file."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from engines.convert import gguf, vocabulary, weights
 from engines.convert.families import PASSED_OVER, Config, wanted
-from engines.convert.folder import Folder, Refused
+from engines.convert.folder import MOST_MEMORY, Folder, Refused
 from engines.convert.gguf import Writer, Written
 from engines.convert.safetensors import READ, Tensor, tensors
 
@@ -30,24 +30,29 @@ YARN: Final = ("extrapolation_factor", "attention_factor", "beta_fast", "beta_sl
 _YARN: Final = ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")
 
 
-def convert(path: Path, target: Path, type: Type, most: int, told: Callable[[float], None]) -> dict[str, Any]:
+def convert(
+    path: Path, target: Path, type: Type, most: int, told: Callable[[float], None], *, memory: int = MOST_MEMORY
+) -> dict[str, Any]:  # fmt: skip
     """Makes the file `target` of a folder; figures to be shown. type: of the matrices; auto: as they are, 16 bits. most: bytes of the file.
-    told: how far it is, from 0 to 1. Raises Refused; OSError."""
-    folder = Folder(path)
+    told: how far it is, from 0 to 1. memory: bytes that the process may have. Raises Refused; OSError."""
+    try:
+        return _convert(Folder(path, memory), target, type, most, told)
+    except (struct.error, UnicodeEncodeError, OverflowError) as error:
+        raise Refused(f"a value does not fit GGUF: {error}") from None
+
+
+def _convert(folder: Folder, target: Path, type: Type, most: int, told: Callable[[float], None]) -> dict[str, Any]:
     values = folder.json("config.json")
     if values is None:
         raise Refused("there is no config.json")
     config, found = Config(values), tensors(folder)
     chosen = _chosen(found) if type == "auto" else type
     made = Writer()
-    try:
-        made.text("general.architecture", config.family.name)
-        _tensors(made, config, found, chosen)
-        _general(made, folder, chosen)
-        _parameters(made, config)
-        _tokenizer(made, folder, config)
-    except (struct.error, UnicodeEncodeError) as error:
-        raise Refused(f"a value does not fit GGUF: {error}") from None
+    made.text("general.architecture", config.family.name)
+    _tensors(made, config, found, chosen)
+    _general(made, folder, chosen)
+    _parameters(made, config)
+    _tokenizer(made, folder, config)
     if (size := made.size()) > most:
         raise Refused(f"the file would have {size} bytes; {most} are possible (jobs.max_output_bytes)")
     try:
@@ -161,6 +166,8 @@ def _rope(made: Writer, config: Config, arch: str) -> None:
     made.number(f"{arch}.rope.freq_base", _theta(config, given))
     if arch == "gemma3":
         windows = (config.values.get("rope_parameters") or {}).get("sliding_attention") or {}
+        if not isinstance(windows, dict):
+            raise Refused("config.json has rope_parameters.sliding_attention that is no object")
         made.number(
             f"{arch}.rope.freq_base_swa", config.number("rope_theta", windows, config.number("rope_local_base_freq", default=10000.0))
         )
@@ -191,10 +198,14 @@ def _llama3(config: Config) -> npt.NDArray[np.float32] | None:
     if not (factor >= 1 and 0 < low < high and context > 0 and _theta(config, given) > 0):
         raise Refused("config.json has factors of llama3 that do not fit each other")
     exponents = np.arange(0, config.width, 2, dtype=np.float32) / np.float32(config.width)
-    lengths = np.float32(2 * math.pi) / (np.float32(1) / np.power(np.float32(_theta(config, given)), exponents))
-    smooth = (np.float32(context) / lengths - np.float32(low)) / np.float32(high - low)
-    between = np.float32(1) / ((np.float32(1) - smooth) / np.float32(factor) + smooth)
-    return np.where(lengths < context / high, np.float32(1), np.where(lengths > context / low, np.float32(factor), between)).astype("<f4")
+    with np.errstate(all="ignore"):
+        lengths = np.float32(2 * math.pi) / (np.float32(1) / np.power(np.float32(_theta(config, given)), exponents))
+        smooth = (np.float32(context) / lengths - np.float32(low)) / np.float32(high - low)
+        between = np.float32(1) / ((np.float32(1) - smooth) / np.float32(factor) + smooth)
+        made = np.where(lengths < context / high, np.float32(1), np.where(lengths > context / low, np.float32(factor), between))
+    if not np.isfinite(made).all():
+        raise Refused("config.json has factors of llama3 that do not fit each other")
+    return made.astype("<f4")
 
 
 def _tokenizer(made: Writer, folder: Folder, config: Config) -> None:

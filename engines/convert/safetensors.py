@@ -11,7 +11,7 @@ import os
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from engines.convert.folder import Folder, Refused
+from engines.convert.folder import Folder, Refused, weight
 
 MOST_HEADER: Final = 100_000_000
 """Bytes, as the format's own library has it."""
@@ -78,7 +78,9 @@ def _part(folder: Folder, name: str) -> dict[str, Tensor] | None:
     length = int.from_bytes(data[:8], "little")
     if length > min(MOST_HEADER, size - 8):
         raise Refused(f"{name} claims a header of {length} bytes; {min(MOST_HEADER, size - 8)} are possible")
-    return _checked(name, _header(name, data[8 : 8 + length]), data, 8 + length)
+    header = data[8 : 8 + length]
+    folder.fits(f"the header of {name}", weight(header))
+    return _checked(name, _header(name, header), data, 8 + length)
 
 
 def _header(name: str, data: bytes) -> dict[str, Any]:

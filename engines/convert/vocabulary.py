@@ -15,6 +15,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MOST_MERGES: Final = 4_000_000
 MOST_TOKEN: Final = 4096
 BPE, BPE_OF_SENTENCEPIECE = "BPE", 2
+_ROW: Final = 160
+"""Bytes of memory that a token takes at most while the vocabulary is made, beside its text: in the list of texts, as bytes, with its score
+and its type."""
 _SPACE: Final = "\u2581"
 _TAIL: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SHORT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -38,6 +41,7 @@ SPLITS: Final = MappingProxyType(
 
 def write(folder: Folder, config: dict[str, Any], size: int, to: Writer) -> None:
     """All keys of the tokenizer. size: rows of the embeddings; tokens that the tokenizer does not have are padding. Raises Refused."""
+    folder.fits("the vocabulary", size * _ROW)
     tokenizer = folder.json("tokenizer.json")
     model = folder.read("tokenizer.model")
     if model is not None:
@@ -167,9 +171,7 @@ def pre_tokenizer(tokenizer: dict[str, Any]) -> str:
 def _sentencepiece(folder: Folder, data: bytes, size: int, to: Writer) -> None:
     texts = [f"[PAD{id}]".encode() for id in range(size)]
     scores, types = [-10000.0] * size, [UNUSED] * size
-    for id, (text, score, type) in enumerate(pieces(data)):
-        if id >= size:
-            raise Refused(f"tokenizer.model has more tokens than the embeddings have rows, {size}")
+    for id, (text, score, type) in enumerate(pieces(data, size)):
         texts[id], scores[id], types[id] = text, score, NORMAL if type == USER_DEFINED else type
     for added, given in (folder.json("added_tokens.json") or {}).items():
         id = _within(given, size)
@@ -177,7 +179,7 @@ def _sentencepiece(folder: Folder, data: bytes, size: int, to: Writer) -> None:
     decoder = (folder.json("tokenizer_config.json") or {}).get("added_tokens_decoder")
     for key, one in decoder.items() if isinstance(decoder, dict) else ():
         id, content = _within(int(key) if key.isdecimal() and len(key) < 10 else -1, size), content_of(one)
-        if content is None:
+        if content is None or not isinstance(one, dict):
             raise Refused(f"the added token {id} of tokenizer_config.json has no text")
         control = bool(one.get("special")) or looks_special(content)
         types[id] = CONTROL if control else USER_DEFINED
@@ -197,8 +199,8 @@ def _within(id: Any, size: int) -> int:
     return id
 
 
-def pieces(data: bytes) -> list[tuple[bytes, float, int]]:
-    """(text, score, type) of each token of a tokenizer.model (sentencepiece_model.proto). Raises Refused."""
+def pieces(data: bytes, most: int) -> list[tuple[bytes, float, int]]:
+    """(text, score, type) of each token of a tokenizer.model (sentencepiece_model.proto), of which there are `most`. Raises Refused."""
     found: list[tuple[bytes, float, int]] = []
     kind = 1
     try:
@@ -214,6 +216,8 @@ def pieces(data: bytes) -> list[tuple[bytes, float, int]]:
                         type = number(part, "a type")
                 if type not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE) or not 0 < len(text) <= MOST_TOKEN:
                     raise Refused(f"token {len(found)} of tokenizer.model has no text, or the type {type}")
+                if len(found) == most:
+                    raise Refused(f"tokenizer.model has more tokens than the embeddings have rows, {most}")
                 found.append((text, score, type))
             elif field == 2:
                 kind = next((number(part, "a kind") for inner, part in fields(message(value, "settings"), "settings") if inner == 3), 1)
@@ -225,8 +229,11 @@ def pieces(data: bytes) -> list[tuple[bytes, float, int]]:
 
 
 def _prefixed(data: bytes) -> bool:
-    """Whether a space is put before a text."""
-    for field, value in fields(memoryview(data), "tokenizer.model"):
-        if field == 3:
-            return next((bool(part) for inner, part in fields(message(value, "settings"), "settings") if inner == 3), True)
+    """Whether a space is put before a text. Raises Refused."""
+    try:
+        for field, value in fields(memoryview(data), "tokenizer.model"):
+            if field == 3:
+                return next((bool(part) for inner, part in fields(message(value, "settings"), "settings") if inner == 3), True)
+    except Broken as error:
+        raise Refused(f"tokenizer.model is not SentencePiece's: {error}") from None
     return True

@@ -23,7 +23,8 @@ def run(order: Order) -> Outcome:
             put(folder, TOLD, Told(progress))
 
     try:
-        result = convert(Path(order.source), folder / order.target, order.options["type"], order.output_bytes, told)
+        source, target = Path(order.source), folder / order.target
+        result = convert(source, target, order.options["type"], order.output_bytes, told, memory=order.memory_bytes)
     except Refused as error:
         return Outcome(problem=f"the folder is not converted: {error}")
     return Outcome(result={**result, "seconds": round(time.monotonic() - began, 3)})
