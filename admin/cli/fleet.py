@@ -148,6 +148,7 @@ def list_engines(session: Session) -> None:
         found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.items("/engines", limit=1000)]
     if session.out.for_people:
         found = [{**e, "machines": [f"{one['machine']}({one['state']})" for one in e.get("machines") or ()]} for e in found]
+        found = [{**e, "reason": e.get("reason") or _last_end(e.get("last_end"))} for e in found]
     columns = (
         "name",
         "runtime",
@@ -161,6 +162,10 @@ def list_engines(session: Session) -> None:
         "reason",
     )
     session.out.rows(found, columns)
+
+
+def _last_end(end: dict[str, Any] | None) -> str | None:
+    return None if end is None else f"since {end['at']} again: {end['reason']}"
 
 
 @engines.command("log")

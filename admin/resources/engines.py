@@ -21,7 +21,8 @@ from gateway.core.units import written
 class EngineView(msgspec.Struct, kw_only=True):
     """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
     sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle: time since its
-    last use. confinement: what its process may still do. machines: where it is, if joined machines start it for the gateway."""
+    last use. restarts: starts after it had ended by itself. last_end: when (`at`) and why (`reason`, `reason_code`) it last did.
+    confinement: what its process may still do. machines: where it is, if joined machines start it for the gateway."""
 
     name: str
     runtime: str
@@ -39,6 +40,8 @@ class EngineView(msgspec.Struct, kw_only=True):
     rollout: dict[str, Any] | None = None
     idle: str | None = None
     confinement: dict[str, Any] | None = None
+    restarts: int = 0
+    last_end: dict[str, Any] | None = None
     machines: list[dict[str, Any]] | None = None
 
 
@@ -90,6 +93,8 @@ def engine_view(engine: dict[str, Any]) -> dict[str, Any]:
     view = dict(engine)
     if (rollout := engine.get("rollout")) is not None:
         view["rollout"] = shown(rollout, "since")
+    if (end := engine.get("last_end")) is not None:
+        view["last_end"] = shown(end, "at")
     if (lifecycle := engine.get("lifecycle")) is not None:
         view["lifecycle"] = durations.shown(lifecycle, LifecycleSpec)
     if "idle_seconds" in view:

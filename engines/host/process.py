@@ -21,6 +21,7 @@ from engines.host.catalogue.checksums import Stopped
 from engines.host.catalogue.trust import Seal, Trust, Untrusted
 from engines.host.child import Child
 from engines.host.devices import bind
+from engines.host.ending import OUT_OF_MEMORY, Kills, ending
 from engines.host.handover import HeldSidecar
 from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from engines.host.logs import large, log_path, open_log, rotate
@@ -96,6 +97,13 @@ class SidecarProcess:
         """When this life began, or when its end began."""
         self._fallback_reason: str | None = None
         self._process: Child | None = None
+        self._kills: Kills | None = None
+        self._log_from = 0
+        """Bytes of the log when this life began."""
+        self.out_of_memory = 0
+        """How often it ended because memory ran out."""
+        self.last_end: dict[str, Any] | None = None
+        """When and why it last ended by itself; `at`: seconds since 1970."""
         self._stopping = asyncio.Event()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = EndpointClient(self.address, max_idle=1)
@@ -175,6 +183,8 @@ class SidecarProcess:
             "fallback": self._fallback_reason is not None,
             "fallback_reason": self._fallback_reason,
             "restarts": self.restarts,
+            "out_of_memory": self.out_of_memory,
+            "last_end": self.last_end,
             "pid": self._process.pid if self._process is not None and self._process.returncode is None else None,
         }
 
@@ -257,20 +267,24 @@ class SidecarProcess:
     async def _live(self, process: Child) -> None:
         if self._stopping.is_set():  # `stop` came before there was a process to end
             process.kill()
+        self._kills = await asyncio.to_thread(Kills, process.pid)
         exit_wait = asyncio.ensure_future(process.wait())
         try:
             await self._watch(exit_wait)
             await exit_wait
         finally:
             exit_wait.cancel()
-        self._note_exit(process)
+        await self._note_exit(process)
 
-    def _note_exit(self, process: Child) -> None:
-        was = self.state
-        if was != "failed":
-            if was != "draining":
-                self.reason = f"the process ended with code {process.returncode}, see {self._log}"
+    async def _note_exit(self, process: Child) -> None:
+        if self.state not in ("failed", "draining"):
+            found = await asyncio.to_thread(ending, process.returncode or 0, self._kills, self._log, self._log_from)
+            self.reason, self.reason_code = found.reason, found.code
+        if self.state != "failed":
             self._move("exited")
+        if self.state == "failed":
+            self.out_of_memory += self.reason_code == OUT_OF_MEMORY
+            self.last_end = {"at": time.time(), "reason": self.reason, "reason_code": self.reason_code}
         if not self.silent:
             self._observer.engine_down(self.spec.name, self.reason or "stopped", self.reason_code)
 
@@ -292,6 +306,7 @@ class SidecarProcess:
         )  # fmt: skip
         environment = {**inherited(os.environ), **binding.environment}
         with open_log(self._log) as log_file:
+            self._log_from = os.fstat(log_file.fileno()).st_size
             command = (sys.executable, "-m", self.row.module)
             process = Child(
                 command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment, leads=self.row.leads
@@ -310,6 +325,7 @@ class SidecarProcess:
         """Polls the health until the process ends; often while it loads."""
         misses, heard = 0, time.monotonic()
         while not exit_wait.done():
+            kills = self._kills.now() if self._kills is not None else 0
             report = await self._ask()
             if report is None:
                 misses += 1
@@ -320,6 +336,8 @@ class SidecarProcess:
                     return
             else:
                 misses, heard = 0, time.monotonic()
+                if self._kills is not None and report.get("state") != "failed":
+                    self._kills.seen(kills)
                 if not await self._still_sealed(report):
                     return
                 self._heard(report)
@@ -378,6 +396,9 @@ class SidecarProcess:
         elif state == "failed" and self.state != "failed":
             self.reason = str(report.get("reason") or "failed without a reason")
             self.reason_code = str(report["reason_code"]) if report.get("reason_code") else None
+            if self.row.leads and self._kills is not None and self._kills.another():
+                self.reason = f"{self.reason}; memory ran out: the kernel ended a process of {self._kills.where}"
+                self.reason_code = OUT_OF_MEMORY
             self._move("failed")
             self._kill()
 
@@ -411,6 +432,8 @@ class SidecarProcess:
         detail: dict[str, Any] = {"version": self.spec.version}
         if self.reason:
             detail["reason"] = self.reason
+        if self.state == "failed" and self.reason_code:
+            detail["reason_code"] = self.reason_code
         if self.state == "ready":
             detail["sha256"] = self.health.get("sha256")
         return detail

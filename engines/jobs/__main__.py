@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from engines.confinement import confine
+from engines.confinement import confine, rather_me
 from engines.jobs.order import OUTCOME, Order, Outcome, put
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # engines.llamacpp.__main__ says why
@@ -62,6 +62,7 @@ def _end_with_input() -> None:
 
 
 def main() -> int:
+    rather_me(800)  # before any engine
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     try:
         work = importlib.import_module(WORK[order.kind])

@@ -39,7 +39,7 @@ import msgspec
 import uvicorn
 import uvloop
 
-from engines.confinement import Confinement, confine
+from engines.confinement import Confinement, confine, rather_me
 from engines.sidecar.gathering import GatheringProtocol
 from engines.sidecar.http import (
     WORKING_SECONDS,
@@ -427,6 +427,7 @@ def run(
     because its supervisor is gone or a load is interrupted.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rather_me()
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)  # unbuffered: what follows the line belongs to the lifeline

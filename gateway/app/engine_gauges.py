@@ -54,11 +54,15 @@ class EngineGauges:
             yield gauge
         resident = GaugeMetricFamily("gatehouse_engine_resident_bytes", "Memory of a sidecar's process", labels=["engine"])
         restarts = CounterMetricFamily("gatehouse_engine_restarts", "Starts of a sidecar after it had ended by itself", labels=["engine"])
+        short = CounterMetricFamily(
+            "gatehouse_engine_out_of_memory", "Ends of a sidecar because memory ran out, as far as the system tells", labels=["engine"]
+        )
         for engine in engines:
             if (pid := engine.get("pid")) is not None and (size := resident_bytes(self._proc / str(pid))) is not None:
                 resident.add_metric([engine["name"]], size)
             restarts.add_metric([engine["name"]], engine.get("restarts", 0))
-        yield from (resident, restarts)
+            short.add_metric([engine["name"]], engine.get("out_of_memory", 0))
+        yield from (resident, restarts, short)
         yield from self._life()
 
     def _life(self) -> Iterable[Metric]:

@@ -246,6 +246,8 @@ class StoredEngineView(TypedDict):
     rollout: NotRequired[dict[str, Any] | None]
     idle: NotRequired[str | None]
     confinement: NotRequired[dict[str, Any] | None]
+    restarts: NotRequired[int]
+    last_end: NotRequired[dict[str, Any] | None]
     machines: NotRequired[list[dict[str, Any]] | None]
     settings: dict[str, Any]
     in_force: bool

@@ -10,6 +10,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from engines.host import process
 from engines.host.catalogue.checksums import Checksums
 from engines.host.catalogue.trust import Trust
+from engines.host.ending import Kills
 from engines.host.sockets import MAX_SOCKET_PATH, Sockets
 from engines.host.supervisor import Supervisor
 from engines.runtimes import RUNTIMES, RuntimeRow
@@ -152,6 +154,27 @@ async def test_a_sidecar_that_dies_is_started_again(house: House, monkeypatch: p
     assert failures == [1, 2], "the pause grows while the engine is not stable"
     assert house.engine()["restarts"] == 2
     assert len({start["pid"] for start in house.starts()}) == 3
+    assert house.engine()["last_end"]["reason"].startswith("the process ended with code -9 (SIGKILL), see ")
+    assert house.engine()["reason"] is None
+
+
+async def test_a_kill_that_the_kernel_counts_is_told_apart_and_stays_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = house.directory / "proc" / "vmstat"
+    counter.parent.mkdir()
+    counter.write_text("oom_kill 4\n")
+    monkeypatch.setattr(process, "Kills", partial(Kills, root=house.directory))
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    pid = house.engine()["pid"]
+    os.kill(pid, signal.SIGSTOP)  # no health check says from now on that it was alive
+    counter.write_text("oom_kill 5\n")
+    os.kill(pid, signal.SIGKILL)
+    await reached(lambda: len(house.observer.addresses) == 2)
+    engine = house.engine()
+    assert (engine["state"], engine["restarts"], engine["out_of_memory"], engine["reason_code"]) == ("ready", 1, 1, None)
+    assert engine["last_end"]["reason_code"] == "out_of_memory"
+    assert engine["last_end"]["reason"].startswith("memory ran out: the kernel ended the process (SIGKILL, counted by this machine)")
+    told = next(detail for kind, _, detail in house.events if kind == "engine_failed")
+    assert told["reason_code"] == "out_of_memory"
 
 
 async def test_an_engine_that_was_stable_starts_anew_with_the_shortest_pause(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

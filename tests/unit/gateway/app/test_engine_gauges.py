@@ -22,7 +22,7 @@ def shown(gauges: EngineGauges) -> dict[tuple[str, ...], float]:
 
 def test_what_a_sidecar_reports_is_shown_while_it_is_ready() -> None:
     report = {"slots": 8, "in_use": 3, "queue": 1, "kv_used": 0.25, "vram_bytes": 1 << 30, "tokens_per_second": 99.5}
-    up = {"name": "a", "state": "ready", "pid": os.getpid(), "restarts": 2, **report}
+    up = {"name": "a", "state": "ready", "pid": os.getpid(), "restarts": 2, "out_of_memory": 1, **report}
     down = {"name": "b", "state": "loading", "pid": None, "restarts": 0, **report}
     unloaded = {"name": "c", "state": "stopped"}
     found = shown(EngineGauges(Supervised(up, down, unloaded), EngineTimes()))  # type: ignore[arg-type]
@@ -37,6 +37,9 @@ def test_what_a_sidecar_reports_is_shown_while_it_is_ready() -> None:
         ("gatehouse_engine_restarts_total", "a"): 2,
         ("gatehouse_engine_restarts_total", "b"): 0,
         ("gatehouse_engine_restarts_total", "c"): 0,
+        ("gatehouse_engine_out_of_memory_total", "a"): 1,
+        ("gatehouse_engine_out_of_memory_total", "b"): 0,
+        ("gatehouse_engine_out_of_memory_total", "c"): 0,
     }
 
 
