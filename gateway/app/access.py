@@ -132,8 +132,8 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"known: {', '.join(sorted(known)[:8])}" if known else "there is none"
 
 
-def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, strict: bool) -> None:
-    """strict: a permission for one model that is not there raises ConfigError; else it is only logged, because models come and go."""
+def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, strict: bool) -> Steps[None]:
+    """In steps. strict: a permission for one model that is not there raises ConfigError; else it is only logged, as models come and go."""
     if not roles:
         return
     known = {name for model in models for name in (model.name, *model.aliases)}
@@ -144,6 +144,7 @@ def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, 
                 raise ConfigError(message, path=f"roles.{role}.permissions[{number}]")
             if message:
                 log.warning("roles.%s.permissions[%d]: %s", role, number, message)
+        yield
 
 
 def unknown_model(permission: str, known: Collection[str]) -> str:

@@ -26,7 +26,7 @@ from gateway.config.expand import NO_MACHINES, Machines, merged_with_copies, wit
 from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
-from gateway.config.unchanged import sharing
+from gateway.config.unchanged import let_go, members, sharing
 from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.mtls_specs import MtlsSpec
@@ -145,15 +145,20 @@ class Changes:
     def _load(self) -> Loaded:
         with uncollected():
             loaded = load(self._read.file, self._environ, self._schemas)
+            read = members(loaded.spec)
             self._read = replace(loaded, spec=sharing(self.reloader.spec, loaded.spec))
             del loaded
+            let_go(read)
         return self._read
 
     def _parse(self, text: str) -> ConfigSpec:
         """A text that an operator sent; its `${file:...}` are relative to the configuration file's folder."""
         with uncollected():
             spec = parse(text, file="the text", environ=self._environ, schemas=self._schemas, folder=self._base)
-            return sharing(self.reloader.spec, spec)
+            read = members(spec)
+            spec = sharing(self.reloader.spec, spec)
+            let_go(read)
+            return spec
 
     def _noted(self, read: Callable[[], R]) -> R:
         """Runs in a thread; a refusal is counted and recorded on the loop."""
@@ -190,22 +195,28 @@ class Changes:
                 await self._check_mtls(spec.identity.mtls)
             built = await self._build(spec)
             await self._fleet.prepare(before, built)
+            await self._fleet.enter(built)
         except ConfigError as error:
             self._refused(self.place(error) if spec is self._read.spec else error)
             raise
         return built
 
     async def _build(self, spec: ConfigSpec) -> Built:
-        file = self._resolve(spec)
-        merged = merged_with_copies(await self._link.additions.merged(file))
+        file = await self._resolve(spec)
+        found = await self._link.additions.merged(file)
+        await asyncio.sleep(0)  # each of these looks at every engine, which takes a millisecond for ten thousand
+        merged = merged_with_copies(found)
+        await asyncio.sleep(0)
         places = await self.discovery.places(merged)
+        await asyncio.sleep(0)
         plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places, self.machines(merged))
+        await asyncio.sleep(0)
         return await self._builder.build(plan, self._built)
 
-    def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
+    async def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
         """The file's part with its models found. A file that was read again gives failed sidecars of the store another try."""
         if self._resolved is None or self._resolved[0] is not spec:
-            self._resolved = (spec, with_copies(model_files.resolve(spec, self._base)))
+            self._resolved = (spec, with_copies(await asyncio.to_thread(model_files.resolve, spec, self._base)))
             self._fleet.reconciler.retry()
         return self._resolved[1]
 

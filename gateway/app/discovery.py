@@ -66,10 +66,11 @@ class Discovery:
         self._room = asyncio.Semaphore(AT_ONCE)
         self._watches: dict[tuple[str, Question], Watch] = {}
         self._failures: dict[str, int] = {}
+        self._asked: tuple[Merged, dict[str, Question]] | None = None
 
     async def places(self, merged: Merged) -> Places:
         """Where the names of these engines lead now. Begins to follow those that are new, and waits for their first answers."""
-        wanted = _questions(merged)
+        wanted = self._wanted(merged)
         if not wanted:
             return {}
         watches = {name: self._follow(name, question) for name, question in wanted.items()}
@@ -83,11 +84,17 @@ class Discovery:
 
     def keep(self, merged: Merged) -> None:
         """At a swap: follows no other names than those in force."""
-        known = set(_questions(merged).items())
+        known = set(self._wanted(merged).items())
         for key in [key for key in self._watches if key not in known]:
             watch = self._watches.pop(key)
             if watch.task is not None:
                 watch.task.cancel()
+
+    def _wanted(self, merged: Merged) -> dict[str, Question]:
+        """Found once: to look at every engine takes a millisecond for ten thousand."""
+        if self._asked is None or self._asked[0] is not merged:
+            self._asked = (merged, _questions(merged))
+        return self._asked[1]
 
     async def aclose(self) -> None:
         await self._owner.aclose()

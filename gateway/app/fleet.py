@@ -27,7 +27,8 @@ from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Table
-from gateway.core.specs import ConfigSpec, ModelSharingSpec, UploadsSpec
+from gateway.core.slices import in_slices
+from gateway.core.specs import ConfigSpec, EngineSpec, ModelSharingSpec, UploadsSpec
 from gateway.routing.health import Probe
 from gateway.routing.mirror import Mirror
 from gateway.routing.probe import HttpProbe
@@ -42,6 +43,11 @@ SHOWN: Final = 16
 
 async def _nowhere(name: str) -> bool:
     return False
+
+
+def sidecars(spec: ConfigSpec) -> tuple[EngineSpec, ...]:
+    """The engines that this gateway starts itself: of ten thousand, all but a few are others'."""
+    return tuple([engine for engine in spec.engines if engine.runtime != "external"])
 
 
 class Fleet:
@@ -148,14 +154,20 @@ class Fleet:
     async def prepare(self, before: Built, after: Built) -> None:
         """Brings up the file's new engines; those that are no longer wanted run on until `retire`. Raises ConfigError."""
         if after.file is not before.file:
-            names = {engine.name for engine in after.file.engines} | before.stored_engines
-            going = (engine for engine in before.file.engines if engine.name not in names)
+            going, wanted = sidecars(before.file), sidecars(after.file)
+            await asyncio.sleep(0)
+            names = {engine.name for engine in after.file.engines} | before.stored_engines if going else ()
+            going = tuple([engine for engine in going if engine.name not in names])
             signatures, self._signatures = self._signatures, model_files.signatures(after.file, self._base)
             try:
-                await self.supervisor.apply((*after.file.engines, *going), wait=True, keep=before.stored_engines)
+                await self.supervisor.apply((*wanted, *going), wait=True, keep=before.stored_engines)
             except BaseException:
                 self._signatures = signatures
                 raise
+
+    async def enter(self, built: Built) -> None:
+        """Does what `put_into_force` need not do itself. Call it right before that."""
+        await in_slices(self.registry.entering(built.router))
 
     def put_into_force(self, built: Built) -> None:
         self.traffic.activate(built.router)
@@ -170,7 +182,7 @@ class Fleet:
     async def retire(self, before: Built, now: Built) -> None:
         """Ends the engines that only the old file had."""
         if before.file is not now.file:
-            await self.supervisor.apply(now.file.engines, wait=False, keep=now.stored_engines)
+            await self.supervisor.apply(sidecars(now.file), wait=False, keep=now.stored_engines)
 
     # --- model files
 

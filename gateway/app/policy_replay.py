@@ -85,7 +85,7 @@ class PolicyReplay:
         for kind, body in added:
             if (error := merged.left_out.get((kind, body["name"]))) is not None:
                 raise ConfigError(error.message, path=f"{kind}.{body['name']}")
-        access.models_there(candidate.roles, merged.spec.models, strict=True)
+        await in_slices(access.models_there(candidate.roles, merged.spec.models, strict=True))
         return merged.spec
 
     async def _present(self) -> tuple[ConfigSpec, Authorizer]:

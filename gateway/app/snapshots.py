@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
 from gateway.core.ports import AuditLog, Limiter
 from gateway.core.proofs import Claim
+from gateway.core.slices import in_slices
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import ConfigSpec
 from gateway.limits.estimates import Estimates, bounds_of
@@ -114,14 +116,15 @@ class SnapshotBuilder:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
         stated = plan.in_force()
         spec = expanded(self.withdrawn(stated), plan.places, plan.machines)
-        access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file)
+        await asyncio.sleep(0)
+        await in_slices(access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file))
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))
         return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars, stated)
 
     async def check(self, file: ConfigSpec, merged: Merged, before: Built) -> None:
         """What `build` would refuse, as far as that shows without starting anything. Raises ConfigError."""
-        access.models_there(file.roles, merged.spec.models, strict=True)
+        await in_slices(access.models_there(file.roles, merged.spec.models, strict=True))
         await self._assembler.try_out(merged.spec, before.parts)
 
     def _insist_on_logins(self, spec: ConfigSpec, parts: Parts) -> None:

@@ -45,6 +45,8 @@ T = TypeVar("T")
 _DURATIONS = tuple(map(inspect.type_info, DURATIONS))
 _type_info = functools.cache(inspect.type_info)
 """Cached: inspecting all settings takes ten times as long as reading a file, and would hold the interpreter at each reload."""
+MANY: Final = 64
+"""Longer lists and mappings of settings are made member by member."""
 _NAME = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
 _PATTERNS = {
     getattr(inspect.type_info(Name), "pattern", ""): _NAME,
@@ -120,8 +122,28 @@ class Converter:
 
     def convert(self, root: Node, target: type[T]) -> T:
         """Returns the settings. Raises ConfigError for the first thing that is wrong."""
-        data = self._value(root, _type_info(cast(Any, target)), "")
+        info = _type_info(cast(Any, target))
+        data = self._value(root, info, "")
+        self._members(data, info, "", root.origin)
         return self._construct(data, target, "", root.origin)
+
+    def _members(self, data: Any, target: inspect.Type, path: str, origin: Origin) -> None:
+        """Makes the members of long lists and mappings one by one, in place: made by one call with all the rest, ten thousand engines would
+        keep the interpreter from the event loop for 30 ms."""
+        target = _without_none(target)
+        if not isinstance(target, inspect.StructType) or not isinstance(data, dict):
+            return
+        types = {known.encode_name: _without_none(known.type) for known in target.fields}
+        for name, value in data.items():
+            known, where = types.get(name), join(path, name)
+            if isinstance(known, inspect.StructType):
+                self._members(value, known, where, origin)
+            elif isinstance(known, inspect.VarTupleType) and isinstance(known.item_type, inspect.StructType) and isinstance(value, list):
+                for index in range(len(value) if len(value) > MANY else 0):
+                    value[index] = self._construct(value[index], known.item_type.cls, f"{where}[{index}]", origin)
+            elif isinstance(known, inspect.DictType) and isinstance(known.value_type, inspect.StructType) and isinstance(value, dict):
+                for key in value if len(value) > MANY else ():
+                    value[key] = self._construct(value[key], known.value_type.cls, join(where, key), origin)
 
     def _construct(self, data: Any, target: type[T], path: str, origin: Origin) -> T:
         try:

@@ -85,9 +85,12 @@ def _parsed(
     text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas, folder: Path | None = None
 ) -> tuple[ConfigSpec, Mapping[str, yamltree.Origin]]:
     root = yamltree.read(text, file=file)
-    environment.override(root, environ)
     converter = Converter(environ, folder or (Path(file).parent if file else Path()), schemas)
-    spec = converter.convert(root, ConfigSpec)
+    try:
+        environment.override(root, environ)
+        spec = converter.convert(root, ConfigSpec)
+    finally:
+        yamltree.let_go(root)
 
     def error(path: str, message: str) -> ConfigError:
         return converter.error(path, message, root.origin)

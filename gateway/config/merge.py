@@ -65,9 +65,13 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
     it cannot be used. built_in: names of roles that bindings may name beside those of the configuration."""
     limits, guardrails = _policies("limits", additions, LimitSpec), _policies("guardrails", additions, GuardrailSpec)
     left_out = {(kind, name): one.error for kind in ("engines", "models") for name, one in additions[kind].items() if one.error}
-    engines = yield from _engines(file, _specs(additions["engines"], EngineSpec), left_out)
-    models = yield from _models(file, tuple(_specs(additions["models"], ModelSpec)), {engine.name for engine in engines}, left_out)
-    own = {("engines", engine.name) for engine in file.engines} | {("models", model.name) for model in file.models}
+    engines = yield from _engines(file, tuple(_specs(additions["engines"], EngineSpec)), left_out)
+    yield
+    named = {engine.name for engine in engines} if additions["models"] else set()
+    models = yield from _models(file, tuple(_specs(additions["models"], ModelSpec)), named, left_out)
+    yield
+    own = _own(file, additions)
+    yield
     revisions = {
         (kind, name): one.revision
         for kind in ("engines", "models")
@@ -96,6 +100,12 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
 
 def _in_store(path: str, message: str) -> ConfigError:
     return ConfigError(message, path=path, file="the store")
+
+
+def _own(file: ConfigSpec, additions: Additions) -> set[Which]:
+    """The engines and models of the file, as far as the store could have one of that name."""
+    engines = {("engines", engine.name) for engine in file.engines} if additions["engines"] else set()
+    return engines | ({("models", model.name) for model in file.models} if additions["models"] else set())
 
 
 def _specs(additions: Mapping[str, Addition], wanted: type[S]) -> Iterable[S]:
@@ -166,7 +176,9 @@ def _bindings(
     return tuple(taken)
 
 
-def _engines(file: ConfigSpec, engines: Iterable[EngineSpec], left_out: dict[Which, ConfigError]) -> Steps[tuple[EngineSpec, ...]]:
+def _engines(file: ConfigSpec, engines: Sequence[EngineSpec], left_out: dict[Which, ConfigError]) -> Steps[tuple[EngineSpec, ...]]:
+    if not engines:
+        return file.engines
     own = {engine.name for engine in file.engines}
     taken = [*file.engines]
     for engine in engines:
@@ -184,6 +196,8 @@ def _engines(file: ConfigSpec, engines: Iterable[EngineSpec], left_out: dict[Whi
 def _models(
     file: ConfigSpec, models: Sequence[ModelSpec], engines: set[str], left_out: dict[Which, ConfigError]
 ) -> Steps[tuple[ModelSpec, ...]]:
+    if not models:
+        return ()
     file_models = {model.name: model for model in file.models}
     own = set(file_models)
     named = {alias: model.name for model in file.models for alias in model.aliases}

@@ -139,7 +139,7 @@ class Reloader(Generic[T]):
             await self._steps.check(spec)
             return {
                 "version": self.version,
-                "changed": changes(self._spec, spec),
+                "changed": await asyncio.to_thread(changes, self._spec, spec),
                 "applied": False,
                 "until_restart": spec != self._in_file,
             }
@@ -209,7 +209,8 @@ class Reloader(Generic[T]):
         try:
             status.state = "reading"
             spec, text = (self._spec, "") if read is None else await asyncio.to_thread(read)
-            changed, again = changes(self._spec, spec), spec is self._spec
+            again = spec is self._spec
+            changed = [] if again else await asyncio.to_thread(changes, self._spec, spec)
             status.state = "building"
             built = await self._steps.build(spec)
             status.state = "swapping"
@@ -242,7 +243,8 @@ class Reloader(Generic[T]):
 
 
 def changes(before: ConfigSpec, after: ConfigSpec) -> list[str]:
-    """The paths that differ, never a value; members that have names are shown by name: `listen.data`, `engines.chat-a`, `limits`."""
+    """The paths that differ, never a value; members that have names are shown by name: `listen.data`, `engines.chat-a`, `limits`. Pure; of
+    thousands of members it takes some milliseconds, so that it belongs in a thread."""
     found: list[str] = []
     for name in ConfigSpec.__struct_fields__:
         old, new = getattr(before, name), getattr(after, name)

@@ -37,6 +37,26 @@ def apart(before: ConfigSpec, after: ConfigSpec) -> tuple[ConfigSpec, ConfigSpec
     return msgspec.structs.replace(before, **fewer[0]), msgspec.structs.replace(after, **fewer[1])
 
 
+def members(spec: msgspec.Struct) -> list[object]:
+    """All members of lists and mappings of settings. With nothing but this list left of them, `let_go` ends them one by one."""
+    found: list[object] = []
+    for name in spec.__struct_fields__:
+        value = getattr(spec, name)
+        if isinstance(value, tuple):
+            found += value
+        elif isinstance(value, dict):
+            found += value.values()
+        elif isinstance(value, msgspec.Struct):
+            found += members(value)
+    return found
+
+
+def let_go(members: list[object]) -> None:
+    """Ten thousand engines that end in one step would keep the interpreter from the event loop for as long as that takes."""
+    while members:
+        members.pop()
+
+
 def _named(member: object) -> bool:
     return isinstance(getattr(member, "name", None), str)
 

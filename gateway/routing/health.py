@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from gateway.core.clock import Entropy
+from gateway.core.slices import Steps, at_once, in_slices
 from gateway.core.specs import EngineSpec, HealthSpec
 from gateway.core.tasks import TaskOwner
 from gateway.telemetry.logging import TRACE
@@ -29,6 +30,8 @@ MOST = 500
 """Probes a second of all endpoints together: with more endpoints than fit into their intervals, each is probed less often."""
 AT_ONCE = 64
 """New endpoints that are probed at once; further ones follow at the pace of MOST."""
+MANY = 64
+"""Of more endpoints that come or go at once, the probes begin and end in slices."""
 PATIENCE = 0.5
 """Seconds within which a suspect must answer."""
 RECOVERY = 1.0
@@ -114,19 +117,39 @@ class Prober:
         self._probe, self._heard = probe, heard
         self._entropy = entropy
         self._owner = TaskOwner("prober")
-        self._watched: dict[Probed, asyncio.Task[None]] = {}
+        self._watched: dict[Probed, asyncio.Task[None] | None] = {}
+        """With the task that probes it, once that has begun."""
         self._suspects: set[Probed] = set()
 
     def watch(self, endpoints: list[Probed]) -> None:
         """Probes exactly these from now on. Needs a running loop."""
-        wanted, names = set(endpoints), {endpoint.name for endpoint in endpoints}
-        for endpoint in [known for known in self._watched if known not in wanted]:
-            self._watched.pop(endpoint).cancel()
+        wanted = set(endpoints)
+        gone = [known for known in self._watched if known not in wanted]
+        self.change(endpoints, gone, {endpoint.name for endpoint in endpoints})
+
+    def change(self, new: Iterable[Probed], gone: Sequence[Probed], names: Container[str]) -> None:
+        """Probes these too, unless it does so already, and those that are gone no longer; many in slices. names: of all that is probed."""
+        begun = [endpoint for endpoint in new if endpoint not in self._watched]
+        ended = [(endpoint, self._watched.pop(endpoint)) for endpoint in gone if endpoint in self._watched]
+        self._watched.update(dict.fromkeys(begun))
+        steps = self._exchange(begun, ended, names)
+        if len(begun) + len(ended) > MANY:
+            self._owner.spawn(in_slices(steps), name="watch")
+        else:
+            at_once(steps)
+
+    def _exchange(self, begun: list[Probed], ended: list[tuple[Probed, asyncio.Task[None] | None]], names: Container[str]) -> Steps[None]:
+        for endpoint, task in ended:
+            if task is not None:
+                task.cancel()
             if endpoint.name not in names:
                 self._owner.spawn(self._probe.forget(endpoint.name), name=f"{endpoint.name}:forget")
-        for place, endpoint in enumerate([new for new in endpoints if new not in self._watched]):
-            delay = max(0, place + 1 - AT_ONCE) / MOST
-            self._watched[endpoint] = self._owner.spawn(self._run(endpoint, delay), name=endpoint.name)
+            yield
+        for place, endpoint in enumerate(begun):
+            if endpoint in self._watched and self._watched[endpoint] is None:  # otherwise it has gone since
+                delay = max(0, place + 1 - AT_ONCE) / MOST
+                self._watched[endpoint] = self._owner.spawn(self._run(endpoint, delay), name=endpoint.name)
+            yield
 
     def suspect(self, endpoint: Probed) -> None:
         """A request failed there: probes it now instead of at the next interval, one probe at a time."""

@@ -22,13 +22,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.core.messages import Message
+from gateway.core.slices import Steps, at_once
 from gateway.core.waiting import Signal, as_future
 from gateway.routing import mirror_messages as m
 from gateway.routing.adoption import adopt, trip
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint
+from gateway.routing.entering import Fleet
 from gateway.routing.health import Probe, Probed, ProbeResult
-from gateway.routing.registry import EndpointRegistry, Fleet, LoopScheduler, Scheduler
+from gateway.routing.registry import MANY, EndpointRegistry, LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
 from gateway.routing.slot_market import SlotMarket
 from gateway.routing.turns import Turns
@@ -308,13 +310,24 @@ class Mirror:
 
     def activate(self, fleet: Fleet) -> None:
         """Puts a router's endpoints into force. The workers ask for what is new once they have done the same."""
-        self.registry.activate(fleet)
-        names = {endpoint.name for endpoint in self.registry.in_force()}
-        self._well = {name: well for name, well in self._well.items() if name in names}
-        for worker in self._workers.values():
-            worker.uses = {name: use for name, use in worker.uses.items() if name in names}
-        for name in names | self._slots.engines:
+        names = self.registry.activate(fleet).names()
+        if not self._slots.engines:  # nothing has been shared out yet, whatever the registry knew before
+            names |= {endpoint.name for endpoint in self.registry.in_force()}
+        if max(len(names), self.registry.count) > MANY:
+            self.registry.spawn(self._follow(names), "slots")
+        else:
+            at_once(self._follow(names))
+
+    def _follow(self, names: set[str]) -> Steps[None]:
+        """names: of endpoints that are new, changed or gone."""
+        known: dict[str, Any]
+        for known in (self._well, *(worker.uses for worker in self._workers.values())):
+            for name in [name for name in known if self.registry.find(name) is None]:
+                known.pop(name, None)
+            yield
+        for name in names:
             self._share_out(name)
+            yield
 
     def start_probing(self, probe: Probe) -> None:
         """Probes every endpoint until the registry is closed; the workers take over the results."""

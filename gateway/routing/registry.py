@@ -2,6 +2,7 @@
 
     registry = EndpointRegistry(SystemClock(), SystemEntropy(), client_factory, on_change)
     router = build_router(config.models, config.engines, registry)      # changes nothing yet; raises ConfigError
+    await in_slices(registry.entering(router))                          # what can be done before; may be left out
     registry.activate(router)                                           # at the swap, on the event loop
     registry.start_probing(HttpProbe())                                 # control plane only
     await registry.aclose()
@@ -17,18 +18,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import GatehouseError
 from gateway.core.ports import EngineClient
-from gateway.core.slices import Steps, in_slices
+from gateway.core.slices import Steps, at_once, in_slices
 from gateway.core.specs import BreakerSpec, EngineSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.waiting import Signal, as_future
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint, OnChange, Process, State, Waiters, identity
+from gateway.routing.entering import Entering, Fleet, entering_steps
 from gateway.routing.health import Probe, Probed, Prober, ProbeResult
 from gateway.routing.shift import Shift
 from gateway.routing.view import view
@@ -57,13 +59,6 @@ class LoopScheduler:
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, action)
-
-
-class Fleet(Protocol):
-    """The registry's view of a router that goes into force."""
-
-    @property
-    def members(self) -> Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]: ...
 
 
 class Outward(Protocol):
@@ -143,6 +138,7 @@ class EndpointRegistry:
         self._on_change, self._on_wanted, self._on_many = on_change, on_wanted, on_many
         self._entered: list[tuple[str, str]] | None = None
         """While a configuration comes into force: the endpoints that became ready, and why."""
+        self._prepared: Entering | None = None
         self._closing: deque[EngineClient] = deque()
         """Clients of removed endpoints that are to be closed, MANY of them at a time."""
         self._closers = 0
@@ -168,25 +164,41 @@ class EndpointRegistry:
             made.first = self._client_factory(spec, address)  # here, where it can be done in slices; it opens no connection
         return made
 
-    def activate(self, fleet: Fleet) -> None:
-        """Puts a router's endpoints into force; removed ones finish their attempts."""
-        previous, self._endpoints = self._endpoints, {name: member[0] for name, member in fleet.members.items()}
-        self.active = fleet
-        self._entered = []
-        for endpoint, spec, breaker in fleet.members.values():
+    def entering(self, fleet: Fleet) -> Steps[None]:
+        """What can be done before a router comes into force, so that `activate` has to look at nothing that has not changed. Call it right
+        before that: new endpoints count as ready from now on."""
+        self._prepared = yield from entering_steps(self._endpoints, fleet, self._connect_unseen)
+
+    def activate(self, fleet: Fleet) -> Entering:
+        """Puts a router's endpoints into force; removed ones finish their attempts. Returns what has changed."""
+        if self._prepared is None or self._prepared.fleet is not fleet:
+            at_once(self.entering(fleet))
+        found, self._prepared = self._prepared, None
+        assert found is not None
+        self._endpoints, self.active, self._entered = found.endpoints, fleet, []
+        self.version += 1
+        for endpoint in found.made:
+            self._share(endpoint)
+            self.told(endpoint, "starting", endpoint.reason)
+        for endpoint, spec, breaker in found.changed:
             endpoint.reconfigure(spec, breaker)
             if endpoint.client is None:
                 self._connect(endpoint)
         self._tell_entered()
-        gone = [endpoint for name, endpoint in previous.items() if self._endpoints.get(name) is not endpoint]
-        self._leaving.update(dict.fromkeys(gone))
-        for endpoint in gone[:MANY]:
+        self._leaving.update(dict.fromkeys(found.gone))
+        for endpoint in found.gone[:MANY]:
             endpoint.leave()
-        if len(gone) > MANY:
-            self._tasks.spawn(in_slices(_leave(gone[MANY:])), name="leave")
-        self._watch()
+        if len(found.gone) > MANY:
+            self.spawn(_leave(found.gone[MANY:]), "leave")
+        if self._prober is not None:
+            self._prober.change([*found.made, *[endpoint for endpoint, _, _ in found.changed]], found.gone, self._endpoints)
         if self.outward is not None:
             self.outward.activated()
+        return found
+
+    def spawn(self, steps: Steps[None], name: str) -> None:
+        """Does in slices what can wait; ended with the registry."""
+        self._tasks.spawn(in_slices(steps), name=name)
 
     def start_probing(self, probe: Probe, heard: Callable[[Probed, ProbeResult, bool], None] | None = None) -> None:
         """Probes every endpoint until closed. Call it once, on a running loop. heard: see Prober."""
@@ -198,7 +210,7 @@ class EndpointRegistry:
                 heard(probed, result, decisive)
 
         self._prober = Prober(probe, self.entropy, told)
-        self._watch()
+        self._prober.change(list(self._endpoints.values()), (), self._endpoints)
 
     def forsake(self, name: str) -> None:
         """After each probe: while an endpoint is unhealthy, its requests without an answer go elsewhere as far as retries are allowed."""
@@ -226,7 +238,8 @@ class EndpointRegistry:
         self.seen = True
         if (endpoint := self._endpoints.get(engine)) is not None:
             self._connect(endpoint)
-            self._watch()
+            if self._prober is not None:
+                self._prober.change([endpoint], (), self._endpoints)
 
     def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
         self._report(engine, "starting", "its engine is starting", awaited=awaited)
@@ -276,6 +289,11 @@ class EndpointRegistry:
         """The endpoint in force of this name."""
         return self._endpoints.get(name)
 
+    @property
+    def count(self) -> int:
+        """How many endpoints are in force."""
+        return len(self._endpoints)
+
     def in_force(self) -> list[Endpoint]:
         """Every endpoint in force."""
         return list(self._endpoints.values())
@@ -297,7 +315,11 @@ class EndpointRegistry:
 
     def changed(self, endpoint: Endpoint, old: State, reason: str) -> None:
         self.version += 1
-        if self._on_change is None or self._endpoints.get(endpoint.name) is not endpoint:
+        self.told(endpoint, old, reason)
+
+    def told(self, endpoint: Endpoint, old: State, reason: str) -> None:
+        """Tells of the change of an endpoint in force. While a configuration comes into force, what becomes ready is told at its end."""
+        if self._on_change is None or self._endpoints.get(endpoint.name) is not endpoint or old == endpoint.state:
             return
         if self._entered is not None and old == "starting" and endpoint.state == "ready":
             self._entered.append((endpoint.name, reason))
@@ -438,6 +460,19 @@ class EndpointRegistry:
             endpoint.share = self.shares.get((spec.name, address), 0)
         endpoint.ready(address, slots, self._client_to(endpoint, address))
 
+    def _connect_unseen(self, endpoint: Endpoint) -> None:
+        """Gives an endpoint its client before it is in force, which concerns no route that is: none has to look at its endpoints again."""
+        version = self.version
+        self._connect(endpoint)
+        self.version = version
+
+    def _share(self, endpoint: Endpoint) -> None:
+        """The slots of an endpoint that was not in force yet as they were shared out last."""
+        if self.shares is not None and endpoint.address is not None:
+            endpoint.share = self.shares.get((endpoint.name, endpoint.address), 0)
+            if endpoint.count_slots():
+                endpoint.judge("")
+
     def _client_to(self, endpoint: Endpoint, address: str) -> EngineClient:
         """An existing client for the address (the endpoint's own, or that of a shift that now has all the traffic), or a new one."""
         if endpoint.client is not None and endpoint.address == address:
@@ -448,11 +483,6 @@ class EndpointRegistry:
         if endpoint.shift is not None and endpoint.shift.address == address:
             return endpoint.shift.client
         return self._client_factory(endpoint.spec, address)
-
-    def _watch(self) -> None:
-        if self._prober is not None:
-            watched: list[Probed] = list(self._endpoints.values())
-            self._prober.watch(watched)
 
     def _find(self, name: str) -> Endpoint:
         endpoint = self._endpoints.get(name)

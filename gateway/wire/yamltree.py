@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import yaml
+from msgspec import Struct, field
 
 from gateway.core.errors import ConfigError
 from gateway.core.units import integer, number
@@ -20,6 +20,8 @@ from gateway.core.units import integer, number
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 100_000
+MANY = 64
+"""The members of a longer list or mapping are ended one by one, each as a whole."""
 MAX_SHOWN = 31
 """Longer texts are not shown in errors: API keys have 32 characters or more."""
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -29,8 +31,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True, gc=False):
     """Where a value was written: a line of the file, or an environment variable."""
 
     file: str | None
@@ -44,11 +45,11 @@ class Origin:
         return ConfigError(message, path=path or None, line=self.line, file=self.file)
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct, gc=False):
     """One YAML value. `text` for scalars (`plain`: written without quotes), `items` for sequences, `entries` for mappings.
 
-    `hidden`: the text came from a reference and may be a secret, so it is never shown.
+    `hidden`: the text came from a reference and may be a secret, so it is never shown. The collector never looks at nodes: a tree has no
+    cycles.
     """
 
     kind: Literal["scalar", "sequence", "mapping"]
@@ -63,6 +64,20 @@ class Node:
     @property
     def is_null(self) -> bool:
         return self.kind == "scalar" and self.plain and self.text in NULLS
+
+
+def let_go(node: Node) -> None:
+    """Ends a tree that nobody needs any more, a member of a long list or mapping at a time: that of ten thousand engines, ended at once,
+    would keep the interpreter from the event loop for as long as it takes. Leaves it empty."""
+    short = len(node.items) + len(node.entries) <= MANY
+    while node.items:
+        member = node.items.pop()
+        if short:
+            let_go(member)
+    while node.entries:
+        _, member = node.entries.popitem()
+        if short:
+            let_go(member)
 
 
 def truth(text: str) -> bool | None:
@@ -128,6 +143,7 @@ class _Builder:
         self._file, self._variable = file, variable
         self._anchors: dict[str, tuple[Node, int] | None] = {}
         self._made = 0
+        self._last = Origin(file, None if variable else 1, variable)
 
     def document(self, events: Iterator[Any]) -> Node:
         root: Node | None = None
@@ -204,7 +220,10 @@ class _Builder:
             raise origin.error(path, f"more than {MAX_NODES} values, aliases expanded")
 
     def _origin(self, event: Any) -> Origin:
-        return Origin(self._file, None if self._variable else event.start_mark.line + 1, self._variable)
+        line = None if self._variable else event.start_mark.line + 1
+        if line != self._last.line:
+            self._last = Origin(self._file, line, self._variable)
+        return self._last
 
 
 def join(path: str, key: str) -> str:

@@ -274,6 +274,7 @@ class Worker:
         spec = share_of(whole, self._count)
         before = NONE if self._assembled is None else self._assembled.parts
         made = self._assembled = await self._assembler.assemble(version, spec, before)
+        await in_slices(self.registry.entering(made.router))
         self.registry.activate(made.router)
         self.metrics.config_version = version
         self.plane.snapshot = made.snapshot

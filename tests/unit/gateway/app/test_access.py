@@ -6,7 +6,7 @@ import pytest
 
 from gateway.app.access import AccessBuilder, check, models_there
 from gateway.core.errors import ConfigError
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
 from gateway.core.types import InferenceRequest, Peer, Principal
 from gateway.core.wire import WireApi
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_named_with_its_place(settings: ConfigSpec, path: str, 
 def test_a_permission_for_a_model_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     settings = spec(roles={"r": RoleSpec(permissions=("infer:*:model/x-*", "infer:chat:model/n@2"))})
     with pytest.raises(ConfigError) as caught:
-        models_there(settings.roles, settings.models, strict=True)
+        at_once(models_there(settings.roles, settings.models, strict=True))
     assert caught.value.path == "roles.r.permissions[1]" and "there is no model 'n'" in caught.value.message
-    models_there(settings.roles, settings.models, strict=False)
+    assert sum(1 for _ in models_there(settings.roles, settings.models, strict=False)) == len(settings.roles), "a role a step"
     assert "there is no model 'n'" in caplog.text

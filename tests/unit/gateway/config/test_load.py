@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import field
 
-from gateway.config.convert import PluginSchemas
+from gateway.config.convert import MANY, NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.load import describe, load, parse
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec, PoolMemberSpec, Spec
+from gateway.wire import yamltree
 
 KEY = "k" * 40
 
@@ -379,3 +381,48 @@ def test_a_routing_policy_may_have_settings() -> None:
 )
 def test_what_is_wrong_with_a_routing_policy_names_its_path(routing: str, expected: str) -> None:
     assert error(routed(routing)).startswith(expected)
+
+
+class _Even(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n % 2:
+            raise ValueError("must be even")
+
+
+class _Inner(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    some: tuple[_Even, ...] = ()
+
+
+class _Outer(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inner: _Inner | None = None
+    named: dict[str, _Even] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("count", [3, 3 * MANY])
+def test_members_of_long_lists_and_mappings_are_made_one_by_one_and_refused_at_their_place(count: int, monkeypatch: pytest.MonkeyPatch):
+    def written(odd: int) -> str:
+        listed = "\n".join(f"  - {{n: {2 * n + (n == odd)}}}" for n in range(count))
+        return f"inner:\n  some:\n{listed}\nnamed:\n" + "\n".join(f"  k{n}: {{n: {2 * n}}}" for n in range(count))
+
+    made: list[type] = []
+    whole = Converter._construct
+    monkeypatch.setattr(Converter, "_construct", lambda self, data, target, *at: made.append(target) or whole(self, data, target, *at))
+    converter = Converter({}, Path(), NO_PLUGINS)
+    found = converter.convert(yamltree.read(written(-1), file="f"), _Outer)
+    assert found.inner is not None and [one.n for one in found.inner.some] == [2 * n for n in range(count)]
+    assert [one.n for one in found.named.values()] == [2 * n for n in range(count)]
+    assert made.count(_Even) == (0 if count < MANY else 2 * count) and made[-1] is _Outer
+    with pytest.raises(ConfigError) as refused:
+        converter.convert(yamltree.read(written(2), file="f"), _Outer)
+    assert str(refused.value) == "f:5: inner.some[2]: must be even"
+
+
+def test_the_tree_of_what_was_read_ends_member_by_member_also_when_it_is_refused(monkeypatch: pytest.MonkeyPatch):
+    ended = []
+    monkeypatch.setattr("gateway.wire.yamltree.let_go", lambda root: ended.append(root))
+    parse("version: 1\ninsecure: true\n", file=None, environ={})
+    with pytest.raises(ConfigError):
+        parse("version: 1\nengines: [{}]\n", file=None, environ={})
+    assert len(ended) == 2

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import msgspec
 import pytest
 
 from admin.values import diff, named
 from gateway.config.load import describe, parse
-from gateway.config.unchanged import apart, sharing
+from gateway.config.unchanged import apart, let_go, members, sharing
+from gateway.core.specs import Spec
 
 TEXT = """
 version: 1
@@ -75,3 +78,18 @@ def test_what_differs_is_the_same_without_most_of_what_does_not(change: tuple[st
     old, new = apart(before, after)
     assert len(old.engines) < len(before.engines) and len(new.engines) < len(after.engines)
     assert diff(named(describe(old)), named(describe(new))) == diff(named(describe(before)), named(describe(after))) != []
+
+
+def test_what_was_read_ends_member_by_member():
+    spec = read()
+    found = members(spec)
+    assert {id(one) for one in (*spec.engines, *spec.models, *spec.roles.values(), *spec.limits, *spec.identity.api_keys.static)} <= {
+        id(one) for one in found
+    }
+    let_go(found)
+    assert found == [] and len(spec.engines) == 2
+
+
+def test_the_collector_never_looks_at_settings():
+    spec = read()
+    assert not any(gc.is_tracked(one) for one in (spec, *spec.engines, *spec.models, spec.listen, *members(spec)) if isinstance(one, Spec))

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from gateway.core.specs import EngineSpec, HealthSpec
-from gateway.routing.health import Health, Prober, ProbeResult
+from gateway.routing.health import MANY, Health, Prober, ProbeResult
 from tests.unit.gateway.routing.fleet import FixedEntropy
+from tests.waiting import reached
 
 GOOD, BAD, REFUSED = ProbeResult(True), ProbeResult(False, "500"), ProbeResult(False, "refused", refused=True)
 
@@ -180,4 +181,20 @@ async def test_a_result_about_an_old_address_is_not_believed():
     release.set()
     async with asyncio.timeout(60):
         assert await endpoint.seen.get() == GOOD
+    await prober.aclose()
+
+
+async def test_probes_of_many_begin_and_end_in_slices():
+    names = [f"e{n}" for n in range(3 * MANY)]
+    answers, endpoints = Answers(**{name: [GOOD] for name in names}), [Watched(name, 3600.0) for name in names]
+    prober = Prober(answers, FixedEntropy())
+    prober.change(endpoints, (), names)
+    assert sum(task is not None for task in prober._watched.values()) == 0 and len(prober._watched) == len(names)
+    prober.change((), endpoints[:5], names[5:])  # gone before they have begun
+    await reached(lambda: all(task is not None for task in prober._watched.values()) and answers.forgotten == names[:5])
+    tasks = [task for task in prober._watched.values() if task is not None]
+    prober.change((), endpoints[5:], ())
+    assert not prober._watched and not any(task.cancelling() for task in tasks)
+    await reached(lambda: all(task.done() for task in tasks) and set(answers.forgotten) == set(names))
+    assert not {"e0", "e1", "e2", "e3", "e4"} & set(answers.asked)
     await prober.aclose()

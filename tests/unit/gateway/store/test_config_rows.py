@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import Raw
 
 from gateway.core.errors import ConfigError, NotFound
 from gateway.core.secret import Secret
@@ -94,3 +96,11 @@ def test_what_is_too_large_is_not_kept_and_what_is_damaged_is_told() -> None:
     for damaged in ("", "AAAA", "not base64"):
         with pytest.raises(ConfigError):
             config_rows.unpacked(damaged, lambda text, purpose: Secret(text))
+
+
+def test_parts_that_are_written_already_are_what_they_say() -> None:
+    engines = [{"name": "a", "tags": ["ü", 1.5, None]}, {"name": "b"}]
+    plain = {"text": "é\ud800", "config": {"engines": engines, "listen": {"data": "x"}}, "diff": []}
+    config = {"engines": [Raw(msgspec.json.encode(one)) for one in engines], "listen": Raw(b'{"data":"x"}')}
+    sealed = config_rows.packed({**plain, "config": config}, lambda secret, purpose: secret.reveal())
+    assert sealed is not None and config_rows.unpacked(sealed, lambda text, purpose: Secret(text)) == plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gateway.config.load import parse
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec
 from gateway.wire import yamltree
-from gateway.wire.yamltree import Node, read
+from gateway.wire.yamltree import MANY, Node, let_go, read
 
 KEY = "k" * 40
 GOOD = f"""\
@@ -92,3 +93,23 @@ def test_plain_values_are_those_of_yaml_1_2_and_duplicates_are_refused() -> None
     }
     with pytest.raises(ConfigError, match="twice"):
         read("a: 1\na: 2\n", file="f")
+
+
+def test_a_tree_ends_member_by_member_and_the_collector_never_looks_at_it():
+    text = (
+        "a: [" + ", ".join(f"{{n: {n}, deep: {{list: [1, 2]}}}}" for n in range(3 * MANY)) + "]\nb: {c: {d: [" + "x, " * 2 * MANY + "]}}\n"
+    )
+    root = read(text, file="f")
+    listed, deep = root.entries["a"], root.entries["b"].entries["c"].entries["d"]
+    assert not gc.is_tracked(root) and not gc.is_tracked(listed.items[0]) and not gc.is_tracked(root.origin)
+    assert listed.items[0].origin is listed.items[-1].entries["n"].origin, "one line, one origin"
+    last = listed.items[-1]
+    let_go(root)
+    assert not root.entries and not listed.items and not deep.items
+    assert last.entries["n"].text == str(3 * MANY - 1), "a short one is left whole"
+
+
+def test_origins_of_other_lines_are_others():
+    root = read("a: 1\nb:\n  c: 2\nd: 3\n", file="f")
+    assert [root.entries[key].origin.line for key in "abd"] == [1, 3, 4]
+    assert [root.key_origins[key].line for key in "abd"] == [1, 2, 4]
