@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.app.access import AccessBuilder
 from gateway.app.answer_versions import version_of
@@ -28,6 +29,7 @@ from gateway.core.price_rules import device_price
 from gateway.core.prices import LineUp, Price
 from gateway.core.proofs import Claim
 from gateway.core.rollouts import Watch
+from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
@@ -49,6 +51,9 @@ from policies.prices import not_listed, of_models, unmatched
 from policies.public_prices import table as table_of_prices
 
 log = logging.getLogger("gatehouse.config")
+AT_ONCE: Final = 64
+"""Guardrails that are looked at between two pauses of a build."""
+_Reading = tuple[GuardrailSpec, Guarded, ToolGuard | None]
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,12 @@ class Assembler:
         """What `assemble` would refuse, as far as that shows without starting anything. Raises ConfigError."""
         await self._countries.read(spec)
         parts = await self._parts.build(spec, before)
-        moderation_of(spec, [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails], self._parts)
+        moderation_of(spec, _asking(await in_slices(self._reading(spec, parts)), self._parts), self._parts)
         await in_slices(router_steps(spec.models, spec.engines, self._registry, self._parts.selectors))
 
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
-        built = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
-        reading = [(guard, guarded, self._parts.judge(guard, guarded)) for guard, guarded in built]
+        reading = yield from self._reading(spec, parts)
         prices = of_models(spec.prices, [model.name for model in spec.models], _device_prices(spec))
         for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
             hint = nearest(pattern, [model.name for model in spec.models])
@@ -125,7 +129,10 @@ class Assembler:
         _check_table(spec)
         for label, pattern in _unmatched_labels(spec):
             log.warning("no model fits %r, which has the label %r", pattern, label)
-        moderations = moderation_of(spec, built, self._parts)
+        yield
+        asking = _asking(reading, self._parts)
+        yield
+        moderations = moderation_of(spec, asking, self._parts)
         yield
         entries: dict[str, ModelEntry] = {}
         salts = Salts(self._salts())
@@ -135,7 +142,7 @@ class Assembler:
             assert route is not None
             cache = None if model.cache is None else self._cache(model, spec, version, secret)
             price = prices.get(model.name) if model.pipeline is None else None  # its steps have theirs
-            entry = self._entry(reading, model, route, price, cache)
+            entry = yield from self._entry(reading, model, route, price, cache)
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
         for model in spec.models:
@@ -172,30 +179,51 @@ class Assembler:
         )
         return Assembled(snapshot, router, parts)
 
+    def _reading(self, spec: ConfigSpec, parts: Parts) -> Steps[list[_Reading]]:
+        reading: list[_Reading] = []
+        for number, guard in enumerate(spec.guardrails, 1):
+            guarded = parts.guardrails[key_of(guard)]
+            reading.append((guard, guarded, self._parts.judge(guard, guarded)))
+            if number % AT_ONCE == 0:
+                yield
+        return reading
+
     def _entry(
         self,
-        reading: list[tuple[GuardrailSpec, Guarded, ToolGuard | None]],
+        reading: list[_Reading],
         model: ModelSpec,
         route: Route,
         prices: LineUp | None,
         cache: AnswerCache | None,
-    ) -> ModelEntry:
-        here = [each for each in reading if any(matches(pattern, model.name) for pattern in each[0].models)]
-        shapes = tuple(shape for spec, guarded, _ in here if "response" in spec.on and (shape := self._parts.shape(spec, guarded)))
-        mine = [(spec, guarded) for spec, guarded, judge in here if judge is None and self._parts.shape(spec, guarded) is None]
-        judges = [(spec, judge) for spec, _, judge in here if judge is not None]
-        response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
+    ) -> Steps[ModelEntry]:
+        shapes: list[ShapeGuard] = []
+        mine: dict[str, list[Guarded]] = {"request": [], "response": []}
+        judges: list[tuple[GuardrailSpec, ToolGuard]] = []
+        for number, (spec, guarded, judge) in enumerate(reading, 1):
+            if any([matches(pattern, model.name) for pattern in spec.models]):
+                shape = self._parts.shape(spec, guarded)
+                if shape is not None and "response" in spec.on:
+                    shapes.append(shape)
+                if judge is not None:
+                    judges.append((spec, judge))
+                elif shape is None:
+                    for direction, found in mine.items():
+                        if direction in spec.on:
+                            found.append(guarded)
+            if number % AT_ONCE == 0:
+                yield
+        response = tuple(mine["response"])
         return ModelEntry(
             model,
             route,
             self._metrics.meter(model.name),
-            tuple(guarded for spec, guarded in mine if "request" in spec.on),
+            tuple(mine["request"]),
             response,
             holds=any(guarded.holds for guarded in response),
             prices=prices,
             request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
             response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
-            response_shapes=shapes,
+            response_shapes=tuple(shapes),
             cache=cache,
             watch=self._watch(model),
         )
@@ -212,6 +240,11 @@ class Assembler:
         if shadow is None or shadow.key == "request":
             return self._trials.of(model, None)
         return self._trials.of(model, key_function(shadow.key, model.prefix_sharing))
+
+
+def _asking(reading: list[_Reading], parts: PartsBuilder) -> list[tuple[int, GuardrailSpec, Guarded]]:
+    """The guardrails that ask models, with their numbers."""
+    return [(number, guard, guarded) for number, (guard, guarded, _) in enumerate(reading) if parts.row(guard).asks]
 
 
 def _device_prices(spec: ConfigSpec) -> dict[str, Price]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import cast
 
 from gateway.app.parts import PartsBuilder
@@ -13,15 +13,13 @@ from gateway.core.specs import ConfigSpec, GuardrailSpec
 from gateway.pipeline.guarded import Guarded
 
 
-def moderation_of(spec: ConfigSpec, guardrails: Sequence[tuple[GuardrailSpec, Guarded]], parts: PartsBuilder) -> Moderations:
-    """Raises ConfigError for a guardrail that asks a model that is not there, and for one that cannot answer."""
+def moderation_of(spec: ConfigSpec, guardrails: Iterable[tuple[int, GuardrailSpec, Guarded]], parts: PartsBuilder) -> Moderations:
+    """guardrails: those that ask models, with their numbers. Raises ConfigError for one whose model is not there or cannot answer."""
     names = {name: model.name for model in spec.models for name in (model.name, *model.aliases)}
     pipelines = {model.name for model in spec.models if model.pipeline is not None}
     found: dict[str, Moderator] = {}
-    for number, (settings, guarded) in enumerate(guardrails):
+    for number, settings, guarded in guardrails:
         row = parts.row(settings)
-        if not row.asks:
-            continue
         moderator = cast(Moderator, guarded.guardrail)
         if moderator.model not in names:
             raise ConfigError(

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from policies.guardrails.phrases import MAX_PHRASES, PhraseSet
+from policies.guardrails.phrases import MAX_LATER, MAX_PHRASES, PhraseSet
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,24 @@ def test_thousands_of_phrases_stay_small() -> None:
     assert used < 6 * 1024 * 1024
     assert phrases.occurs(f"... {words[4321].upper()}.") and not phrases.occurs("forbidden phrase number 7")
     assert phrases.longest == max(len(word) + 3 * word.count(" ") for word in words)
+
+
+def test_the_costly_pattern_is_made_when_a_text_has_the_letters_of_a_phrase() -> None:
+    phrases = PhraseSet(["bad", "worse thing"])
+    assert not phrases.occurs("all is well") and not phrases.occurs("wörse") and phrases._exact is None
+    assert not phrases.occurs("badly") and phrases._exact is not None
+    assert phrases.occurs("so BAD") and phrases.occurs_in(b"a worse   thing.")
+
+
+def test_a_list_that_might_be_refused_is_made_at_once() -> None:
+    long = PhraseSet([f"{number:04}{'x' * 196}" for number in range(MAX_LATER // 200 + 1)])
+    assert long._exact is not None and long._letters is long._exact
+    assert long.occurs(f"a 0003{'x' * 196}.") and not long.occurs(f"a 0003{'x' * 197}.")
+
+
+@pytest.mark.parametrize("text", ["a ", "é ", "界", "\U0001f600", "\U00020000 ", "- "])
+def test_what_is_made_later_is_never_near_what_re2_has_room_for(text: str) -> None:
+    one = (text * 200)[:128].strip()
+    phrases = PhraseSet([f"{chr(ord('a') + number)}-{one}" for number in range(20)])
+    assert phrases._exact is None and phrases.occurs(f"b-{one}") and phrases._exact is not None
+    assert phrases._exact.ProgramSize() < 200_000  # type: ignore[attr-defined]  # of some eleven million instructions
