@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -89,6 +89,8 @@ class Changes:
         self._environ, self._schemas = environ, schemas
         self._base = Path(loaded.file).resolve().parent
         self._builder, self._fleet, self._link, self.on_swap = builder, fleet, link, on_swap
+        self.before_swap: list[Callable[[Built], Awaitable[None]]] = []
+        """Called in this order with what comes into force in the next step, unless one of them raises ConfigError."""
         self._certificates = certificates
         self._events, self._metrics, self._owner = events, metrics, owner
         self._built: Built | None = None
@@ -195,6 +197,8 @@ class Changes:
                 await self._check_mtls(spec.identity.mtls)
             built = await self._build(spec)
             await self._fleet.prepare(before, built)
+            for prepare in self.before_swap:
+                await prepare(built)
             await self._fleet.enter(built)
         except ConfigError as error:
             self._refused(self.place(error) if spec is self._read.spec else error)

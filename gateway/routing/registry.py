@@ -156,7 +156,7 @@ class EndpointRegistry:
     def endpoint(self, spec: EngineSpec, breaker: BreakerSpec) -> Endpoint:
         """The endpoint for an engine: the one in force if its connection settings are the same, else a new one, not in force yet."""
         known = self._endpoints.get(spec.name)
-        if known is not None and identity(known.spec) == identity(spec):
+        if known is not None and (known.spec is spec or identity(known.spec) == identity(spec)):
             return known
         made = Endpoint(spec, self, breaker)
         made.turn = self.shares is None

@@ -47,7 +47,7 @@ from gateway.app.workers.messages import (
 )
 from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
-from gateway.app.workers.settings import packed
+from gateway.app.workers.settings import Settings, packed
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
 from gateway.core.conversations import FindAnswer, KeepAnswer
@@ -58,7 +58,8 @@ from gateway.core.messages import Ask, Message
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
-from gateway.core.specs import ListenSpec
+from gateway.core.slices import at_once, in_slices
+from gateway.core.specs import ConfigSpec, ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.tickets import SignTicket, WithdrawTicket
@@ -100,6 +101,7 @@ class Workers:
     def __init__(self, gateway: Gateway, count: int, base: Path, data: socket.socket, environ: Mapping[str, str]) -> None:
         self._gateway, self._count, self._base = gateway, count, base
         self._tasks = TaskOwner("feed")
+        self._packed: tuple[ConfigSpec, Settings] | None = None
         self.handlers = Handlers()
         self.hub = Hub(self.handlers, self._state, self._tasks)
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost, gateway.replicas.members.processes)
@@ -134,6 +136,7 @@ class Workers:
 
     def start(self) -> None:
         """Starts the workers, and tells them from now on what changes."""
+        self._gateway.changes.before_swap.append(self._pack)
         self._gateway.changes.on_swap.append(self._swapped)
         self._gateway.certificates.on_change.append(self._certificate_changed)
         self._gateway.feed.subscribe(self._heard)
@@ -295,7 +298,13 @@ class Workers:
         return ProofClaimed(fresh if isinstance(fresh, bool) else await fresh)
 
     def _swapped(self, built: Built) -> None:
-        self.hub.change(ConfigChanged(settings=packed(built.snapshot.spec), version=built.snapshot.version))
+        ready, self._packed = self._packed, None
+        settings = ready[1] if ready is not None and ready[0] is built.snapshot.spec else at_once(packed(built.snapshot.spec))
+        self.hub.change(ConfigChanged(settings=settings, version=built.snapshot.version))
+
+    async def _pack(self, built: Built) -> None:
+        """Before a swap: of ten thousand engines it takes longer than workers should wait for an answer."""
+        self._packed = (built.snapshot.spec, await in_slices(packed(built.snapshot.spec)))
 
     def _heard(self, change: Change) -> None:
         _, kind, payload = change

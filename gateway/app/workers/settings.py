@@ -27,6 +27,10 @@ PARTS: Final = MappingProxyType(
 """The lists of a configuration, each with the type of its members."""
 
 
+AT_ONCE: Final = 16
+"""Members that are encoded between two pauses."""
+
+
 class Settings(Struct, frozen=True):
     """rest: the configuration with those lists empty. parts: their members, encoded."""
 
@@ -34,22 +38,32 @@ class Settings(Struct, frozen=True):
     parts: dict[str, list[Raw]]
 
 
-def packed(spec: ConfigSpec) -> Settings:
-    """Raises TypeError, OverflowError or NotImplementedError for what cannot be encoded."""
+def packed(spec: ConfigSpec) -> Steps[Settings]:
+    """In steps. Raises TypeError, OverflowError or NotImplementedError for what cannot be encoded."""
     encoder = msgspec.msgpack.Encoder(enc_hook=revealed)
-    parts = {name: [Raw(encoder.encode(member)) for member in getattr(spec, name)] for name in PARTS}
+    parts: dict[str, list[Raw]] = {}
+    for name in PARTS:
+        members = parts[name] = []
+        for number, member in enumerate(getattr(spec, name), 1):
+            members.append(Raw(encoder.encode(member)))
+            if number % AT_ONCE == 0:
+                yield
     empty: dict[str, Any] = dict.fromkeys(PARTS, ())
     return Settings(msgspec.structs.replace(spec, **empty), parts)
 
 
-def unpacked(settings: Settings) -> Steps[ConfigSpec]:
-    """The configuration, a member a step. Raises msgspec.MsgspecError."""
+def unpacked(settings: Settings, before: ConfigSpec | None = None) -> Steps[ConfigSpec]:
+    """The configuration, a member a step. before: the one in force, of which members that are the same stay the same objects, so that what
+    is built from them sees by identity that they have not changed. Raises msgspec.MsgspecError."""
     lists: dict[str, Any] = {}
     for name, kind in PARTS.items():
         decoder = msgspec.msgpack.Decoder(kind, dec_hook=secret_hook)
+        known = {one.name: one for one in getattr(before, name, ())}
         members = []
         for encoded in settings.parts.get(name, ()):
-            members.append(decoder.decode(encoded))
+            member = decoder.decode(encoded)
+            same = known.get(member.name)
+            members.append(same if same == member else member)
             yield
         lists[name] = tuple(members)
     return msgspec.structs.replace(settings.rest, **lists)

@@ -122,6 +122,9 @@ REPORT_SECONDS: Final = 1.0
 class Worker:
     """Made from the state that the control process sent. Life: `start`, `aclose`. Raises ConfigError."""
 
+    _whole: ConfigSpec | None = None
+    """The settings that this process built from last, before it took its share."""
+
     def __init__(self, state: State, channel: Channel, plugins: Plugins) -> None:
         self.id, self._channel, self._count = state.worker, channel, state.count
         spec = share_of(state.spec, state.count)
@@ -268,10 +271,10 @@ class Worker:
         async with self._building:
             newest = self._newest
             if self.plane.snapshot is None or self.plane.snapshot.version < newest.version:
-                await self._put_into_force(await in_slices(unpacked(newest.settings)), newest.version)
+                await self._put_into_force(await in_slices(unpacked(newest.settings, self._whole)), newest.version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
-        spec = share_of(whole, self._count)
+        spec, self._whole = share_of(whole, self._count), whole
         before = NONE if self._assembled is None else self._assembled.parts
         made = self._assembled = await self._assembler.assemble(version, spec, before)
         await in_slices(self.registry.entering(made.router))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gateway.app.plugins import OURS
 from gateway.app.workers import codec, messages
 from gateway.app.workers.codec import Codec, FeedError, FrameReader, UnknownKind
-from gateway.app.workers.settings import PARTS, packed, unpacked
+from gateway.app.workers.settings import AT_ONCE, PARTS, packed, unpacked
 from gateway.config.load import parse
 from gateway.core.messages import Message
 from gateway.core.secret import Secret
-from gateway.core.slices import Steps
-from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec
+from gateway.core.slices import at_once
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.core.storage import KeyRecord
 
 ROOT = Path(__file__).parents[5]
@@ -163,19 +163,9 @@ def test_every_example_configuration_comes_out_as_it_went_in(name: str, monkeypa
     )
     assert isinstance(state, messages.State) and isinstance(state.spec, ConfigSpec)
     assert state.spec == spec
-    changed = there_and_back(messages.ConfigChanged(settings=packed(spec), version=9))
+    changed = there_and_back(messages.ConfigChanged(settings=at_once(packed(spec)), version=9))
     assert isinstance(changed, messages.ConfigChanged)
-    assert ready(unpacked(changed.settings)) == spec
-
-
-def ready(steps: Steps[ConfigSpec]) -> ConfigSpec:
-    """The result of all steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: ConfigSpec = end.value
-            return found
+    assert at_once(unpacked(changed.settings)) == spec
 
 
 def test_a_large_configuration_is_read_in_small_steps() -> None:
@@ -184,10 +174,24 @@ def test_a_large_configuration_is_read_in_small_steps() -> None:
     )
     models = tuple(ModelSpec(name=f"m{n}", pool=(f"e{n}", PoolMemberSpec(engine="e0", weight=0.5))) for n in range(300))
     spec = ConfigSpec(version=1, engines=engines, models=models, insecure=True)
-    changed = there_and_back(messages.ConfigChanged(settings=packed(spec), version=9))
+    changed = there_and_back(messages.ConfigChanged(settings=at_once(packed(spec)), version=9))
     assert isinstance(changed, messages.ConfigChanged)
+    assert sum(1 for _ in packed(spec)) == 2 * (300 // AT_ONCE)
     assert sum(1 for _ in unpacked(changed.settings)) == 600
-    assert ready(unpacked(changed.settings)) == spec
+    assert at_once(unpacked(changed.settings)) == spec
+
+
+def test_what_has_not_changed_stays_the_same_object_in_a_worker() -> None:
+    engines = tuple(EngineSpec(name=f"e{n}", runtime="external", url="http://a", api_key=Secret(f"key-{n}")) for n in range(4))
+    bindings = tuple(BindingSpec(role="r", subjects=(f"user/{n}",)) for n in range(3))
+    spec = ConfigSpec(version=1, engines=engines, bindings=bindings, insecure=True)
+    first = at_once(unpacked(at_once(packed(spec))))
+    changed = msgspec.structs.replace(engines[1], api_key=Secret("another"))
+    wanted = msgspec.structs.replace(spec, engines=(engines[3], changed, engines[0]))
+    second = at_once(unpacked(at_once(packed(wanted)), first))
+    assert second == wanted
+    assert second.engines[0] is first.engines[3] and second.engines[2] is first.engines[0]
+    assert second.engines[1] == changed and second.engines[1] is not first.engines[1]
 
 
 def test_every_list_of_a_configuration_is_read_in_steps() -> None:
