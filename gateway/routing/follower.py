@@ -103,7 +103,8 @@ class Follower:
     def _state(self, state: m.FleetState) -> None:
         registry = self._registry
         for given in state.slots:
-            self._slots_given(given)
+            self._due[self._given_slots(given)] = None
+        self._flush()  # one answer for all
         for report in state.reports:
             self._reported(report)
         kept = {begun.shift for begun in state.shifts}
@@ -122,11 +123,16 @@ class Follower:
         health = {known.endpoint: known for known in state.health}
         breakers = {known.endpoint: known for known in state.breakers}
         for endpoint in self._registry.in_force():
-            name = endpoint.name
-            self._marked(marks.get(name, m.EndpointMarked(name)))
-            known = health.get(name, m.HealthKnown(name, True))
-            restore(endpoint, known.healthy, known.loading, known.refused, known.reason)
-            self._breaker_set(breakers.get(name) or m.BreakerSet(name, endpoint.address or "", state.numbers.get(name, 0), "closed"))
+            name, breaker = endpoint.name, endpoint.breaker
+            if name in marks or endpoint.drained or breaker.forced is not None:
+                self._marked(marks.get(name, m.EndpointMarked(name)))
+            if (known := health.get(name)) is None:
+                restore(endpoint, True, False, False, "")
+            else:
+                restore(endpoint, known.healthy, known.loading, known.refused, known.reason)
+            self._breakers[name] = number = state.numbers.get(name, 0)
+            if name in breakers or breaker.state != "closed" or breaker.failures or endpoint.turn:  # of ten thousand, a few
+                self._breaker_set(breakers.get(name) or m.BreakerSet(name, endpoint.address or "", number, "closed"))
 
     def _reported(self, said: m.EngineReported) -> None:
         registry, engine = self._registry, said.engine
@@ -224,6 +230,9 @@ class Follower:
         self._tell(m.TurnReturned(turn.endpoint, used))
 
     def _slots_given(self, given: m.SlotsGiven) -> None:
+        self._use(self._given_slots(given), now=True)
+
+    def _given_slots(self, given: m.SlotsGiven) -> _Key:
         key = (given.engine, given.address)
         self._shares[key], self._given[key] = given.slots, given.number
         endpoint = self._registry.find(given.engine)
@@ -232,7 +241,7 @@ class Follower:
                 endpoint.shift.slots = given.slots
             elif endpoint.address == given.address:
                 share_out(endpoint, given.slots)
-        self._use(key, now=True)
+        return key
 
     def _drained_asked(self, question: m.DrainedAsked) -> None:
         signals = self._registry.gone(question.engine, question.address)

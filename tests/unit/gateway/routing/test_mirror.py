@@ -581,3 +581,21 @@ async def test_a_changed_configuration_reaches_all_with_its_slots(house: House) 
     assert sum(house.slots("b")) == 2
     assert house.mirror._slots.engines == {"b"}
     assert [view["name"] for view in house.mirror.endpoints()] == ["b"]
+
+
+async def test_what_a_worker_is_told_of_everything_is_answered_at_once_and_touches_only_what_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(1, 6)
+    (worker,) = house.workers
+    house.registry.force("b", "open")
+    worker.registry.find("c").breaker.failures = 2  # type: ignore[union-attr]
+    judged: list[str] = []
+    monkeypatch.setattr("gateway.routing.follower.adopt", lambda endpoint, *_, **__: judged.append(endpoint.name) or True)
+    house.mirror._send_state(worker.name)
+    worker.up.waiting.clear()
+    while worker.down.waiting:
+        worker.follower.apply(worker.down.take())
+    assert judged == ["c"] and worker.registry.find("b").breaker.forced == "open"  # type: ignore[union-attr]
+    uses = [message for message in [worker.up.take() for _ in range(len(worker.up.waiting))] if isinstance(message, m.SlotsUsed)]
+    assert [sorted(use.engine for use in message.uses) for message in uses] == [["a", "b", "c", "d", "e", "f"]]
