@@ -320,10 +320,10 @@ class Mirror:
 
     def _follow(self, names: set[str]) -> Steps[None]:
         """names: of endpoints that are new, changed or gone."""
-        known: dict[str, Any]
-        for known in (self._well, *(worker.uses for worker in self._workers.values())):
-            for name in [name for name in known if self.registry.find(name) is None]:
-                known.pop(name, None)
+        tables: list[dict[str, Any]] = [self._well, *(worker.uses for worker in self._workers.values())]
+        for table in tables:
+            for name in [name for name in table if self.registry.find(name) is None]:
+                table.pop(name, None)
             yield
         for name in names:
             self._share_out(name)

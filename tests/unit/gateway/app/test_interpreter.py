@@ -9,6 +9,7 @@ import pytest
 
 from gateway.app import interpreter
 from gateway.app.gateway import Gateway
+from gateway.core.collecting import uncollected
 from tests.waiting import reached
 
 
@@ -28,3 +29,20 @@ async def test_what_libraries_leave_in_cycles_is_collected_soon(gateway: Gateway
         assert gc.get_threshold() == interpreter.GC_THRESHOLDS
     finally:
         gc.set_threshold(*before)
+
+
+async def test_the_youngest_objects_are_left_alone_while_somebody_makes_many() -> None:
+    collected: list[str] = []
+
+    def heard(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    gc.callbacks.append(heard)
+    try:
+        with uncollected():
+            await interpreter._collect()
+            assert collected == []
+        await interpreter._collect()
+        assert collected
+    finally:
+        gc.callbacks.remove(heard)
