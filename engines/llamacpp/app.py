@@ -179,6 +179,7 @@ class LlamaRuntime(TextPaths):
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, outputs=outputs,
             costs=StepCosts(options.stall, options.least_chunk), drafts=drafts, adapters=self._load_adapters(model, log),
             choosers=choosing_threads(options.choosers, spec.device), drafter=self._drafter(model, log, cells, lines),
+            hold=options.hold,
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()

@@ -23,13 +23,15 @@ from engines.chat.events import Event, Mailbox
 from engines.chat.sampling import SamplingParams, logprobs_of
 from engines.llamacpp.adapters import Turns
 from engines.llamacpp.choosing import Choice, Choosers, choice
+from engines.llamacpp.delivery import Delivery, Made
 from engines.llamacpp.drafting import Drafter
 from engines.llamacpp.guessing import Guessing
 from engines.llamacpp.jobs import SequenceJob, Stats
 from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
+from engines.llamacpp.pacing import HOLD, Pacer
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler
-from engines.llamacpp.scheduler import Allowance, Plan, StepCosts, admit, share
+from engines.llamacpp.scheduler import Plan, StepCosts, admit
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
@@ -52,16 +54,18 @@ class Batcher:
     def __init__(
         self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts, drafts: int = 0,
         adapters: Mapping[str, LoraAdapter] | None = None, outputs: int | None = None, choosers: int = 1,
-        drafter: Drafter | None = None,
+        drafter: Drafter | None = None, hold: float = HOLD,
     ) -> None:  # fmt: skip
         """outputs: the most logits that a step may ask for; default: as many as its tokens. choosers: threads that choose tokens. drafter:
-        a draft model that guesses as well."""
+        a draft model that guesses as well. hold: seconds that a token may be held back."""
         self._model = model
         self._context = context
         self.slots = slots
         self.queue = queue
         self.stats = Stats()
         self.costs = costs
+        self._pacer = Pacer(costs, 0.0 if adapters else hold)  # the streams of several adapters take turns: they have no pace
+        self._delivery = Delivery()
         self._adapters = adapters or {}
         self._turns = Turns() if adapters else None
         self._adapter = ""
@@ -75,7 +79,7 @@ class Batcher:
         self._bell = threading.Event()
         self._waiting: list[SequenceJob] = []
         self._running: list[SequenceJob] = []
-        self._outbox: list[tuple[SequenceJob, Event]] = []
+        self._outbox: list[Made] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outstanding = 0
         self._arrivals = 0
@@ -171,6 +175,7 @@ class Batcher:
 
     def cancel(self, job: SequenceJob) -> None:
         """Stop a job; its slot is free at the next step, and no more events come. Runs on the loop; harmless if the job has ended."""
+        self._delivery.drop(job)
         if not job.ended:
             self._inbox.append(("cancel", job))
             self._bell.set()
@@ -188,11 +193,9 @@ class Batcher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _deliver(self, events: list[tuple[SequenceJob, Event]]) -> None:
-        for job, event in events:
-            if event.finish is not None or event.error is not None:
-                self._outstanding -= 1
-            job.mailbox.put(job, event)
+    def _deliver(self, events: list[Made]) -> None:
+        self._outstanding -= sum(event.finish is not None or event.error is not None for _job, event, _due in events)
+        self._delivery.deliver(events)
 
     def _released(self) -> None:
         self._outstanding -= 1
@@ -215,7 +218,7 @@ class Batcher:
         self._read_inbox()
         self._admit()
         running = self._running if self._turns is None else self._turn_of(self._turns)
-        plan = share(running, self._batch.capacity, self._allowance(running))
+        plan = self._pacer.plan(running, self._batch.capacity, time.monotonic())
         self._bound_outputs(plan)
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
@@ -237,11 +240,6 @@ class Batcher:
             counts[id(job)] = min(counts[id(job)], left)
             left -= counts[id(job)]
         plan.prefill = [(job, counts[id(job)]) for job, _count in plan.prefill if counts[id(job)] > 0]
-
-    def _allowance(self, running: Sequence[SequenceJob]) -> Allowance:
-        """What prompts may take of the next step."""
-        streams = sum(job.decoding and not job.paused for job in running)
-        return self.costs.allowance(self._batch.capacity, streams, sum(not job.decoding for job in running))
 
     def _turn_of(self, turns: Turns) -> Sequence[SequenceJob]:
         """The jobs of the adapter whose turn it is; llama.cpp computes with it from now on."""
@@ -435,7 +433,7 @@ class Batcher:
             event.finish = "length"
             self._end(job, event)
         else:
-            self._outbox.append((job, event))
+            self._outbox.append((job, event, self._pacer.due(job, time.monotonic())))
             job.paused = job.produced - job.consumed > BACKLOG
         return 1
 
@@ -455,7 +453,7 @@ class Batcher:
             self._waiting.remove(job)
         job.sampler.close()
         if event is not None:
-            self._outbox.append((job, event))
+            self._outbox.append((job, event, 0.0))
 
     def _fault(self, exc: Exception) -> None:
         """End every running job with an error after a failed step, and start over with an empty memory; pinned prompts are read again."""

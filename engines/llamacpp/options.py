@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from msgspec import Meta
 
 from engines.chat.defaults import Defaults, Format
+from engines.llamacpp.pacing import HOLD
 from engines.llamacpp.scheduler import MIN_CHUNK, STALL
 from engines.sidecar.loading import ShellOptions
 from gateway.core.specs import Seconds, Spec
@@ -76,7 +77,9 @@ class LlamaOptions(ShellOptions, frozen=True):
     stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
     """How much longer than usual a step may take when it reads prompts beside running streams."""
     least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
-    """Prompt tokens that every step reads beside running streams, whatever `stall` says."""
+    """Prompt tokens that a step which reads prompts beside running streams reads at least, whatever `stall` says."""
+    hold: Seconds = HOLD
+    """Seconds that a stream's token may be held back, so that streams stay even while a prompt is read in large pieces; 0: never."""
     sampling: Defaults | None = None
     template: str | None = None
     """A chat template (jinja) instead of the file's own."""

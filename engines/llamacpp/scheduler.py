@@ -21,7 +21,7 @@ EVEN = 2
 """Tokens that llama.cpp's CPU kernels multiply at once: a single one left over costs as much as three or four others."""
 CROWD = 1.0
 """Weight of each of several waiting prompts against a running stream."""
-STALL = 2.4
+STALL = 2.0
 """How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
 OLDEST = 0.2
 """Share of what prompts may take of a step that goes to the one that has waited longest."""
@@ -50,7 +50,7 @@ class Work:
     `prompt` counts the prompt's tokens, `done` those already in the KV memory. `decoding` means that the prompt is read and
     tokens are being generated. `paused`: its client does not read; it keeps its slot and generates nothing. `after` is
     work that must be decoding (or gone) first, because its prompt's KV will be shared. `largest_chunk` bounds how much of
-    its prompt one step may read.
+    its prompt one step may read. `due` is when its last token is to be handed out (see `pacing`); 0 before the first.
     """
 
     priority: int
@@ -63,6 +63,7 @@ class Work:
     decoding: bool = False
     paused: bool = False
     ended: bool = False
+    due: float = 0.0
 
 
 W = TypeVar("W", bound=Work)

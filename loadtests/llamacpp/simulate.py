@@ -1,6 +1,6 @@
-"""The sidecar's scheduler on a virtual clock: which `stall` serves most requests within an objective, free of what else a machine does.
+"""The sidecar's scheduler on a virtual clock: which `stall` and `hold` serve most requests in time, free of what else a machine does.
 
-    python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--rates 0.2,0.3] [--seeds 5]
+    python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--holds 0,0.5] [--rates 0.2,0.3] [--seeds 5]
 
 The scheduler and its learning are the real ones; a step takes what a linear model says (measured with the benchmark's 207M model on two
 cores: see the constants), times a random factor (`--noise`). `server` is the plan of llama.cpp's own server: every step reads all of the
@@ -17,13 +17,14 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, share
+from engines.llamacpp.pacing import HOLD, PIECE, Pacer
+from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit
 from loadtests.llamacpp.traffic import OBJECTIVES, Request, Served, mix
 
-STEP, ROW = 0.030, 0.0051
+STEP, ROW = 0.012, 0.0016
 """Seconds of any step, and of each token in it."""
-DEPTH = 0.0000031
-"""Seconds that each token before it adds to a token."""
+DEPTH, DEPTH_IN_PIECES = 0.0000025, 0.0000011
+"""Seconds that each token before it adds to a token: one of few in a step, and one of many."""
 SLOTS, BATCH, SERVER_BATCH = 8, 512, 2048
 
 
@@ -36,33 +37,33 @@ class Stream(Work):
     times: list[float] = field(default_factory=list)
 
 
-Planner = Callable[[list[Stream]], Plan[Stream]]
+Planner = Callable[[list[Stream], float], Plan[Stream]]
+Due = Callable[[Stream, float], float]
+Contestant = tuple[Planner, StepCosts, Due]
+"""What plans steps, what learns from them, and what says when a token is handed out."""
 
 
 def seconds(plan: Plan[Stream], noise: random.Random, spread: float) -> float:
     """What the model says that a step takes."""
     rows = len(plan.decode) + sum(count for _work, count in plan.prefill)
-    depths = sum(work.done + work.made for work in plan.decode) + sum(count * (work.done + count / 2) for work, count in plan.prefill)
-    return (STEP + ROW * (rows + rows % 2) + DEPTH * depths) * noise.lognormvariate(0, spread)
+    deep = DEPTH * sum(work.done + work.made for work in plan.decode)
+    deep += sum((DEPTH if count < PIECE else DEPTH_IN_PIECES) * count * (work.done + count / 2) for work, count in plan.prefill)
+    return (STEP + ROW * (rows + rows % 2) + deep) * noise.lognormvariate(0, spread)
 
 
-def sidecar(stall: float) -> tuple[Planner, StepCosts]:
-    """The plan of the sidecar, and what learns from its steps."""
+def sidecar(stall: float, hold: float) -> Contestant:
+    """The sidecar."""
     costs = StepCosts(stall)
     costs.observe(1, 0, STEP + 2 * ROW)
     costs.observe(1, 15, STEP + ROW * 16)
-
-    def planned(running: list[Stream]) -> Plan[Stream]:
-        streams = sum(item.decoding for item in running)
-        return share(running, BATCH, costs.allowance(BATCH, streams, len(running) - streams))
-
-    return planned, costs
+    pacer = Pacer(costs, hold)
+    return lambda running, now: pacer.plan(running, BATCH, now), costs, pacer.due
 
 
-def server() -> tuple[Planner, StepCosts]:
-    """The plan of llama.cpp's server."""
+def server() -> Contestant:
+    """llama.cpp's server."""
 
-    def planned(running: list[Stream]) -> Plan[Stream]:
+    def planned(running: list[Stream], _now: float) -> Plan[Stream]:
         plan: Plan[Stream] = Plan([item for item in running if item.decoding])
         left = SERVER_BATCH - len(plan.decode)
         for item in (item for item in running if not item.decoding):
@@ -72,11 +73,12 @@ def server() -> tuple[Planner, StepCosts]:
                 plan.prefill.append((item, count))
         return plan
 
-    return planned, StepCosts()
+    return planned, StepCosts(), lambda _stream, now: now
 
 
-def run(requests: list[Request], planner: Planner, costs: StepCosts, spread: float, seed: int = 0) -> list[Served]:
+def run(requests: list[Request], contestant: Contestant, spread: float, seed: int = 0) -> list[Served]:
     """All requests served; when their tokens came."""
+    planner, costs, due = contestant
     noise, now, served = random.Random(seed), 0.0, list[Served]()
     coming = sorted(requests, key=lambda item: item.at, reverse=True)
     waiting: list[Stream] = []
@@ -88,7 +90,7 @@ def run(requests: list[Request], planner: Planner, costs: StepCosts, spread: flo
         for item in admit(waiting, SLOTS - len(running), now)[0]:
             waiting.remove(item)
             running.append(item)
-        plan = planner(running)
+        plan = planner(running, now)
         if not plan:
             now = coming[-1].at
             continue
@@ -102,18 +104,19 @@ def run(requests: list[Request], planner: Planner, costs: StepCosts, spread: flo
             item.decoding = item.done == item.prompt
         for item in [*plan.decode, *(item for item, _count in plan.prefill if item.decoding)]:
             item.made += 1
-            item.times.append(now)
+            item.times.append(due(item, now))
             if item.made == item.request.tokens:
+                item.times = [min(at, now) for at in item.times]  # the last token brings all that were held
                 running.remove(item)
                 served.append(Served(item.request, item.times))
     return served
 
 
-def beside(planner: Planner, costs: StepCosts, spread: float, streams: int) -> dict[str, float]:
+def beside(contestant: Contestant, spread: float, streams: int) -> dict[str, float]:
     """A prompt of 8 tokens and one of 2,000 arrive beside streams: first tokens, and the streams' longest gap against their usual one."""
     running = [Request(0.0, 16, 2000) for _ in range(streams)]
     long, short = Request(20.0, 2000, 4), Request(20.5, 8, 4)
-    served = run([*running, long, short], planner, costs, spread)
+    served = run([*running, long, short], contestant, spread)
     firsts = {item.request: item for item in served}
     end = firsts[long].times[0]
     gaps = [
@@ -135,6 +138,7 @@ def main() -> None:
     """Print lines of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stalls", default="1.5,2,2.5,2.8,3,4,6")
+    parser.add_argument("--holds", default=f"0,{HOLD}")
     parser.add_argument("--rates", default="0.2,0.3,0.4")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200)
@@ -142,18 +146,21 @@ def main() -> None:
         "--noise", type=float, default=0.05, help="spread of a step's time (of its logarithm): 0.5 is a machine shared with others"
     )
     options = parser.parse_args()
-    plans: list[tuple[str, Callable[[], tuple[Planner, StepCosts]]]] = [("server", server)]
-    plans += [(f"stall {stall}", lambda stall=stall: sidecar(float(stall))) for stall in options.stalls.split(",")]
+    plans: list[tuple[str, Callable[[], Contestant]]] = [("server", server)]
+    plans += [
+        (f"stall {stall}, hold {hold}", lambda stall=stall, hold=hold: sidecar(float(stall), float(hold)))
+        for stall in options.stalls.split(",") for hold in options.holds.split(",")
+    ]  # fmt: skip
     for name, make in plans:
         for streams in (0, 1, 4, 6):
             print(
                 json.dumps(
                     {"plan": name, "streams": streams}
-                    | {key: round(value, 2) for key, value in beside(*make(), options.noise, streams).items()}
+                    | {key: round(value, 2) for key, value in beside(make(), options.noise, streams).items()}
                 )
             )
         for rate in options.rates.split(","):
-            every = [run(mix(seed, options.requests, float(rate)), *make(), options.noise, seed) for seed in range(options.seeds)]
+            every = [run(mix(seed, options.requests, float(rate)), make(), options.noise, seed) for seed in range(options.seeds)]
             line = {objective.name: [round(statistics.mean(map(objective.share, every)), 3)] for objective in OBJECTIVES}
             print(json.dumps({"plan": name, "rate": rate, **line}))
 
