@@ -7,8 +7,8 @@ The model has 29M parameters in Q8_0 and runs in circles of 24 tokens, the more 
 leaves its circle, *mixed* leaves it now and then, *misleading* so often that few guesses are right, *varied* at once. With `--draft` a
 draft model of 1.2M parameters guesses as well, which is wrong after that share of the tokens; `--circle 4000` makes texts in which nothing
 repeats itself; `--large` takes a model of 142M parameters. Prints each
-measurement as a line of JSON, then for each the medians, and the median, least and greatest ratio of on to off of the same round, in time
-and in processor time.
+measurement as a line of JSON, then for each the medians, and the median, least and greatest ratio of on to off of the same round, in time,
+in processor time and in steps, which no other process disturbs.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def jobs_of(kind: str, model: Model, count: int, tokens: int, seed: int, guesses
 async def measured(batcher: Batcher, jobs: list[SequenceJob]) -> dict[str, Any]:
     """Tokens a second and processor milliseconds a token, from the first token of the last stream on; and the tokens."""
     drafted, accepted, by_model = batcher.stats.drafted, batcher.stats.accepted, batcher.stats.model_accepted
+    steps = batcher.stats.steps
     texts: dict[int, list[int]] = {id(job): [] for job in jobs}
 
     async def follow(job: SequenceJob) -> None:
@@ -83,7 +84,7 @@ async def measured(batcher: Batcher, jobs: list[SequenceJob]) -> dict[str, Any]:
     made = sum(map(len, texts.values()))
     return {
         "tok/s": round(made / seconds, 2), "cpu ms/tok": round(1000 * used / made, 3), "drafted": batcher.stats.drafted - drafted,
-        "accepted": batcher.stats.accepted - accepted,
+        "steps": batcher.stats.steps - steps, "accepted": batcher.stats.accepted - accepted,
         "of a draft model": batcher.stats.model_accepted - by_model, "texts": list(texts.values()),
     }  # fmt: skip
 
@@ -137,12 +138,15 @@ def summary(both: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     speed = sorted(on["tok/s"] / off["tok/s"] for on, off in pairs)
     work = sorted(off["cpu ms/tok"] / on["cpu ms/tok"] for on, off in pairs)
     drafted = sum(on["drafted"] for on, _off in pairs)
+    steps = sorted(off["steps"] / on["steps"] for on, off in pairs)
     same = sum(left == right for on, off in pairs for left, right in zip(on["texts"], off["texts"], strict=True))
     return {
         "tok/s off": statistics.median(off["tok/s"] for _on, off in pairs),
         "tok/s on": statistics.median(on["tok/s"] for on, _off in pairs),
         "ratio": [round(value, 3) for value in (statistics.median(speed), speed[0], speed[-1])],
         "ratio of processor time": [round(value, 3) for value in (statistics.median(work), work[0], work[-1])],
+        "ratio of steps": [round(value, 3) for value in (statistics.median(steps), steps[0], steps[-1])],
+        "drafted a token": round(drafted / sum(len(text) for on, _off in pairs for text in on["texts"]), 3),
         "accepted share": round(sum(on["accepted"] for on, _off in pairs) / drafted, 3) if drafted else None,
         "same texts": f"{same} of {sum(len(on['texts']) for on, _off in pairs)}",
     }  # fmt: skip
