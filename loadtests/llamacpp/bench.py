@@ -2,7 +2,7 @@
 prompt beside a long one is answered, and how many requests of a mix are served within an objective.
 
     python -m loadtests.llamacpp.bench [--xllamacpp PYTHON] [--llama-cpp-server PYTHON] [--only throughput,gap,conversations,beside,goodput]
-                                       [--rounds 3] [--tokens 64] [--counts 1,4,8] [--rate 0.25] [--requests 60]
+                                       [--rounds 3] [--tokens 64] [--counts 1,4,8] [--rate 0.25] [--requests 60] [--variants q8,ngram]
 
 Builds a 207M-parameter Q8_0 model with random weights once (in the system's temporary directory). All servers are started at the
 beginning and stay; each measurement is made of one after the other, each round in another order, so that what else the machine does falls
@@ -28,7 +28,21 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.llamacpp import goodput, measures
-from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMACPP, Loop, Server, Setting, cpu_of, gatehouse, loop, peer
+from loadtests.llamacpp.peers import (
+    DIRECT,
+    GATEWAY,
+    LLAMA_SERVER,
+    LOOP,
+    VARIANTS,
+    XLLAMACPP,
+    Loop,
+    Server,
+    Setting,
+    cpu_of,
+    gatehouse,
+    loop,
+    peer,
+)
 from loadtests.llamacpp.random_gguf import Shape, write
 
 SHAPE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, context=4096, extra_words=31600)
@@ -64,6 +78,12 @@ def contestants(options: argparse.Namespace, setting: Setting) -> Iterator[dict[
         for name, python in ((XLLAMACPP, options.xllamacpp), (LLAMA_SERVER, options.llama_cpp_server)):
             if python:
                 found[name] = stack.enter_context(peer(name, setting, python, work))
+        for variant in filter(None, options.variants.split(",")):
+            (work / variant).mkdir()
+            _gateway, sidecar = stack.enter_context(gatehouse(setting, work / variant, VARIANTS[variant]))
+            found[f"{DIRECT} {variant}"] = replace(sidecar, name=f"{DIRECT} {variant}")
+            if options.xllamacpp:
+                found[f"{XLLAMACPP} {variant}"] = stack.enter_context(peer(XLLAMACPP, setting, options.xllamacpp, work, variant))
         yield found
 
 
@@ -98,6 +118,7 @@ def phases(options: argparse.Namespace) -> list[tuple[frozenset[str], Measure]]:
     found: list[tuple[frozenset[str], Measure]] = []
     if "throughput" in options.only:
         everybody = frozenset((DIRECT, GATEWAY, LOOP, XLLAMACPP, LLAMA_SERVER))
+        everybody |= {f"{name} {variant}" for name in (DIRECT, XLLAMACPP) for variant in VARIANTS}
         found += [(everybody, functools.partial(speed, int(count), options.tokens)) for count in options.counts.split(",")]
     if "gap" in options.only:
         found.append((frozenset((DIRECT, GATEWAY, XLLAMACPP)), measures.gap))
@@ -123,10 +144,12 @@ def summary(figures: Figures) -> None:
         line["measurements"] = min(map(len, values.values()))
         line |= {f"max {key}": round(max(items.values()), 3) for key, items in values.items() if key in WORST}
         print(json.dumps({"median of": name, **line}))
-    for peer_name in (XLLAMACPP, LLAMA_SERVER):
-        for name in figures:
-            if peer_name in figures and name != peer_name:
-                print(json.dumps({"paired ratio of": name, "to": peer_name, **ratios(figures[name], figures[peer_name])}))
+    variants = [(name, f"{name} {variant}") for name in (DIRECT, XLLAMACPP) for variant in VARIANTS]
+    pairs = [(one, name) for one in (XLLAMACPP, LLAMA_SERVER) for name in figures]
+    pairs += [*variants, *((f"{XLLAMACPP} {variant}", f"{DIRECT} {variant}") for variant in VARIANTS)]
+    for peer_name, name in pairs:
+        if name in figures and peer_name in figures and name != peer_name:
+            print(json.dumps({"paired ratio of": name, "to": peer_name, **ratios(figures[name], figures[peer_name])}))
 
 
 def ratios(mine: dict[str, dict[int, float]], theirs: dict[str, dict[int, float]]) -> dict[str, list[float]]:
@@ -154,6 +177,7 @@ def main() -> None:
     parser.add_argument("--without", default="", help="gateway: leave it out")
     parser.add_argument("--others", type=float, default=0.1, help="share of a core that other processes may take during a measurement")
     parser.add_argument("--steal", type=float, default=2.0, help="cores that other machines may take during a measurement")
+    parser.add_argument("--variants", default="", help=f"also with {' and '.join(VARIANTS)}, for throughput: the sidecar and xllamacpp")
     parser.add_argument("--options", default="{}", help="options of the engine, as JSON")
     options = parser.parse_args()
     figures: Figures = {}

@@ -20,17 +20,24 @@ DIRECT, GATEWAY, XLLAMACPP, LLAMA_SERVER, LOOP = "sidecar", "gateway", "xllamacp
 
 XLLAMACPP_SERVER = """
 import sys, time, xllamacpp
-model, port, slots, context, threads = sys.argv[1], *map(int, sys.argv[2:])
+model, port, slots, context, threads, variant = sys.argv[1], *map(int, sys.argv[2:6]), sys.argv[6]
 params = xllamacpp.CommonParams()
 params.model.path = model
 params.port, params.n_parallel, params.n_ctx = port, slots, slots * context
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
 params.n_gpu_layers = 0
 params.warmup = False
+if variant == "q8":
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
+elif variant == "ngram":
+    params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
 server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
 """
+
+VARIANTS: dict[str, dict[str, object]] = {"q8": {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, "ngram": {"speculation": {}}}
+"""The sidecar's options for what both it and xllamacpp can do: keys and values in Q8, guesses by repetition."""
 
 
 def cpu_of(pid: int) -> float:
@@ -140,19 +147,19 @@ def loop(setting: Setting) -> Iterator[Loop]:
 
 
 @contextlib.contextmanager
-def peer(name: str, setting: Setting, python: str, work: Path) -> Iterator[Server]:
-    """`xllamacpp` or `llama_cpp.server` under an interpreter that has it."""
+def peer(name: str, setting: Setting, python: str, work: Path, variant: str = "") -> Iterator[Server]:
+    """`xllamacpp`, also one of `VARIANTS` of it, or `llama_cpp.server` under an interpreter that has it."""
     port = free_port()
     if name == XLLAMACPP:
-        command = [python, "-c", XLLAMACPP_SERVER, str(setting.model), str(port), *setting.arguments()]
+        command = [python, "-c", XLLAMACPP_SERVER, str(setting.model), str(port), *setting.arguments(), variant]
     else:
         threads = str(setting.threads)
         command = [python, "-m", "llama_cpp.server", "--model", str(setting.model), "--port", str(port), "--n_ctx", str(setting.context),
                    "--n_threads", threads, "--n_threads_batch", threads]  # fmt: skip
-    with (work / f"{name}.log").open("wb") as log:
+    with (work / f"{name}{variant}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
-            yield _wait(Server(name, (process.pid,), port=port), process)
+            yield _wait(Server(f"{name} {variant}".strip(), (process.pid,), port=port), process)
         finally:
             _end(process)
 
