@@ -19,6 +19,7 @@ from engines.llamacpp.app import LlamaRuntime
 from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
+from engines.llamacpp.pacing import HOLD, Pacer
 from engines.llamacpp.sampling import Sampler
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar.shell import ApiError
@@ -126,6 +127,37 @@ async def test_all_sequences_share_a_step(make: Maker, model: Model) -> None:
     await asyncio.gather(*map(read, jobs))
     assert max(map(len, context.sequences)) == 4
     assert batcher.stats.steps < 20
+
+
+@pytest.mark.parametrize("hold", [0.0, HOLD])
+async def test_tokens_that_are_held_while_a_prompt_is_read_come_all_and_in_order(model: Model, make: Maker, hold: float) -> None:
+    """Nobody waits here for the pace: what ends an answer brings all that was held."""
+    batcher, context = make(cells=1024)
+    for streams in (1, 2):
+        batcher.costs.observe(streams, 0, 0.2)
+    batcher.costs.observe(1, 16, 0.2 + 16 * 0.03)  # six tokens fit into a step, which is few
+    batcher._pacer = Pacer(batcher.costs, hold)
+    decided: list[tuple[int, int]] = []
+    observed = batcher.costs.observe
+
+    def observe(decode: int, prefill: int, seconds: float, depth: float = 0.0) -> None:
+        decided.append((decode, prefill))
+        if not decode:
+            observed(decode, prefill, seconds, depth)
+
+    batcher.costs.observe = observe  # type: ignore[method-assign]  # steps cost what the test says
+    stream = job(model, [1, 310], count=400)
+    batcher.submit([stream])
+    await reached(lambda: stream.produced)
+    long = job(model, [1, *(300 + n % 4 for n in range(200))], count=2)
+    batcher.submit([long])
+    first, second = await asyncio.gather(read(stream), read(long))
+    assert len(first) == 400 and len(second) == 2 and first[-1].finish == second[-1].finish == "length"
+    alone = job(model, [1, 310], count=400)
+    batcher.submit([alone])
+    assert [event.token for event in first] == [event.token for event in await read(alone)]
+    pieces = [prefill for decode, prefill in decided if decode and prefill]
+    assert max(pieces) > 12 if hold else max(pieces) <= 8
 
 
 async def test_a_failed_step_ends_its_jobs_and_the_engine_goes_on(make: Maker, model: Model) -> None:
