@@ -60,12 +60,12 @@ def sidecar(stall: float, hold: float) -> Contestant:
     return lambda running, now: pacer.plan(running, BATCH, now), costs, pacer.due
 
 
-def server() -> Contestant:
-    """llama.cpp's server."""
+def server(most: int = SERVER_BATCH) -> Contestant:
+    """llama.cpp's server, which reads so many tokens in a step."""
 
     def planned(running: list[Stream], _now: float) -> Plan[Stream]:
         plan: Plan[Stream] = Plan([item for item in running if item.decoding])
-        left = SERVER_BATCH - len(plan.decode)
+        left = most - len(plan.decode)
         for item in (item for item in running if not item.decoding):
             count = min(left, item.prompt - item.done)
             left -= count
