@@ -5,7 +5,7 @@
 The scheduler, its learning and llama.cpp's steps are the real ones, in one thread; the clock is the processor time that the steps take, so
 other processes disturb little. `server` is the plan of llama.cpp's own server: all of the prompt in steps of 512 tokens. Streams run for
 12 steps, then the prompt arrives, and 0.5 s later one of 8 tokens. Prints a line of JSON for each: seconds to the first tokens; median and
-longest gap of the streams, as handed out, against the usual one; how long tokens were held at most; steps, and tokens a second of all streams.
+longest gap of the streams as handed out, against the usual; how long tokens were held at most; steps, and tokens a second of all streams.
 """
 
 from __future__ import annotations
