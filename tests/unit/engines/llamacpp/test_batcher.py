@@ -132,7 +132,7 @@ async def test_all_sequences_share_a_step(make: Maker, model: Model) -> None:
 @pytest.mark.parametrize("hold", [0.0, HOLD])
 async def test_tokens_that_are_held_while_a_prompt_is_read_come_all_and_in_order(model: Model, make: Maker, hold: float) -> None:
     """Nobody waits here for the pace: what ends an answer brings all that was held."""
-    batcher, context = make(cells=1024)
+    batcher, _context = make(cells=1024)
     for streams in (1, 2):
         batcher.costs.observe(streams, 0, 0.2)
     batcher.costs.observe(1, 16, 0.2 + 16 * 0.03)  # six tokens fit into a step, which is few
