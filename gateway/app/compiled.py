@@ -112,6 +112,7 @@ MODULES = (
     "gateway.transport.assignment",
     "gateway.transport.http1",
     "gateway.transport.pool",
+    "gateway.transport.repeated",
     *(f"gateway.wire.{path.parent.name}.api" for path in sorted((ROOT / "gateway" / "wire").glob("*/api.py"))),
     *(f"gateway.wire.anthropic.{name}" for name in ("answers", "chat", "chat_stream", "passages", "stream", "structure")),
     "gateway.wire.bodies",

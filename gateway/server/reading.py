@@ -17,9 +17,10 @@ from gateway.pipeline.memory import UNCOUNTED
 from gateway.pipeline.plane import DataPlane
 from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, split_target
 from gateway.server.refusals import body_too_large, head_too_large
-from gateway.server.request import ParsedRequest, Refusal
+from gateway.server.request import KnownRequest, ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
 from gateway.server.upgrade import parser_after
+from gateway.transport.repeated import LENGTH, MOST_DIGITS, TRIES, known_head
 from gateway.wire.table import APIS
 
 SINGLE: Final = frozenset(
@@ -33,6 +34,8 @@ _COMMON: Final = (
 LOWERED: Final = {spelt: name for name in _COMMON for spelt in (name, name.title())}
 """Names of headers as most clients spell them. Their hashes are known, and none has an underscore."""
 NEVER: Final = float("inf")
+_ALONE: Final = (b"transfer-encoding", b"expect", b"upgrade", b":version")
+"""What a request with these means is more than its lines."""
 UPLOAD: Final = b"/v1/files"
 UPLOADS: Final = frozenset(path for api in APIS if api.forms for path in api.paths)
 """Where bodies are taken as they arrive."""
@@ -42,7 +45,8 @@ class RequestReader:
     """The reading half of a connection; the other half (protocol.Connection) extends it. See states.READING.
 
     `due`: monotonic time by which what is being read must be complete. `request`: the one whose body is being read.
-    `refusal`: set when reading has ended with an error.
+    `refusal`: set when reading has ended with an error. A request whose head is that of the one before is read without the parser, which
+    sees none of it; `_owed`: bytes of its body that are still to come.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -60,6 +64,9 @@ class RequestReader:
         self._begun = 0
         self._line = b""
         self._read = b""
+        self._known: KnownRequest | None = None
+        self._tries = TRIES
+        self._owed = 0
 
     # --- what the other half does with requests
 
@@ -79,6 +86,13 @@ class RequestReader:
 
     def parse(self, data: bytes) -> Refusal | None:
         """Reads what the client sent; the reason when it must be refused."""
+        if self._owed or (self._known is not None and self.reading == BETWEEN):
+            rest = self._parsed_before(data)
+            if self.refusal is not None:
+                return self.refusal
+            if not rest:
+                return None
+            data = rest
         before, state, begun = self.request, self.reading, self._begun
         one_head = begun + (state != HEAD) if before is None else -1
         if state == BETWEEN:
@@ -110,6 +124,67 @@ class RequestReader:
             if self._unparsed_bytes - before.size > limits.max_body_bytes + limits.max_header_bytes:
                 return Refusal(body_too_large(limits.max_body_bytes))
         return None
+
+    def _parsed_before(self, data: bytes) -> bytes:
+        """Reads what needs no parser; what is left of the data. Sets `refusal` where it must be refused."""
+        try:
+            while data:
+                if not self._owed:
+                    data = self._repeated(data)
+                    if not self._owed:
+                        break
+                if len(data) > self._owed:
+                    part, data = data[: self._owed], data[self._owed :]
+                else:
+                    part, data = data, b""
+                if part:
+                    self._owed -= len(part)
+                    self.on_body(part)
+                    if not self._owed:
+                        self.on_message_complete()
+        except GatehouseError:
+            if self.refusal is None:
+                raise
+        return data
+
+    def _repeated(self, data: bytes) -> bytes:
+        """Takes a head that is known from the beginning of the data; what follows it. Without one the data is as before."""
+        known, limits = self._known, self.limits
+        if known is None or self.reading != BETWEEN or known.limits is not limits:
+            return data
+        head = known.head
+        digits = head.digits(data)
+        size = int(digits) if digits else 0
+        if not size or size > limits.max_body_bytes:
+            return data
+        headers = known.headers.copy()
+        headers[LENGTH] = digits
+        request = ParsedRequest(known.method, known.path, known.query, headers, True, known.named or self.plane.next_id())
+        request.bound = limits.max_body_bytes
+        self._tries = TRIES
+        self._owed = size
+        self.reading = BODY
+        self.request = request
+        self.due = self.plane.now + limits.body_timeout
+        self.head_read(request)
+        return data[len(head.before) + len(digits) + len(head.after) :]
+
+    def _remember(self, request: ParsedRequest, data: bytes, named: bytes) -> None:
+        """The head of this request, with which the data begins, may come again. named: its own identifier. What is sent behind a last
+        request is for the parser to refuse; uploads have bounds of their own."""
+        limits, headers, path = self.limits, request.headers, request.raw_path
+        self._known = None
+        if not self._tries or not request.keep_alive or request.streams or path == UPLOAD or LENGTH not in headers:
+            return
+        for name in _ALONE:
+            if name in headers:
+                return
+        if self._head_bytes + MOST_DIGITS > limits.max_header_bytes:
+            return
+        self._tries -= 1
+        head = known_head(data, request.method + b" ", headers[LENGTH])
+        if head is not None:
+            self._known = KnownRequest(head, request, named, limits)
 
     def _line_refused(self, line: bytes) -> Refusal | None:
         """Looks at the request line with which a head begins that comes in parts; keeps what there is of it until it is whole."""
@@ -219,6 +294,7 @@ class RequestReader:
         error = check_head(method, path, headers, request.bound)
         if error is not None:
             raise self.rejected(error, request)
+        self._remember(request, read, request_id if request_id is given else b"")
         self.request = request
         self.due = plane.now + limits.body_timeout
         self.head_read(request)

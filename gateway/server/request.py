@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.errors import GatehouseError
+from gateway.core.specs import ListenSpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.pipeline.memory import UNCOUNTED
+from gateway.transport.repeated import KnownHead
 
 
 class Handler(Protocol):
@@ -79,6 +81,17 @@ class ParsedRequest:
         """The length of the body as its head says it; None for a chunked one."""
         length = self.headers.get(b"content-length")
         return int(length) if length is not None else None if b"transfer-encoding" in self.headers else 0
+
+
+class KnownRequest:
+    """What a head means that may come again. named: its own identifier; b"" where each request is given one. limits: under which it was
+    admitted."""
+
+    __slots__ = ("head", "headers", "limits", "method", "named", "path", "query")
+
+    def __init__(self, head: KnownHead, request: ParsedRequest, named: bytes, limits: ListenSpec) -> None:
+        self.head, self.named, self.limits = head, named, limits
+        self.method, self.path, self.query, self.headers = request.method, request.raw_path, request.query, request.headers.copy()
 
 
 class Refusal:

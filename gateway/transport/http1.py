@@ -23,6 +23,7 @@ from gateway.core.ports import Receiver
 from gateway.core.types import ResponseHead
 from gateway.core.uploads import BodySource
 from gateway.transport.assignment import Kept
+from gateway.transport.repeated import TRIES, KnownResponse, known_response
 
 log = logging.getLogger("gatehouse.transport")
 
@@ -235,10 +236,12 @@ class Connection(Kept):
         "_headers",
         "_interim",
         "_keep",
+        "_known",
         "_owner",
         "_parser",
         "_quiet",
         "_transport",
+        "_tries",
         "_until_close",
         "call",
         "on_body",
@@ -254,6 +257,8 @@ class Connection(Kept):
         self._headers: dict[bytes, bytes] = {}
         self._head: ResponseHead | None = None
         self._quiet = 0  # bytes read since the receiver last got something
+        self._known: KnownResponse | None = None
+        self._tries = TRIES
         self._complete = self._interim = self._keep = self._until_close = self._dropped = False
         self.on_body = self._chunks.append
         self.on_header = self._headers.setdefault
@@ -332,13 +337,23 @@ class Connection(Kept):
         if call is None:  # bytes without a request: the connection cannot be trusted any more
             self.drop()
             return
+        first, chunks, known = not call.heard, self._chunks, self._known
         call.heard = call.active = True
         violation: Exception | None = None
-        try:
-            self._feed(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            violation = error
-        chunks = self._chunks
+        again = known.again(data, chunks) if first and known is not None else None
+        if again is not None:  # a whole response, of which the parser sees nothing
+            self._head, self._until_close, self._tries = again, False, TRIES
+            self._complete = self._keep = True
+        else:
+            try:
+                self._feed(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                violation = error
+            if known is not None and first:
+                self._known = None  # it has not come again
+            if first and self._tries and self._complete and self._keep and violation is None and self._head is not None:
+                self._tries -= 1
+                self._known = known_response(data, self._head)
         try:
             if self._head is not None and not self._hand_head(call, len(data)):
                 return
