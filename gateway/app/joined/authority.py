@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +59,9 @@ class Authority:
         )
         return cls(key, made)
 
-    @property
+    @cached_property
     def pem(self) -> str:
+        """Written once: each ticket has it."""
         return _pem(self.issuer)
 
     def issue(self, public: Ed25519PublicKey, name: str, hosts: list[str], now: datetime, days: int, *, serves: bool) -> str:

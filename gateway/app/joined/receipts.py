@@ -30,6 +30,9 @@ MOST_PAUSE: Final = 64.0
 BEGUN: Final = 0.3
 IN_TIME: Final = 2.0
 """A ticket that expires sooner than that is told of at once when it begins: its gateway may be about to charge it."""
+GATHER: Final = 0.005
+"""Seconds for which a receipt waits for those of other requests that have begun just now: one message tells them all. To sign and verify a
+message costs more than all the rest of a receipt. Until it is told, the request has its slot."""
 COMPACT: Final = 4 * 1024 * 1024
 Send = Callable[[bytes], Awaitable[bytes | None]]
 """Tells one gateway; its answer, None where there is none."""
@@ -55,8 +58,10 @@ class Receipts:
     the next time, and told at once when it is `reached` again.
     """
 
-    def __init__(self, path: Path, gateways: Sequence[Send], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._gateways, self._now = path, gateways, monotonic
+    def __init__(
+        self, path: Path, gateways: Sequence[Send], monotonic: Callable[[], float] = time.monotonic, gather: float = GATHER
+    ) -> None:
+        self._path, self._gateways, self._now, self._gather = path, gateways, monotonic, gather
         self._waiting: dict[str, _Waiting] = {}
         """Receipts by their tickets' ids."""
         self._begun: dict[str, _Waiting] = {}
@@ -131,7 +136,18 @@ class Receipts:
             except TimeoutError:
                 pass
             if self._pause() == 0.0:
+                await self._gathered()
                 await self.flush()
+
+    async def _gathered(self) -> None:
+        """Waits until other requests that have begun just now are over, there is a message's worth of receipts, or GATHER is over."""
+        try:
+            async with asyncio.timeout(self._gather):
+                while self._begun and len(self._waiting) < AT_ONCE:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
 
     def _pause(self) -> float | None:
         """Seconds until something is to be told; None: nothing waits."""

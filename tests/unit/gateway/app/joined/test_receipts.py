@@ -24,12 +24,16 @@ class Gateway:
         self.takes, self.there = takes, True
         self.begun: list[str] = []
         self.receipts: list[str] = []
+        self.messages = 0
+        self.heard = asyncio.Event()
 
     async def __call__(self, body: bytes) -> bytes | None:
         if not self.there:
             return None
         told = msgspec.json.decode(body, type=Report).told
         assert len(told) <= 8
+        self.messages += 1
+        self.heard.set()
         ids = [opened(TICKET, one.ticket, Ticket)[0].id for one in told]
         self.begun += [id for id, one in zip(ids, told, strict=True) if not one.receipt]
         self.receipts += [id for id, one in zip(ids, told, strict=True) if one.receipt]
@@ -160,3 +164,52 @@ async def test_the_file_is_written_anew_when_it_is_large(tmp_path: Path, monkeyp
     kept.add(*made(11))
     kept.close()
     assert len(Receipts(path, [])) == 3
+
+
+async def telling(kept: Receipts, gateway: Gateway, count: int) -> None:
+    """Until the gateway has so many receipts."""
+    task = asyncio.create_task(kept.tell())
+    try:
+        async with asyncio.timeout(60):
+            while len(gateway.receipts) < count:
+                await gateway.heard.wait()
+                gateway.heard.clear()
+    finally:
+        task.cancel()
+        kept.close()
+
+
+async def test_receipts_of_requests_that_run_side_by_side_are_told_in_one_message(tmp_path: Path) -> None:
+    gateway = Gateway()
+    kept = Receipts(tmp_path / "r", [gateway], gather=1000)
+    for number in (1, 2):
+        kept.begun(*made(number)[:2])
+    kept.add(*made(1))
+    asyncio.get_running_loop().call_later(0.02, kept.add, *made(2))
+    await telling(kept, gateway, 2)
+    assert gateway.messages == 1
+
+
+async def test_a_receipt_waits_for_no_other_where_nothing_else_runs_or_a_message_is_full(tmp_path: Path) -> None:
+    alone, full = Gateway(), Gateway()
+    kept = Receipts(tmp_path / "alone", [alone], gather=1000)
+    kept.begun(*made(1)[:2])
+    kept.add(*made(1))
+    await telling(kept, alone, 1)
+    kept = Receipts(tmp_path / "full", [full], gather=1000)
+    for number in range(9):
+        kept.begun(*made(number)[:2])
+    for number in range(8):
+        kept.add(*made(number))
+    await telling(kept, full, 8)
+    assert (alone.messages, full.messages, full.begun) == (1, 1, [])
+
+
+async def test_a_receipt_does_not_wait_for_ever_for_a_request_that_runs_on(tmp_path: Path) -> None:
+    gateway = Gateway()
+    kept = Receipts(tmp_path / "r", [gateway], gather=0.01)
+    kept.begun(*made(1)[:2])
+    kept.begun(*made(2)[:2])
+    kept.add(*made(1))
+    await telling(kept, gateway, 1)
+    assert gateway.receipts == [made(1)[0].id]
