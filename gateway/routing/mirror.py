@@ -4,7 +4,6 @@
     mirror.join("1", tell)          # a worker is there; `tell(message)` sends to it, in order, and never waits
     mirror.heard("1", message)      # one of mirror_messages.TO_CONTROL
     mirror.gone("1")                # its requests have ended with it
-    Supervisor(state_dir, mirror, on_event)
 
 What goes in (the supervisor's reports, the probes' results, what operators set, shifts) is applied here and sent to each worker, which
 comes to the same states by itself. What workers learn comes back: a breaker that opened opens everywhere, an engine that a request wants
@@ -30,7 +29,8 @@ from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.entering import Fleet
 from gateway.routing.health import Probe, Probed, ProbeResult
-from gateway.routing.registry import MANY, EndpointRegistry, LoopScheduler, Scheduler
+from gateway.routing.registry import MANY, EndpointRegistry
+from gateway.routing.scheduler import LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
 from gateway.routing.slot_market import SlotMarket
 from gateway.routing.turns import Turns

@@ -32,6 +32,7 @@ from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint, OnChange, Process, State, Waiters, identity
 from gateway.routing.entering import Entering, Fleet, entering_steps
 from gateway.routing.health import Probe, Probed, Prober, ProbeResult
+from gateway.routing.scheduler import LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
 from gateway.routing.view import view
 
@@ -41,24 +42,6 @@ MANY: Final = 64
 """Of more endpoints that one change adds or removes, what happens to all of them is told as one, and what can wait is done in slices."""
 TICK = 0.05
 """Seconds between ticks, which run only while something is timed: open breakers, slow starts, deadlines in queues."""
-
-
-class Scheduler(Protocol):
-    """Runs callbacks later: the event loop, or a test."""
-
-    def soon(self, action: Callable[[], None]) -> None: ...
-
-    def later(self, seconds: float, action: Callable[[], None]) -> None: ...
-
-
-class LoopScheduler:
-    """The running event loop."""
-
-    def soon(self, action: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(action)
-
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(seconds, action)
 
 
 class Outward(Protocol):

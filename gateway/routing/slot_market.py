@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.core.messages import Message
 from gateway.routing import mirror_messages as m
-from gateway.routing.registry import Scheduler
+from gateway.routing.scheduler import Scheduler
 from gateway.routing.slots import LENT_SECONDS, Given, Held, Ledger
 
 JOIN_SECONDS: Final = 10.0
