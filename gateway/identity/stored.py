@@ -272,7 +272,7 @@ class StoredKeys:
     def changed(self, id: str, action: str) -> None:
         """Drops a key from the cache: it was created, updated, rotated, revoked or deleted, here or on another machine."""
         made = action in ("created", "rotated")  # there is a secret that was not there before
-        if made:
+        if made or action == "updated":  # or one that had ended may be good again
             self._unknown.clear()
         for digest in self._digests.pop(id, ()):
             if (entry := self._known.pop(digest, None)) is not None:

@@ -235,6 +235,14 @@ async def test_a_rotation_forgets_what_was_unknown(store: Asked, cache: Cache) -
     assert await cache.get("new") is not None
 
 
+async def test_a_key_that_gets_more_time_after_its_end_works_at_once(store: Asked, cache: Cache, clock: FakeClock) -> None:
+    store.table["e"] = record("e", expires=clock.wall() - 1)
+    assert await cache.get("e") is None
+    store.table["e"] = record("e", expires=clock.wall() + 60)
+    cache.changed("e", "updated")
+    assert await cache.get("e") is not None
+
+
 async def test_a_key_ends_by_itself(store: Asked, cache: Cache, clock: FakeClock) -> None:
     store.table["e"] = record("e", expires=clock.wall() + 10)
     store.table["o"] = record("o", expires=clock.wall() + 100, rotated_to="n", overlap_until=clock.wall() + 10)
