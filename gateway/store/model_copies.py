@@ -23,6 +23,8 @@ KEPT_SECONDS: Final = 30 * 86400.0
 """For which a deleted model is remembered that no replica had a copy of any more, and the copies of a replica that is away."""
 AWAY_SECONDS: Final = 300.0
 """A replica that has not said for so long that it is there is away. Each says it every minute."""
+UNSAID: Final = 0.0
+"""When a replica of an earlier release was seen, which runs on during an upgrade: it has written its copy, and says nothing of this."""
 
 
 class StoredModelCopies:
@@ -38,7 +40,7 @@ class StoredModelCopies:
             held: dict[str, list[Copy]] = {}
             now = self._now(connection)
             for row in connection.execute(sa.select(copies).order_by(copies.c.replica)):
-                away = row.seen < now - AWAY_SECONDS and not row.replica.startswith(BUCKET)
+                away = UNSAID < row.seen < now - AWAY_SECONDS and not row.replica.startswith(BUCKET)
                 copy = Copy(replica=row.replica, digest=row.digest, address=row.address, away=away, seen=row.seen)
                 held.setdefault(row.name, []).append(copy)
             return {row.name: _model(row, held.get(row.name, ())) for row in connection.execute(sa.select(table))}
@@ -129,7 +131,7 @@ class StoredModelCopies:
         def write(connection: sa.Connection) -> int | None:
             old = self._now(connection) - AWAY_SECONDS
             mine = copies.c.replica == replica
-            if connection.execute(sa.select(sa.func.count()).where(mine, copies.c.seen >= old)).scalar():
+            if connection.execute(sa.select(sa.func.count()).where(mine, sa.or_(copies.c.seen >= old, copies.c.seen == UNSAID))).scalar():
                 return None
             return int(connection.execute(sa.delete(copies).where(mine)).rowcount)
 
@@ -139,7 +141,9 @@ class StoredModelCopies:
         """Deleted models that nobody has, and what replicas had that are away, after a time."""
 
         def write(connection: sa.Connection) -> None:
-            since = self._now(connection) - KEPT_SECONDS
+            now = self._now(connection)
+            since = now - KEPT_SECONDS
+            connection.execute(sa.update(copies).where(copies.c.seen == UNSAID).values(seen=now))
             connection.execute(sa.delete(copies).where(copies.c.seen < since, copies.c.replica.not_like(f"{BUCKET}%")))
             old = table.c.changed < since
             held = sa.select(copies.c.name)

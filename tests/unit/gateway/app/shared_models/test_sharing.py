@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import update
 
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
@@ -446,6 +447,23 @@ async def test_a_replica_that_is_away_is_asked_last_and_can_be_forgotten(
     await a.end()
     await a.stored.forget()
     assert (await a.stored.every())["m.gguf"].copies == (), "after their time without being asked for"
+
+
+async def test_what_a_replica_of_an_earlier_release_has_is_kept(make: Callable[..., Replica], models: list[bytes]) -> None:
+    """It runs on during an upgrade: it writes its copies, and not when it was seen."""
+    a = await make("a").start()
+    await a.add("m.gguf", models[0])
+    digest = (await a.shown("m.gguf"))["digest"]
+    await a.end()
+    await a.stored.hold("m.gguf", digest, "old", "127.0.0.1:1")
+    await a.stored._database.run(
+        lambda connection: connection.execute(update(model_copies.copies).values(seen=0.0).where(model_copies.copies.c.replica == "old")),
+        write=True,
+    )
+    assert not any(copy.away for copy in (await a.stored.every())["m.gguf"].copies) and await a.stored.leave("old") is None
+    await a.stored.forget()
+    (old,) = [copy for copy in (await a.stored.every())["m.gguf"].copies if copy.replica == "old"]
+    assert not old.away and old.seen > 0.0
 
 
 async def test_a_gateway_of_another_store_is_given_nothing(make: Callable[..., Replica], models: list[bytes]) -> None:
