@@ -70,18 +70,18 @@ class DenyList:
             return self._steps(texts)
         data = data_of_all(texts)
         if data is not None and len(data) <= _AT_ONCE_ASCII:
-            return self._verdict(texts, len(data)) if self._phrases.occurs_in(data) else ALLOW
+            return self._verdict(texts, len(data), self._phrases.made) if self._phrases.may_occur_in(data) else ALLOW
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
         if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
             return self._steps(texts)
-        return self._verdict(texts, len(text)) if self._suspect(text) else ALLOW
+        return self._verdict(texts, len(text), self._phrases.made) if self._suspect(text) else ALLOW
 
-    def _verdict(self, texts: Sequence[str], size: int) -> Verdict | Steps[Verdict]:
-        """Of texts that may have a phrase."""
+    def _verdict(self, texts: Sequence[str], size: int, sure: bool) -> Verdict | Steps[Verdict]:
+        """Of texts that may have a phrase. sure: unless it is masked, it is enough that the pattern says so."""
         if size > _AT_ONCE:
             return self._steps(texts)
         verdict = at_once(self._steps(texts))
-        return self._blocked if verdict is ALLOW and not self._mask else verdict
+        return self._blocked if verdict is ALLOW and sure and not self._mask else verdict
 
     def stream(self) -> DenyListStream | Passing:
         return Passing() if self._label else self._followed()
@@ -91,7 +91,7 @@ class DenyList:
 
     def _suspect(self, text: str) -> bool:
         """Whether the text may contain a phrase, or more invisible characters in a row than any writing has."""
-        return hidden_run(text) or self._phrases.occurs(text)
+        return hidden_run(text) or self._phrases.may_occur(text)
 
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
         """The same verdict in steps of a few milliseconds at the worst: short texts together, long ones in pieces."""
@@ -140,7 +140,7 @@ class DenyList:
         for start in range(0, len(text), _SEARCHED):
             if start:
                 yield
-            if self._phrases.occurs(text[max(0, start - overlap) : start + _SEARCHED]):
+            if self._phrases.may_occur(text[max(0, start - overlap) : start + _SEARCHED]):
                 return True
         return False
 
@@ -149,7 +149,7 @@ class DenyList:
         overlap = self._phrases.longest + 2
         for start in range(0, len(data), _SEARCHED):
             yield
-            if self._phrases.occurs_in(data[max(0, start - overlap) : start + _SEARCHED]):
+            if self._phrases.may_occur_in(data[max(0, start - overlap) : start + _SEARCHED]):
                 return True
         return False
 

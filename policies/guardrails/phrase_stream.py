@@ -268,7 +268,7 @@ class DenyListStream:
     def _skip(self, text: str, place: int) -> int:
         """How many leading characters of a piece need not be followed: if it has no phrase, all but those at its end with which
         one could begin. The pattern sees a word boundary at both ends of the piece, so it may find too much but never too little."""
-        if self._phrases.occurs(text):
+        if self._phrases.may_occur(text):
             return 0
         cut, left = len(text), self._phrases.longest + 1
         while cut > 0 and left > 0:

@@ -7,8 +7,10 @@ with a word character, no word character may be next to it. One space in a phras
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Final
 from unicodedata import combining
 
 import re2
@@ -22,10 +24,13 @@ MAX_MARKS = 16
 JSON_ESCAPES = frozenset("nrtbf")
 """Letters that behind a backslash stand for white space in JSON."""
 _ESCAPES = tuple(b"\\" + letter.encode() for letter in sorted(JSON_ESCAPES))
-MAX_LATER = 4096
-"""Characters of phrases up to which the pattern with the boundaries of words, which takes 3 ms to compile, is compiled when a text has the
-letters of a phrase first: a thousandth of what RE2 has room for, so that it cannot be refused then. That of the letters is compiled at
-once, so that a list that cannot be used is refused at the start."""
+MAX_LATER = 512
+"""Characters of phrases up to which the pattern with the boundaries of words, which takes 2 to 4 ms to compile, is compiled when a text has
+the letters of a phrase first: a thousandth of what RE2 has room for, so that it cannot be refused then, and little of a guardrail's budget.
+That of the letters is compiled at once, so that a list that cannot be used is refused at the start."""
+PAUSE: Final = 0.02
+"""Seconds after one has been compiled so until the next one is: a text may have the letters of phrases of thousands of lists. Until then
+`may_occur` answers by the letters."""
 WINDOW = 1024
 """Characters that are searched at a time: the worst of them (U+FDFA folds to 18) take some milliseconds to follow."""
 _MEMORY = 256 * 1024 * 1024
@@ -36,6 +41,8 @@ _NOTHING = "[^\\x00-\\xff]"
 """Matches nowhere."""
 _UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
 _RUN_OF_SPACES = re.compile(" +")
+_COMPILED: Final = [0.0]
+"""When this process compiled a pattern last while it read a text, monotonic seconds."""
 
 
 class Node:
@@ -123,23 +130,41 @@ class PhraseSet:
         """The same for the bytes of a text of ASCII without control characters."""
         return self._occurs(data.translate(ASCII_BYTES))
 
-    def _occurs(self, data: bytes) -> bool:
-        if self._found(data):
-            return True
-        if b"\\" not in data:
-            return False
-        for escape in _ESCAPES:
-            data = data.replace(escape, b"\\;")
-        return self._found(data)
+    def may_occur(self, text: str) -> bool:
+        """As `occurs`; too much, but never too little, while what that needs is not compiled yet (PAUSE): `made` says so afterwards."""
+        return self._occurs(encoded(text), patient=True)
 
-    def _found(self, data: bytes) -> bool:
-        """Most texts do not even have the letters of a phrase."""
-        if self._letters.Match(_UNANCHORED, data, 0, len(data))[0][0] < 0:
+    def may_occur_in(self, data: bytes) -> bool:
+        """As `may_occur`, and as `occurs_in`."""
+        return self._occurs(data.translate(ASCII_BYTES), patient=True)
+
+    @property
+    def made(self) -> bool:
+        """Whether all is compiled that `occurs` needs."""
+        return self._exact is not None
+
+    def _occurs(self, data: bytes, patient: bool = False) -> bool:
+        """Most texts do not even have the letters of a phrase. patient: nothing is compiled for this if something else just was."""
+        if not _read(self._letters, data):
             return False
         exact = self._exact
         if exact is None:
+            if patient and time.monotonic() - _COMPILED[0] < PAUSE:
+                return True
             exact = self._exact = _compile(_pattern(self._phrases, BOUNDARY, " "))
-        return bool(exact.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+            _COMPILED[0] = time.monotonic()
+        return exact is self._letters or _read(exact, data)
+
+
+def _read(pattern: re2._re2.RE2, data: bytes) -> bool:
+    """Whether it matches somewhere. The letter of an escape of JSON is read as one, and as none."""
+    if pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0:
+        return True
+    if b"\\" not in data:
+        return False
+    for escape in _ESCAPES:
+        data = data.replace(escape, b"\\;")
+    return bool(pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
 
 
 def _checked(phrase: str) -> str:

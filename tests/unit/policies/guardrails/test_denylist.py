@@ -20,7 +20,7 @@ from gateway.core.types import ALLOW, Verdict
 from policies.guardrails.denylist import DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
 from policies.guardrails.phrase_stream import MOST_AT_ONCE, REASON
-from policies.guardrails.phrases import PhraseSet
+from policies.guardrails.phrases import _COMPILED, PhraseSet
 
 
 def check(guardrail: Guardrail, texts: Sequence[str]) -> Verdict:
@@ -342,11 +342,26 @@ def test_a_piece_of_a_stream_with_thousands_of_phrases_is_refused() -> None:
         assert verdict.action == "rewrite" and verdict.texts == (text.replace("darn", "-").replace("!", "-"),)
 
 
+@pytest.mark.parametrize("text", ["it is bad", "it is bad é", "sobadly", "é sobadly"])
+@pytest.mark.parametrize("mask", [True, False])
+def test_the_verdict_is_the_same_before_the_pattern_is_compiled(text: str, mask: bool) -> None:
+    made = DenyList("words", PhraseSet(["bad"]), mask=mask, replacement="#")
+    _COMPILED[0] = time.monotonic() + 3600.0  # something else just was
+    first, stream = made.check([text]), made.stream()
+    said = stream.feed(text) + stream.finish() if mask or "sobadly" in text else ""
+    assert isinstance(first, Verdict) and not made._phrases.made
+    _COMPILED[0] = 0.0
+    then = made.check([text])
+    assert isinstance(then, Verdict) and (then.action, then.texts) == (first.action, first.texts) and made._phrases.made
+    assert first.action == ("allow" if "sobadly" in text else "rewrite" if mask else "block")
+    assert said in ("", (first.texts or (text,))[0])
+
+
 def test_a_phrase_is_found_beside_particles_of_korean() -> None:
     made = DenyList("words", PhraseSet(["project aurora", "오로라"]), mask=True, replacement="#")
     text = "project aurora는 오로라를 봅니다"
-    verdict = made.check([text])
-    assert isinstance(verdict, Verdict) and verdict.texts == ("#는 #를 봅니다",)
+    verdict = check(made, [text])
+    assert verdict.texts == ("#는 #를 봅니다",)
     stream = made.stream()
     assert "".join([stream.feed(character) for character in text]) + stream.finish() == "#는 #를 봅니다"
 
@@ -354,12 +369,12 @@ def test_a_phrase_is_found_beside_particles_of_korean() -> None:
 def test_a_word_behind_an_escape_of_json_is_found() -> None:
     arguments = r'{"q": "a\nbad thing\tbad C:\bad \\nbad"}'
     made = DenyList("words", PhraseSet(["bad", "new"]), mask=True, replacement="#")
-    verdict = made.check([arguments])
-    assert isinstance(verdict, Verdict) and "bad" not in verdict.texts[0]
+    verdict = check(made, [arguments])
+    assert "bad" not in verdict.texts[0]
     for cut in range(len(arguments)):
         stream = made.stream()
         assert stream.feed(arguments[:cut]) + stream.feed(arguments[cut:]) + stream.finish() == verdict.texts[0]
-    found = made.check([r"C:\new\x"])
-    assert isinstance(found, Verdict) and found.texts == (r"C:\#\x",), "the letter may belong to a word too"
+    found = check(made, [r"C:\new\x"])
+    assert found.texts == (r"C:\#\x",), "the letter may belong to a word too"
     long = "word " * 100 + r"\nbad"
     assert made.stream().feed(long + " x").endswith(r"\n# x"), "where a search skips ahead"
