@@ -41,8 +41,19 @@ _NOTHING = "[^\\x00-\\xff]"
 """Matches nowhere."""
 _UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
 _RUN_OF_SPACES = re.compile(" +")
-_COMPILED: Final = [0.0]
-"""When this process compiled a pattern last while it read a text, monotonic seconds."""
+
+
+class Pace:
+    """at: when a pattern was compiled last while a text was read, monotonic seconds."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+
+_PACE: Final = Pace()
+"""Of a process."""
 
 
 class Node:
@@ -93,7 +104,8 @@ class PhraseSet:
     Raises ValueError that names a phrase that cannot be matched, or when there are none or too many.
     """
 
-    def __init__(self, phrases: Iterable[str]) -> None:
+    def __init__(self, phrases: Iterable[str], pace: Pace = _PACE) -> None:
+        self._pace = pace
         folded = sorted({_checked(phrase) for phrase in phrases})
         if not folded:
             raise ValueError("no phrase is given")
@@ -149,10 +161,10 @@ class PhraseSet:
             return False
         exact = self._exact
         if exact is None:
-            if patient and time.monotonic() - _COMPILED[0] < PAUSE:
+            if patient and time.monotonic() - self._pace.at < PAUSE:
                 return True
             exact = self._exact = _compile(_pattern(self._phrases, BOUNDARY, " "))
-            _COMPILED[0] = time.monotonic()
+            self._pace.at = time.monotonic()
         return exact is self._letters or _read(exact, data)
 
 

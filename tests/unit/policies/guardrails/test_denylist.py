@@ -20,7 +20,7 @@ from gateway.core.types import ALLOW, Verdict
 from policies.guardrails.denylist import DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
 from policies.guardrails.phrase_stream import MOST_AT_ONCE, REASON
-from policies.guardrails.phrases import _COMPILED, PhraseSet
+from policies.guardrails.phrases import Pace, PhraseSet
 
 
 def check(guardrail: Guardrail, texts: Sequence[str]) -> Verdict:
@@ -345,12 +345,13 @@ def test_a_piece_of_a_stream_with_thousands_of_phrases_is_refused() -> None:
 @pytest.mark.parametrize("text", ["it is bad", "it is bad é", "sobadly", "é sobadly"])
 @pytest.mark.parametrize("mask", [True, False])
 def test_the_verdict_is_the_same_before_the_pattern_is_compiled(text: str, mask: bool) -> None:
-    made = DenyList("words", PhraseSet(["bad"]), mask=mask, replacement="#")
-    _COMPILED[0] = time.monotonic() + 3600.0  # something else just was
+    pace = Pace()
+    made = DenyList("words", PhraseSet(["bad"], pace), mask=mask, replacement="#")
+    pace.at = time.monotonic() + 3600.0  # something else just was
     first, stream = made.check([text]), made.stream()
     said = stream.feed(text) + stream.finish() if mask or "sobadly" in text else ""
     assert isinstance(first, Verdict) and not made._phrases.made
-    _COMPILED[0] = 0.0
+    pace.at = 0.0
     then = made.check([text])
     assert isinstance(then, Verdict) and (then.action, then.texts) == (first.action, first.texts) and made._phrases.made
     assert first.action == ("allow" if "sobadly" in text else "rewrite" if mask else "block")
