@@ -114,7 +114,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/chat/bounds.py": ("tests/unit/engines/chat/test_template.py", "takes more than"),
     "engines/chat/chat_handler.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),
     "engines/chat/completion_handler.py": ("tests/integration/llamacpp/test_serving.py", ".completions.create"),
-    "engines/chat/conversation.py": ("tests/integration/llamacpp/test_serving.py", "tools"),
     "engines/chat/engine.py": ("tests/integration/llamacpp/test_serving.py", "context_length_exceeded"),
     "engines/chat/events.py": ("tests/unit/engines/llamacpp/test_jobs.py", "Mailbox"),
     "engines/chat/formats/base.py": ("tests/unit/engines/chat/test_output.py", "Dialect"),

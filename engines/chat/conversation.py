@@ -19,6 +19,8 @@ from engines.sidecar.shell import ApiError
 
 _OPEN, _CLOSE = "\U000f5a01", "\U000f5a02"  # private use: a placeholder for the text of a control token inside a client's content
 SCHEMA_PARAM = "response_format.json_schema.schema"
+MAX_NESTING = 128
+"""Lists and objects within each other, in messages, tools and what else a template sees: who reads them recurses."""
 _HOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
@@ -139,9 +141,12 @@ class Converser:
             raise unsupported("tools", "they cannot be combined with response_format or grammar")
         return self.constraints.calls(self._format, choice, parallel=parallel, check=check) if constrained else own
 
-    def _protect(self, value: Any, texts: list[str]) -> Any:
-        """The value with the text of every control token in its strings replaced: a client's text is never a control token."""
+    def _protect(self, value: Any, texts: list[str], depth: int = 0) -> Any:
+        """The value with the text of every control token in its strings replaced: a client's text is never a control token. Raises ApiError
+        400 for what is nested too deeply."""
         control = self._control
+        if depth > MAX_NESTING:
+            raise ApiError(400, f"messages, tools and chat_template_kwargs must not be nested deeper than {MAX_NESTING}")
         if control is None:
             return value
         if isinstance(value, str):
@@ -152,9 +157,9 @@ class Converser:
 
             return control.sub(hold, value)
         if isinstance(value, Mapping):
-            return {self._protect(key, texts): self._protect(item, texts) for key, item in value.items()}
+            return {self._protect(key, texts): self._protect(item, texts, depth + 1) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._protect(item, texts) for item in value]
+            return [self._protect(item, texts, depth + 1) for item in value]
         return value
 
     def _tokens(self, text: str, texts: list[str]) -> list[int]:

@@ -25,6 +25,8 @@ MAX_CHARACTERS = 128 * 1024
 """Longest grammar, those made of schemas included: reading this much takes a second."""
 MAX_DEPTH = 48
 """Deepest nesting of groups: llama.cpp's parser recurses."""
+MAX_NESTING = 2 * MAX_DEPTH
+"""Deepest nesting of groups and repetitions together: what reads them here recurses, too."""
 MAX_REPEAT = 1000
 STEPS = 400
 """Characters that the search for ambiguous texts goes on for."""
@@ -71,21 +73,23 @@ class Terminal:
 
 
 class Group:
-    """Alternatives, each a sequence."""
+    """Alternatives, each a sequence. depth: groups and repetitions within each other, this one included."""
 
-    __slots__ = ("alternatives",)
+    __slots__ = ("alternatives", "depth")
 
     def __init__(self, alternatives: list[list[Item]]) -> None:
         self.alternatives = alternatives
+        self.depth = 1 + max((_depth(item) for sequence in alternatives for item in sequence), default=0)
 
 
 class Repeat:
     """An item `low` to `high` times (None: no end)."""
 
-    __slots__ = ("high", "item", "less", "low")
+    __slots__ = ("depth", "high", "item", "less", "low")
 
     def __init__(self, item: Item, low: int, high: int | None) -> None:
         self.item, self.low, self.high = item, low, high
+        self.depth = 1 + _depth(item)
         self.less: Repeat | None = None
 
     def next(self) -> Repeat:
@@ -98,6 +102,10 @@ class Repeat:
 
 
 Item = Terminal | Group | Repeat | str
+
+
+def _depth(item: Item) -> int:
+    return item.depth if isinstance(item, Group | Repeat) else 0
 
 
 # --- reading
@@ -154,6 +162,8 @@ class _Parser:
                 if not items:
                     raise GrammarRefused("the grammar does not parse: nothing stands before a repetition")
                 items[-1] = Repeat(items[-1], *value)
+                if items[-1].depth > MAX_NESTING:
+                    raise GrammarRefused(f"the grammar is nested deeper than {MAX_NESTING}")
                 continue
             elif kind == "define":
                 raise GrammarRefused("the grammar does not parse: ::= without a name")

@@ -212,7 +212,7 @@ def _bias(bias: dict[str, float] | None, n_vocab: int) -> tuple[tuple[int, float
         return ()
     items = []
     for key, value in bias.items():
-        if not key.isascii() or not key.isdigit() or int(key) >= n_vocab:
+        if not key.isascii() or not key.isdigit() or len(key) > 10 or int(key) >= n_vocab:
             raise ApiError(400, f"logit_bias: {key[:32]!r} is not a token of this model", param="logit_bias")
         # OpenAI: -100 bans a token, 100 makes it the only choice
         items.append((int(key), float("-inf") if value <= -100 else value))

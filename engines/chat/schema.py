@@ -15,6 +15,8 @@ from engines.chat.gbnf import Check, refusal
 MAX_RULES = 2000
 MAX_DEPTH = 48
 MAX_REPEAT = 1000
+MAX_NAMES = 2 * MAX_RULES
+"""Of properties, required or not, of one object and of all that `allOf` combines: more cannot be expressed anyway."""
 
 _PRIMITIVES = {
     "space": '| " " | "\\n" [ \\t]{0,20}',
@@ -157,6 +159,7 @@ class Grammar:
         if not isinstance(schema["allOf"], list):
             raise SchemaError(f"{at}.allOf: must be a list of schemas")
         parts = [{key: value for key, value in schema.items() if key != "allOf"}, *schema["allOf"]]
+        named = 0
         for number, part in enumerate(parts):
             followed = 0
             while isinstance(part, dict) and "$ref" in part:
@@ -168,18 +171,23 @@ class Grammar:
             properties, required = part.get("properties", {}), part.get("required", [])
             if not isinstance(properties, dict) or not isinstance(required, list):
                 raise SchemaError(f"{at}.allOf[{number}]: properties must be an object, required a list")
+            named += len(properties) + len(required)
+            if named > MAX_NAMES:
+                raise SchemaError(f"{at}.allOf: more than {MAX_NAMES} properties and required ones together")
             result["properties"] |= properties
             result["required"] += required
         return result
 
     def _typed(self, schema: dict[str, Any], at: str, depth: int) -> str:
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{at}: nested deeper than {MAX_DEPTH}")
         kind = schema.get("type")
         if kind is None:
             kind = next((name for name, keys in _KEYS.items() if keys & set(schema)), None)
             if kind is None:
                 self._only(schema, set(), at)
                 return self.primitive("value")
-        if isinstance(kind, list):
+        if isinstance(kind, list) and kind:
             return self.add(" | ".join(self._typed(self._of_type(schema, name), at, depth + 1) for name in kind))
         if not isinstance(kind, str) or kind not in _KEYS:
             raise SchemaError(f"{at}.type: {kind!r} is not a type")
@@ -205,6 +213,8 @@ class Grammar:
         more = schema.get("additionalProperties", True)
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise SchemaError(f"{at}: properties must be an object, required a list")
+        if len(properties) + len(required) > MAX_NAMES:
+            raise SchemaError(f"{at}: more than {MAX_NAMES} properties and required ones together")
         missing = [name for name in required if not isinstance(name, str) or name not in properties]
         if missing:
             raise SchemaError(f"{at}.required: {missing[0]!r} is not among the properties")
@@ -228,6 +238,8 @@ class Grammar:
     def _array(self, schema: dict[str, Any], at: str, depth: int) -> str:
         if "prefixItems" in schema:
             self._only(schema, {"prefixItems", "type"}, at)
+            if not isinstance(schema["prefixItems"], list):
+                raise SchemaError(f"{at}.prefixItems: must be a list of schemas")
             items = [self._visit(item, f"{at}.prefixItems[{n}]", depth + 1) for n, item in enumerate(schema["prefixItems"])]
             return self.add('"[" space ' + ' "," space '.join(items) + ' "]" space')
         item = self._visit(schema.get("items", True), f"{at}.items", depth + 1)

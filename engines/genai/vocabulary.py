@@ -48,7 +48,8 @@ class GenaiVocabulary:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         tokenizer = self._parsing if parse_special else self._plain
-        return list(tokenizer.encode(text, add_special_tokens=add_special).ids)
+        whole = text.encode("utf-8", "replace").decode()  # JSON within a text may name half a character
+        return list(tokenizer.encode(whole, add_special_tokens=add_special).ids)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")

@@ -21,6 +21,11 @@ JSON = b"application/json"
 SSE = b"text/event-stream; charset=utf-8"
 WORKING = b": working\n\n"
 """An SSE comment, which clients ignore (WHATWG HTML 9.2.6): it tells whoever waits for the stream that the engine has not hung."""
+MOST_WORDS = 2000
+"""Characters of an error's message: some quote what was sent."""
+MOST_PARAM = 200
+MOST_MILLISECONDS = 31 * 86_400_000
+"""Until a deadline."""
 WORKING_SECONDS = 5.0
 """Between two such comments while a stream sends nothing else; ``options.working_interval`` overrides it, 0 switches them off."""
 
@@ -45,10 +50,10 @@ class ApiError(Exception):
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message[:MOST_WORDS]
         self.kind = kind
         self.code = code
-        self.param = param
+        self.param = param[:MOST_PARAM] if param is not None else None
         self.headers = headers
 
     def body(self) -> bytes:
@@ -103,7 +108,7 @@ class Request:
         left = headers.get(b"x-gatehouse-deadline-ms")
         if left is not None:
             try:
-                self.deadline = time.monotonic() + max(0.0, float(int(left)) / 1000)
+                self.deadline = time.monotonic() + min(max(0, int(left)), MOST_MILLISECONDS) / 1000
             except ValueError:
                 raise ApiError(400, "x-gatehouse-deadline-ms must be a whole number", param="x-gatehouse-deadline-ms") from None
 

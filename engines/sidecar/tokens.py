@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from engines.sidecar.shell import ApiError, Request, Response
 
 MAX_TOKENS = 1 << 17
-"""Most tokens whose text is asked for at once."""
+"""Most tokens whose texts are asked for at once."""
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -81,7 +81,11 @@ class TokenHandler:
             tokens = await asyncio.to_thread(tokenizer.text, body.prompt, body.add_special_tokens is not False)
         else:
             raise ApiError(400, "send either prompt or messages", param="prompt")
-        pieces = [tokenizer.piece(token) for token in tokens] if body.return_token_strs else None
+        pieces: list[str] | None = None
+        if body.return_token_strs:
+            if len(tokens) > MAX_TOKENS:
+                raise ApiError(400, f"return_token_strs: of at most {MAX_TOKENS} tokens, not {len(tokens)}", param="return_token_strs")
+            pieces = await asyncio.to_thread(lambda: list(map(tokenizer.piece, tokens)))
         return Response(msgspec.json.encode({
             "count": len(tokens), "max_model_len": tokenizer.longest, "tokens": tokens, "token_strs": pieces,
         }))  # fmt: skip

@@ -42,6 +42,8 @@ COSTLY = {
     "stars in a row": ("root ::= " + "[^x]* " * 500, "ambiguous"),
     "a long repetition": ('root ::= "a"{1,5000}', "repetition"),
     "deep brackets": ("root ::= " + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
+    "a repetition of a repetition, and so on": ('root ::= "a"' + "?" * 60_000, "nested deeper"),
+    "the same with numbers": ('root ::= ("a")' + "{1,2}" * 10_000, "nested deeper"),
     "deep brackets behind a comment": ('# "\nroot ::= ["] ' + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
 }
 

@@ -1,13 +1,14 @@
 """Schemas become grammars that are never wider than the schema, or are refused by name."""
 
 import re
+from functools import reduce
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.chat.schema import MAX_DEPTH, SchemaError, check_grammar, integers, json_object, json_schema, literal
+from engines.chat.schema import MAX_DEPTH, MAX_NAMES, SchemaError, check_grammar, integers, json_object, json_schema, literal
 
 
 def pattern(alternatives: list[str]) -> re.Pattern[str]:
@@ -80,6 +81,15 @@ def test_depth_and_size_are_bounded() -> None:
         json_schema({"type": "object", "properties": {f"p{n}": {"enum": [n]} for n in range(1500)}})
 
 
+def test_names_are_counted_before_anything_grows_with_them() -> None:
+    named = {"type": "object", "properties": {f"p{n}": {} for n in range(900)}, "required": ["p0"] * MAX_NAMES}
+    with pytest.raises(SchemaError, match="properties and required ones"):
+        json_schema(named)
+    many = {"properties": {"a": {}}, "required": ["a"] * 1000}
+    with pytest.raises(SchemaError, match="properties and required ones"):
+        json_schema({"allOf": [{"$ref": "#/$defs/many"}] * 10_000, "$defs": {"many": many}})
+
+
 def test_literals_are_escaped() -> None:
     assert literal('a"b\\c\n') == '"a\\"b\\\\c\\n"'
 
@@ -100,7 +110,9 @@ def test_what_a_grammar_costs_is_bounded() -> None:
         {"type": {}}, {"type": [{"a": 1}]}, {"$ref": []}, {"$ref": {}}, {"type": "string", "format": []}, {"type": "string", "format": {}},
         {"type": "object", "properties": {"a": {}}, "required": [[]]}, {"type": "object", "properties": {"a": {}}, "required": [{}]},
         {"allOf": 5}, {"allOf": [{"properties": []}]}, {"allOf": [{"required": 5}]}, {"allOf": [{"type": []}]},
-        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}, {"type": []},
+        {"type": "array", "prefixItems": 5}, {"type": "array", "prefixItems": None}, {"type": "array", "prefixItems": {"a": {}}},
+        {"type": reduce(lambda kind, _: [kind], range(900), "string")},
     ],
 )  # fmt: skip
 def test_values_of_the_wrong_kind_and_circles_are_refused(schema: Any) -> None:

@@ -27,6 +27,10 @@ def test_the_bytes_of_tokens_are_those_of_the_text(levels: GenaiVocabulary, text
     assert (1 in parsed) == text.startswith("<|im_start|>") and 1 not in plain
 
 
+def test_half_a_character_is_read_as_a_question_mark(levels: GenaiVocabulary) -> None:
+    assert levels.detokenize(levels.tokenize("a\ud800b", add_special=False, parse_special=True)) == "a?b"
+
+
 def test_control_tokens(levels: GenaiVocabulary) -> None:
     assert levels.control_texts() == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert (levels.piece(2), levels.special_piece(2), levels.special_piece(1_000_000)) == (b"", b"<|im_end|>", b"")

@@ -123,6 +123,12 @@ def test_handlers_see_the_gateways_headers(ready: Process) -> None:
         answer = ready.client.post("/v1/echo", content=b"x", headers={"x-gatehouse-priority": value})
         assert answer.headers["x-priority"] == rank
     assert ready.client.post("/v1/echo", headers={"x-gatehouse-deadline-ms": "soon"}).json()["error"]["param"] == "x-gatehouse-deadline-ms"
+    assert ready.client.post("/v1/echo", content=b"x", headers={"x-gatehouse-deadline-ms": "9" * 400}).content == b"x"
+
+
+def test_words_of_an_error_are_bounded(ready: Process) -> None:
+    error = ready.client.post("/v1/" + "x" * 5000).json()["error"]
+    assert error["code"] == "not_found" and len(error["message"]) == 2000
 
 
 def test_placeholders_of_a_path(ready: Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,17 @@ async def test_tokens_of_a_text_and_back() -> None:
     assert found["token_strs"] == ["\x01", "a"]
     assert json.loads((await handler.detokenize(request({"tokens": [97, 98]}))).body) == {"prompt": "ab"}
     assert json.loads((await handler.detokenize(request({"tokens": []}))).body) == {"prompt": ""}
+
+
+async def test_the_texts_of_tokens_are_made_beside_the_event_loop_and_only_of_so_many() -> None:
+    class Named(Letters):
+        def piece(self, token: int) -> str:
+            return threading.current_thread().name
+
+    found = json.loads((await TokenHandler(Named()).tokenize(request({"prompt": "a", "return_token_strs": True}))).body)
+    assert threading.current_thread().name not in found["token_strs"]
+    with pytest.raises(ApiError, match=f"at most {MAX_TOKENS} tokens"):
+        await TokenHandler(Letters()).tokenize(request({"prompt": "a" * MAX_TOKENS, "return_token_strs": True}))
 
 
 @pytest.mark.parametrize(
