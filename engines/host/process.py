@@ -331,6 +331,7 @@ class SidecarProcess:
                 misses += 1
                 if self._hangs(misses, time.monotonic() - heard):
                     self.reason = f"no answer to {misses} health checks"
+                    self._blame_memory()
                     self._move("failed")
                     self._kill()
                     return
@@ -396,11 +397,16 @@ class SidecarProcess:
         elif state == "failed" and self.state != "failed":
             self.reason = str(report.get("reason") or "failed without a reason")
             self.reason_code = str(report["reason_code"]) if report.get("reason_code") else None
-            if self.row.leads and self._kills is not None and self._kills.another():
-                self.reason = f"{self.reason}; memory ran out: the kernel ended a process of {self._kills.where}"
-                self.reason_code = OUT_OF_MEMORY
+            if self.row.leads:
+                self._blame_memory()
             self._move("failed")
             self._kill()
+
+    def _blame_memory(self) -> None:
+        """The engine failed after the kernel had ended a process for want of memory: one of its own, or it starved with that one."""
+        if self._kills is not None and self._kills.another():
+            self.reason = f"{self.reason}; memory ran out: the kernel ended a process of {self._kills.where}"
+            self.reason_code = OUT_OF_MEMORY
 
     @property
     def served_at(self) -> str:

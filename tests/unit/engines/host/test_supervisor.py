@@ -196,15 +196,24 @@ async def test_a_later_load_that_fails_is_tried_again(house: House) -> None:
     assert house.engine()["restarts"] == 3
 
 
-async def test_a_sidecar_that_stops_answering_is_ended(house: House) -> None:
+@pytest.mark.parametrize(("counted", "code", "ends"), [(4, None, 0), (5, "out_of_memory", 1)])
+async def test_a_sidecar_that_stops_answering_is_ended(
+    house: House, monkeypatch: pytest.MonkeyPatch, counted: int, code: str | None, ends: int
+) -> None:
+    counter = house.directory / "proc" / "vmstat"
+    counter.parent.mkdir()
+    counter.write_text("oom_kill 4\n")
+    monkeypatch.setattr(process, "Kills", partial(Kills, root=house.directory))
     deaf = house.gate("deaf")
     await house.supervisor.apply((house.spec("deaf", "ready", deaf=str(deaf), interval=0.01),), wait=True)
     first = house.engine()["pid"]
     process_of = house.supervisor._processes["e"]
     process_of.spec = msgspec.structs.replace(process_of.spec, health=msgspec.structs.replace(process_of.spec.health, timeout=0.05))
     deaf.touch()
+    counter.write_text(f"oom_kill {counted}\n")  # after the last check that is answered: each reads the count before it asks
     await reached(lambda: len(house.observer.addresses) == 2)
     assert gone(first)
+    assert (house.engine()["last_end"]["reason_code"], house.engine()["out_of_memory"]) == (code, ends)
     assert any(kind == "engine_failed" and "no answer" in detail["reason"] for kind, _, detail in house.events)
 
 
