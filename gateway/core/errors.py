@@ -187,12 +187,14 @@ class Overloaded(GatehouseError):
 class EngineError(GatehouseError):
     """The engine's side failed. `code` is one of no_healthy_endpoint, engine_failed, model_loading, insufficient_memory.
 
-    `safe`: no byte of a response was received, so another endpoint may be tried. `refused`: the connection was not accepted. `working`: the
-    engine was answering until its time was over, which says nothing about its health.
+    `safe`: no byte of a response was received, so another endpoint may be tried. `refused`: the connection was not accepted. `lost`: the
+    engine had the request when it closed the connection or stopped to work: it may have died of it. `working`: the engine was answering
+    until its time was over, which says nothing about its health.
     """
 
     safe = False
     refused = False
+    lost = False
     working = False
     status = 502
     type = "engine_error"

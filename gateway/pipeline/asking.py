@@ -19,7 +19,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Signal, as_future
-from gateway.pipeline.attempt import engine_error, result_of
+from gateway.pipeline.attempt import MOST_LOST, engine_error, result_of
 from gateway.pipeline.plane import DataPlane
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -105,6 +105,7 @@ class ModelAsker:
 
     async def _answer(self, entry: ModelEntry, request: InferenceRequest, principal: Principal, deadline: float) -> tuple[bytes, Usage]:
         tried: tuple[str, ...] = ()
+        lost = 0
         while True:
             attempt = await granted(entry, request, principal, tried, deadline)
             try:
@@ -112,7 +113,8 @@ class ModelAsker:
             except EngineError as error:
                 attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
                 tried = (*tried, attempt.endpoint_name)
-                pause = entry.route.may_retry(error, len(tried))
+                lost += error.lost
+                pause = None if lost >= MOST_LOST else entry.route.may_retry(error, len(tried))
                 if pause is None:
                     raise
                 entry.meter.retries += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from math import inf
 from time import perf_counter_ns
 from typing import Any, Final
@@ -26,6 +27,9 @@ from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.failures import engine_says
 
+log = logging.getLogger("gatehouse.pipeline")
+MOST_LOST: Final = 2
+"""Engines that may be lost while they have a request, before it counts as the reason: it is not given to another one."""
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
 AT_CAPACITY: Final = "The engine is at its capacity."
@@ -72,6 +76,8 @@ async def run(
         except GatehouseError as error:
             tried = (*tried, attempt.endpoint_name)
             exchange.tried = len(tried)
+            if isinstance(error, EngineError) and error.lost:
+                _note_lost(exchange, attempt)
             pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise
@@ -135,9 +141,16 @@ def _after_failure(
     return pause
 
 
+def _note_lost(exchange: Exchange, attempt: Attempt) -> None:
+    exchange.lost += 1
+    if exchange.lost == MOST_LOST:
+        request_id, found = exchange.request_id.decode(), attempt.endpoint_name
+        log.warning("request %s: engine %s was lost with it, as one before was; no other engine gets it", request_id, found)
+
+
 def is_spent(exchange: Exchange) -> bool:
-    """Whether the request cannot be sent again: an engine has got some of a body that was not kept."""
-    return exchange.upload is not None and bool(exchange.upload.begun)
+    """Whether the request cannot be sent again: engines may have died of it, or one has got some of a body that was not kept."""
+    return exchange.lost >= MOST_LOST or (exchange.upload is not None and bool(exchange.upload.begun))
 
 
 async def _sleep(seconds: float) -> None:

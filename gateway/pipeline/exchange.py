@@ -126,6 +126,7 @@ class Exchange:
         "keep_alive",
         "kept",
         "layers",
+        "lost",
         "notes",
         "path",
         "peer",
@@ -170,9 +171,7 @@ class Exchange:
         self.intended = False
         self.attempt: Attempt | None = None
         self.flight: Any = None  # whose answer may be kept (gateway.pipeline.flights.Flight)
-        self.attempts = 0
-        self.tried = 0
-        """Attempts that have failed at the present model."""
+        self.attempts = self.tried = self.lost = 0  # tried: failed at the present model; lost: with the engine, at any
         self.call: Call | None = None
         self.relay: Relay | None = None
         self.sent_ns = 0

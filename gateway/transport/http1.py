@@ -76,7 +76,8 @@ class EngineCall:
     `request`: head and body as one, or separately where the body is too large to be copied. `source`: gives the rest of a body that
     is still arriving, in chunks.
     `due`: the monotonic time of the next deadline; 0.0 until the first sweep sees the call.
-    `active`: bytes arrived since the last sweep. `heard`: a byte of the response has arrived.
+    `active`: bytes arrived since the last sweep. `heard`: a byte of the response has arrived. `lost`: the engine closed a connection
+    without a word when it had the request.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class EngineCall:
         "first_byte_timeout",
         "heard",
         "idle_timeout",
+        "lost",
         "owner",
         "paused",
         "receiver",
@@ -104,7 +106,7 @@ class EngineCall:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.source: BodySource | None = None
-        self.active = self.heard = self.paused = self.done = self.reused = False
+        self.active = self.heard = self.paused = self.done = self.reused = self.lost = False
         self.due = 0.0
 
     def pause(self) -> None:
@@ -146,6 +148,8 @@ class EngineCall:
         self.owner.failed += 1
         receiver = self.receiver
         self._leave()
+        if self.lost and isinstance(error, EngineError):
+            error.lost = True
         _tell(receiver, error)
 
     def end(self) -> None:
@@ -401,6 +405,7 @@ class Connection(Kept):
             return
         call.connection = None
         if not call.heard:
+            call.lost = True
             if call.reused:
                 self._owner.redial(call)
             else:

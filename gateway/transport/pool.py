@@ -137,6 +137,7 @@ class EndpointClient:
         waiting = [call for c in self._connections if (call := c.call) is not None and not call.heard]
         for call in waiting:
             if not call.done and not call.heard and call.receiver.stranded():
+                call.lost = True
                 call.fail(failure("The engine does not answer.", safe=True))
 
     def replace(self, address: str) -> None:

@@ -64,6 +64,15 @@ async def test_another_endpoint_is_asked_where_that_is_safe() -> None:
     assert [attempt.results for attempt in world.route.attempts] == [["failure"], ["success"]]
 
 
+async def test_a_question_that_may_have_ended_two_engines_gets_no_third() -> None:
+    world = World()
+    world.route.retries = [0.0, 0.0, 0.0]
+    world.engine.failing = [_safe(lost=True), _safe(lost=True)]
+    with pytest.raises(EngineError):
+        await asked(world)
+    assert [attempt.results for attempt in world.route.attempts] == [["failure"], ["failure"]]
+
+
 async def test_without_an_answer_in_time_the_slot_and_the_call_end() -> None:
     world = World()
     task = asked(world, 0.05)

@@ -27,9 +27,9 @@ def unsafe(message: str = "The engine broke off.") -> EngineError:
     return EngineError(message)
 
 
-def safe(*, refused: bool = False) -> EngineError:
+def safe(*, refused: bool = False, lost: bool = False) -> EngineError:
     error = EngineError("The engine closed the connection.")
-    error.safe, error.refused = True, refused
+    error.safe, error.refused, error.lost = True, refused, lost
     return error
 
 
@@ -138,6 +138,19 @@ async def test_a_whole_answer_is_waited_for_where_nobody_else_can_give_it() -> N
     assert [a.results for a in world.route.attempts] == [[]]
     world.call.answer()
     assert world.outcome.attempts == 1
+
+
+async def test_a_request_that_may_have_ended_two_engines_gets_no_third(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(fallback=True)
+    world.route.retries = [0.0, 0.0, 0.0]
+    _, client = world.start()
+    world.call.fail(safe(lost=True))
+    world.call.fail(safe(refused=True))  # one that had ended before tells nothing
+    assert len(world.engine.calls) == 3 and not caplog.records
+    world.call.fail(safe(lost=True, refused=True))
+    assert (client.status, code_of(client)) == (502, "engine_failed")
+    assert len(world.engine.calls) == 3, "neither another engine nor the fallback"
+    assert "no other engine gets it" in caplog.text
 
 
 async def test_no_retry_when_the_route_says_no() -> None:

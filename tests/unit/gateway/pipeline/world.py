@@ -169,9 +169,9 @@ class Call:
         self.head(head).body(body).end()
 
 
-def _safe() -> EngineError:
+def _safe(*, lost: bool = False) -> EngineError:
     error = EngineError("The engine does not answer.")
-    error.safe = True
+    error.safe, error.lost = True, lost
     return error
 
 

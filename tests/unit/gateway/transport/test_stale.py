@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.errors import EngineError
 from gateway.transport.pool import EndpointClient
+from tests.fakes.ports import empty_port
 from tests.fakes.receiver import Sink, until
 from tests.unit.gateway.transport.conftest import BODY, HEAD, Way
 
@@ -84,7 +85,7 @@ async def test_a_stale_connection_is_replaced_only_once() -> None:
         await first.finished()
         client.send(HEAD, BODY, second, 60, 60)
         error = await second.failed()
-        assert isinstance(error, EngineError) and error.safe
+        assert isinstance(error, EngineError) and error.safe and error.lost
         assert len(seen) == 3 and (client.retried, client.failed, client.in_flight) == (1, 1, 0)
 
 
@@ -93,8 +94,23 @@ async def test_a_fresh_connection_that_is_closed_is_not_asked_again() -> None:
         sink = Sink()
         client.send(HEAD, BODY, sink, 60, 60)
         error = await sink.failed()
-        assert isinstance(error, EngineError) and error.safe
+        assert isinstance(error, EngineError) and error.safe and error.lost
         assert len(seen) == 1 and client.retried == 0
+
+
+async def test_a_request_that_a_kept_connection_had_is_lost_if_nobody_listens_any_more() -> None:
+    with empty_port() as port:
+        async with canned(OK, None) as (client, seen):
+            first, second, third = Sink(), Sink(), Sink()
+            client.send(HEAD, BODY, first, 60, 60)
+            await first.finished()
+            client.send(HEAD, BODY, second, 60, 60)
+            client.replace(f"http://127.0.0.1:{port}")
+            error = await second.failed()
+            assert isinstance(error, EngineError) and error.refused and error.lost and len(seen) == 2
+            client.send(HEAD, BODY, third, 60, 60)
+            error = await third.failed()
+            assert isinstance(error, EngineError) and error.refused and not error.lost
 
 
 async def test_an_answer_that_had_begun_is_never_asked_for_again() -> None:
