@@ -44,10 +44,12 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """Memory estimated from the size of the model's files in bytes: `factor` times that and `overhead`."""
+    """Memory estimated from the size of the model's files in bytes: `factor` times that and `overhead`; with a `reader`, the keys and
+    values of all slots beside that: `python -m READER MODEL` prints `engines.host.placement.Kept` as one JSON line."""
 
     factor: float = 1.0
     overhead: int = 0
+    reader: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ RUNTIMES: Final = Table(
             module="engines.genai",
             inspect="engines.genai.inspect:facts",
             folder_files=("genai_config.json",),
-            memory=FileSizes(1.5, 128 * MIB),  # what the slots' keys and values take beside that, the sidecar itself knows and refuses
+            memory=FileSizes(1.5, 128 * MIB, "engines.genai.inspect"),
             warmup=ask_completion,
         ),
         RuntimeRow(

@@ -18,9 +18,11 @@ from engines.host.placement import (
     MARGIN,
     InsufficientMemory,
     InvalidModel,
+    Kept,
     Metadata,
     Plan,
     inspect,
+    inspect_kept,
     mebibytes,
     plan,
     with_cache,
@@ -44,8 +46,10 @@ class MemoryLedger:
         host: Callable[[], int | None] = host_free,
         runtimes: Table[RuntimeRow] = RUNTIMES,
         overhead: Callable[[str], int] = device_overhead,
+        kept: Callable[[str, str], Awaitable[Kept]] = inspect_kept,
     ) -> None:
-        """overhead: bytes of each GPU that a process takes beside its model; may block."""
+        """overhead: bytes of each GPU that a process takes beside its model; may block. kept: (reader, path) -> what its slots keep."""
+        self._kept = kept
         self._runtimes, self._overhead = runtimes, overhead
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
@@ -68,8 +72,7 @@ class MemoryLedger:
         if spec.model is None:
             return None
         if isinstance(memory, FileSizes):
-            size = await asyncio.to_thread(_size, Path(spec.model), row)
-            await self._fits(key, int(size * memory.factor) + memory.overhead, device)
+            await self._fits(key, await self._whole(memory, spec, row), device)
             return None
         try:
             metadata = await self._look(memory.reader, spec.model)
@@ -95,7 +98,7 @@ class MemoryLedger:
         """Bytes of (main memory, the device) that an engine takes, whatever is free here; (0, 0) for a file that cannot be read. On the CPU
         the first holds the weights, too. Raises OSError."""
         row = self._runtimes[spec.runtime]
-        memory, found = row.memory, 0
+        memory = row.memory
         if isinstance(memory, Layers):
             try:
                 metadata = await self._look(memory.reader, spec.model or "")
@@ -103,9 +106,20 @@ class MemoryLedger:
                 return 0, 0
             made = _plan(memory, metadata, spec, device, None, None, DEVICE_OVERHEAD)
             return made.host_bytes, made.device_bytes
-        if isinstance(memory, FileSizes):
-            found = int(await asyncio.to_thread(_size, Path(spec.model or ""), row) * memory.factor) + memory.overhead
+        found = await self._whole(memory, spec, row) if isinstance(memory, FileSizes) else 0
         return (found, 0) if device == "cpu" else (0, found)
+
+    async def _whole(self, memory: FileSizes, spec: EngineSpec, row: RuntimeRow) -> int:
+        """Bytes of an engine whose model is not divided. Raises OSError if no process can be started."""
+        path = Path(spec.model or "")
+        found = int(await asyncio.to_thread(_size, path, row) * memory.factor) + memory.overhead
+        if memory.reader:
+            try:
+                kept = await self._kept(memory.reader, str(path))
+            except InvalidModel:
+                return found  # the sidecar says what is wrong with it
+            found += kept.kv_bytes * min(spec.context, kept.context) * spec.start_slots
+        return found
 
     async def _fits(self, key: str, needed: int, device: str, *, each: bool = False) -> None:
         """Reserves so many bytes, of all devices together or of each. Raises InsufficientMemory."""

@@ -63,12 +63,29 @@ class Metadata(msgspec.Struct, frozen=True):
     """Which layers have the window; empty where nothing is known."""
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What is planned of a model that fits as a whole or not at all, beside its files; a runtime's reader prints it. context: tokens that a
+    sequence holds at most. kv_bytes: of the keys and values of each."""
+
+    context: int
+    kv_bytes: int
+
+
 class InvalidModel(Exception):
     """The file cannot be used; the message says why."""
 
 
 async def inspect(reader: str, path: str) -> Metadata:
     """A model's metadata, as `python -m READER PATH` prints it in a process of its own. Raises InvalidModel."""
+    return msgspec.json.decode(await _printed(reader, path), type=Metadata)
+
+
+async def inspect_kept(reader: str, path: str) -> Kept:
+    """The same of a model of which no more is planned. Raises InvalidModel."""
+    return msgspec.json.decode(await _printed(reader, path), type=Kept)
+
+
+async def _printed(reader: str, path: str) -> bytes:
     process = Child((sys.executable, "-m", reader, path), line=None, environment=inherited(os.environ))
     try:
         async with asyncio.timeout(INSPECT_SECONDS):
@@ -80,7 +97,7 @@ async def inspect(reader: str, path: str) -> Metadata:
     if code != 0:
         lines = process.errors.decode("utf-8", "replace").strip().splitlines()
         raise InvalidModel(lines[-1] if lines else f"{path}: the reader ended with {code}")
-    return msgspec.json.decode(process.output, type=Metadata)
+    return process.output
 
 
 class InsufficientMemory(Exception):

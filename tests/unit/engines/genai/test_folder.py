@@ -13,7 +13,7 @@ import pytest
 from engines.demo import genai
 from engines.genai.app import defaults
 from engines.genai.folder import read_folder
-from engines.genai.inspect import facts
+from engines.genai.inspect import facts, main
 from engines.genai.options import GenaiSampling
 from engines.sidecar.loading import LoadError
 
@@ -29,11 +29,18 @@ def change(model: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     (model / "genai_config.json").write_text(json.dumps(config))
 
 
-def test_what_is_read(model: Path) -> None:
+def test_what_is_read(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_folder(str(model))
     assert (found.architecture, found.context, found.vocabulary, found.layers, found.eos) == ("llama", 2048, 1536, 4, {2})
     assert (found.graph.name, found.bos_text, found.eos_text) == ("model.onnx", "<|endoftext|>", "<|im_end|>")
     assert found.kv_bytes == 2 * 4 * 4 * 192
+    assert main([str(model)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"context": 2048, "kv_bytes": found.kv_bytes}
+    change(model, lambda config: config["model"]["decoder"].update(num_hidden_layers=1 << 31, num_key_value_heads=1 << 31))
+    assert main([str(model)]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_bytes"] == 1 << 31
+    assert main([str(model / "none")]) == 1
+    assert "no such folder" in capsys.readouterr().err
     told = facts(model)
     assert (told.problem, told.task, told.template, told.graph) == (None, "chat", True, "model.onnx")
 

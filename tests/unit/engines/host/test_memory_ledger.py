@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from engines.host.memory_ledger import MemoryLedger
-from engines.host.placement import InsufficientMemory, Metadata
+from engines.host.placement import InsufficientMemory, Kept, Metadata
 from gateway.core.specs import EngineSpec
 from tests.unit.engines.host.test_process_placement import MIB, MODEL
 
@@ -176,6 +176,30 @@ class TestPromises:
         with pytest.raises(InsufficientMemory) as caught:
             await ledger.reserve("a", self.spec(runtime="onnx", model=str(tmp_path)), "cpu")
         assert caught.value.needed == (8 + 32) * 3 // 2 * MIB + 64 * MIB
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    async def test_a_genai_model_takes_the_keys_and_values_of_all_slots_beside_its_files(self, tmp_path: Path, device: str) -> None:
+        (tmp_path / "genai_config.json").write_bytes(b"x" * 1024)
+        asked: list[tuple[str, str]] = []
+
+        async def kept(reader: str, path: str) -> Kept:
+            asked.append((reader, path))
+            return Kept(context=1000, kv_bytes=4096)
+
+        files, held = 1536 + 128 * MIB, 4096 * 1000
+        ledger = MemoryLedger(devices=lambda device: [140 * MIB], host=lambda: 140 * MIB, kept=kept)
+        spec = self.spec(runtime="genai", model=str(tmp_path), context=4096, slots=1)
+        assert await ledger.reserve("a", spec, device) is None
+        needs = await ledger.needs(structs.replace(spec, slots=2, context=500), device)
+        assert sum(needs) == files + held and needs[0] == (0 if device != "cpu" else files + held)
+        ledger.release("a")
+        with pytest.raises(InsufficientMemory) as caught:
+            await ledger.reserve("a", structs.replace(spec, slots=3), device)
+        assert caught.value.needed == files + 3 * held and asked == [("engines.genai.inspect", str(tmp_path))] * 3
+
+    async def test_the_sidecar_says_what_is_wrong_with_a_genai_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "genai_config.json").write_text("{}")
+        assert sum(await MemoryLedger(host=lambda: None).needs(self.spec(runtime="genai", model=str(tmp_path)), "cpu")) == 3 + 128 * MIB
 
 
 class TestBeside:
