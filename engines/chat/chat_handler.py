@@ -81,7 +81,7 @@ class ChatHandler:
 
     def _prepare(self, request: Request, body: ChatRequest) -> tuple[Generation[Any], list[_Reader]]:
         engine = self._engine
-        conversation = engine.converser.prepare(body, engine.grammars.of(request.cache_salt))
+        conversation = engine.converser.prepare(body, engine.grammars.of(request.cache_salt), engine.check_text)
         choices = body.n or 1
         limit = engine.check_length(len(conversation.tokens), body.max_completion_tokens or body.max_tokens, "messages")
         params = sampling_params(body, engine.defaults, engine.vocabulary.n_vocab, body.seed or 0, conversation.grammar)

@@ -51,6 +51,8 @@ class CompletionHandler:
         limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
         prompted = []
         for prompt in prompts:
+            if isinstance(prompt, str):
+                engine.check_text(len(prompt), "prompt")
             tokens = self._tokens(prompt)
             room = engine.context_size - len(tokens)
             wanted = min(limit, room) if body.max_tokens is None and room > 0 else limit

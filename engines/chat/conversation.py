@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,8 +92,9 @@ class Converser:
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
         self._reasoning = next((tags for tags in REASONING_TAGS if tags[1] in source or tags[1] in visible), None)
 
-    def prepare(self, body: ChatRequest, check: Check) -> Conversation:
-        """Render, tokenize, choose grammar and dialect. check: of grammars. Raises ApiError 400."""
+    def prepare(self, body: ChatRequest, check: Check, fits: Callable[[int, str], None] = lambda characters, param: None) -> Conversation:
+        """Render, tokenize, choose grammar and dialect. check: of grammars. fits: raises for a prompt with too many characters; it is given
+        the parameter's name, too. Raises ApiError 400."""
         template = self._template
         if template is None:
             raise ApiError(400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template")
@@ -112,6 +113,7 @@ class Converser:
         texts: list[str] = []
         extra = self._protect(self._extra(body), texts)
         text = template.render(self._protect(messages, texts), tools=self._protect(shown, texts), extra=extra)
+        fits(len(text), "messages")
         allowed = {tool.name: tool.parameters for tool in choice.tools}
         inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0].rstrip())
         constrained = choice.required or generic

@@ -17,6 +17,8 @@ from engines.chat.sampling import SamplingParams
 from engines.sidecar.shell import ApiError, Request
 
 T = TypeVar("T")
+MOST_CHARACTERS = 128
+"""Of a token, as far as a text can consist of such: vocabularies have spaces by the hundred."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,13 @@ class TextEngine(ABC):
         if count > self.most:
             raise ApiError(400, f"{param}: {count} sequences in one request; this engine takes at most {self.most}", param=param)
         self.check_now(count)
+
+    def check_text(self, characters: int, param: str) -> None:
+        """Raises ApiError 400 for a text that cannot fit into the context, however long its tokens are, before it is read: its tokens would
+        take forty times its size."""
+        if characters > MOST_CHARACTERS * self.context_size:
+            message = f"the prompt has {characters} characters; this model's context is {self.context_size} tokens"
+            raise ApiError(400, message, param=param, code="context_length_exceeded")
 
     def check_length(self, prompt: int, max_tokens: int | None, param: str) -> int:
         """The most tokens to generate. Raises ApiError 400 if prompt and answer do not fit into the context."""

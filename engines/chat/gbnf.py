@@ -28,6 +28,8 @@ MAX_DEPTH = 48
 MAX_NESTING = 2 * MAX_DEPTH
 """Deepest nesting of groups and repetitions together: what reads them here recurses, too."""
 MAX_REPEAT = 1000
+MAX_ELEMENTS = 1_000_000
+"""Of all rules once repetitions are written out, as llama.cpp does: characters, ranges, references. A sequence may keep 40 MiB for them."""
 STEPS = 400
 """Characters that the search for ambiguous texts goes on for."""
 BEAM = 2
@@ -117,6 +119,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
+        self._elements = 0
 
     def rules(self) -> dict[str, Group]:
         found: dict[str, Group] = {}
@@ -148,6 +151,7 @@ class _Parser:
 
     def _sequence(self, depth: int) -> list[Item]:
         items: list[Item] = []
+        last = 0  # elements of the last item
         while True:
             kind, value = self._tokens[self._at]
             if kind in ("end", "|", ")") or (kind == "name" and self._kind(1) == "define"):
@@ -155,6 +159,7 @@ class _Parser:
             self._at += 1
             if kind == "(":
                 item: Item = self._alternatives(depth + 1)
+                last = 1
                 if self._kind() != ")":
                     raise GrammarRefused("the grammar does not parse: a bracket is not closed")
                 self._at += 1
@@ -164,12 +169,30 @@ class _Parser:
                 items[-1] = Repeat(items[-1], *value)
                 if items[-1].depth > MAX_NESTING:
                     raise GrammarRefused(f"the grammar is nested deeper than {MAX_NESTING}")
+                last = self._repeated(last, *value)
                 continue
             elif kind == "define":
                 raise GrammarRefused("the grammar does not parse: ::= without a name")
             else:
                 item = value
+                last = _elements(value)
+                self._elements += last
             items.append(item)
+
+    def _repeated(self, elements: int, low: int, high: int | None) -> int:
+        """Counts copies of an item with so many elements; each that may be left out is a rule of its own. Returns those of `low` copies."""
+        optional = 1 if high is None else high - low
+        self._elements += (elements + 4) * optional + elements * low
+        if self._elements > MAX_ELEMENTS:
+            raise GrammarRefused(f"the grammar has more than {MAX_ELEMENTS} elements once its repetitions are written out")
+        return elements * max(low, 1)
+
+
+def _elements(item: Item) -> int:
+    """Of a name, a set, or a text, which is a group of characters."""
+    if isinstance(item, Terminal):
+        return 2 * len(item.ranges) + 1
+    return len(item.alternatives[0]) if isinstance(item, Group) else 1
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Any]]:

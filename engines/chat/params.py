@@ -22,7 +22,10 @@ StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Prompt = str | Annotated[list[Token | str | Annotated[list[Token], Meta(min_length=1)]], Meta(min_length=1)]
+MAX_IDS = 1 << 20
+"""Most tokens of a prompt that is given as such."""
+_Items = Meta(min_length=1, max_length=MAX_IDS)
+Prompt = str | Annotated[list[Token | str | Annotated[list[Token], _Items]], _Items]
 """OpenAI's four forms: a text, texts, tokens, lists of tokens."""
 MAX_CHOICES = 16
 MAX_PROMPTS = 256

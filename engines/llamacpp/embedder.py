@@ -17,6 +17,7 @@ import msgspec
 import numpy
 from numpy.typing import NDArray
 
+from engines.chat.engine import MOST_CHARACTERS
 from engines.chat.params import EmbeddingRequest, parse, prompts_of
 from engines.llamacpp.native import Batch, Context, Model, NativeError
 from engines.sidecar.shell import ApiError, Request, Response, overloaded
@@ -193,6 +194,9 @@ class EmbeddingHandler:
         result = []
         for at, prompt in enumerate(prompts_of(body.input, "input")):
             if isinstance(prompt, str):
+                if len(prompt) > MOST_CHARACTERS * self._embedder.limit:
+                    message = f"input[{at}] has {len(prompt)} characters; at most {self._embedder.limit} tokens are possible"
+                    raise ApiError(400, message, param="input", code="context_length_exceeded")
                 tokens = self._model.tokenize(prompt, add_special=True, parse_special=False)
             else:
                 tokens = prompt

@@ -246,6 +246,7 @@ def test_structured_output_always_parses(tiny: Sidecar) -> None:
         ({"prompt": [10**6]}, "prompt", "invalid_value"),
         ({"prompt": [1, "x"]}, "prompt", "invalid_value"),
         ({"prompt": "x" * 600}, "prompt", "context_length_exceeded"),
+        ({"prompt": "x" * 100_000}, "prompt", "context_length_exceeded"),
         ({"max_tokens": 600}, "max_tokens", "context_length_exceeded"),
         ({"logit_bias": {"999999": 1}}, "logit_bias", "invalid_value"),
         ({"stop": ["a"] * 17}, "stop", "invalid_value"),

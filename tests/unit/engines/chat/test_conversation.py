@@ -73,6 +73,15 @@ def test_what_is_nested_as_calls_and_schemas_are_is_not(converser: Converser) ->
     assert converser.prepare(ask(chat_template_kwargs={"a": nested(100)}, messages=called(nested(100))), lambda text: None).tokens
 
 
+def test_a_prompt_with_too_many_characters_is_not_read(converser: Converser) -> None:
+    def fits(characters: int, param: str) -> None:
+        raise ApiError(400, str(characters), param=param)
+
+    with pytest.raises(ApiError, match="7") as caught:
+        converser.prepare(ask(), lambda text: None, fits)
+    assert caught.value.param == "messages"
+
+
 def test_half_a_character_in_the_arguments_of_a_call_is_no_error(converser: Converser) -> None:
     found = converser.prepare(ask(messages=called("\ud800")), lambda text: None)
     assert b"?" in bytes(found.tokens)

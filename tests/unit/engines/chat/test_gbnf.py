@@ -23,6 +23,7 @@ ORDINARY = {
     "brackets and a class that negates": 'root ::= (\n "a" |\n [^"\\\\\\x7F\\x00-\\x1F]+\n)? "\\"" .{2,3} "é" [\\]a-]',
     "a recursion that is told apart by its first character": 'root ::= "[" (root ("," root)*)? "]" | "x"',
     "words that begin alike, again and again": 'root ::= ("ab" | "ac" | "a")*',
+    "a hundred texts of up to a thousand characters": "root ::= " + ' ","'.join(["[a-z]{0,1000}"] * 100),
     "an empty alternative": 'root ::= "a" |',
     "rules in a chain": "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1}" for n in range(400)) + '\nr400 ::= "a"',
     "a comment with brackets": '# ((((\nroot ::= "((((" [(((] # ((((',
@@ -43,6 +44,9 @@ COSTLY = {
     "a long repetition": ('root ::= "a"{1,5000}', "repetition"),
     "deep brackets": ("root ::= " + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
     "a repetition of a repetition, and so on": ('root ::= "a"' + "?" * 60_000, "nested deeper"),
+    "a long text, repeated": (f'root ::= "{"a" * 60_000}"{{1000}}', "elements"),
+    "a long set, repeated": (f"root ::= [{'a' * 60_000}]{{1000}}", "elements"),
+    "very many optional characters": ("root ::= " + ' "b" '.join(['"a"{0,1000}'] * 400), "elements"),
     "the same with numbers": ('root ::= ("a")' + "{1,2}" * 10_000, "nested deeper"),
     "deep brackets behind a comment": ('# "\nroot ::= ["] ' + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
 }

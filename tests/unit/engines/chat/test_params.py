@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engines.chat.defaults import Defaults
-from engines.chat.params import ChatRequest, CompletionRequest, check_common, parse, prompts_of, sampling_params
+from engines.chat.params import MAX_IDS, ChatRequest, CompletionRequest, check_common, parse, prompts_of, sampling_params
 from engines.sidecar.shell import ApiError
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -35,6 +35,11 @@ def refused(kind: type[Any], body: Any) -> ApiError:
 def test_the_parameter_is_named(change: dict[str, Any], param: str, code: str) -> None:
     error = refused(ChatRequest, {**CHAT, **change})
     assert (error.param, error.code) == (param, code)
+
+
+def test_tokens_of_a_prompt_are_bounded() -> None:
+    for prompt in ([1] * (MAX_IDS + 1), [[1] * (MAX_IDS + 1)]):
+        assert refused(CompletionRequest, {"prompt": prompt}).code == "invalid_value"
 
 
 def test_missing_and_malformed() -> None:
