@@ -28,7 +28,7 @@ MAX_DEPTH = 48
 MAX_NESTING = 2 * MAX_DEPTH
 """Deepest nesting of groups and repetitions together: what reads them here recurses, too."""
 MAX_REPEAT = 1000
-MAX_ELEMENTS = 1_000_000
+MAX_ELEMENTS = 2_000_000
 """Of all rules once repetitions are written out, as llama.cpp does: characters, ranges, references. A sequence may keep 40 MiB for them."""
 STEPS = 400
 """Characters that the search for ambiguous texts goes on for."""
@@ -166,8 +166,8 @@ class _Parser:
             elif kind == "repeat":
                 if not items:
                     raise GrammarRefused("the grammar does not parse: nothing stands before a repetition")
-                items[-1] = Repeat(items[-1], *value)
-                if items[-1].depth > MAX_NESTING:
+                items[-1] = repeat = Repeat(items[-1], *value)
+                if repeat.depth > MAX_NESTING:
                     raise GrammarRefused(f"the grammar is nested deeper than {MAX_NESTING}")
                 last = self._repeated(last, *value)
                 continue

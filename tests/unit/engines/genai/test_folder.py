@@ -12,7 +12,7 @@ import pytest
 
 from engines.demo import genai
 from engines.genai.app import defaults
-from engines.genai.folder import read_folder
+from engines.genai.folder import COPIES, read_folder
 from engines.genai.inspect import facts, main
 from engines.genai.options import GenaiSampling
 from engines.sidecar.loading import LoadError
@@ -33,7 +33,7 @@ def test_what_is_read(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_folder(str(model))
     assert (found.architecture, found.context, found.vocabulary, found.layers, found.eos) == ("llama", 2048, 1536, 4, {2})
     assert (found.graph.name, found.bos_text, found.eos_text) == ("model.onnx", "<|endoftext|>", "<|im_end|>")
-    assert found.kv_bytes == 2 * 4 * 4 * 192
+    assert found.kv_bytes == COPIES * 2 * 4 * 4 * 192
     assert main([str(model)]) == 0
     assert json.loads(capsys.readouterr().out) == {"context": 2048, "kv_bytes": found.kv_bytes}
     change(model, lambda config: config["model"]["decoder"].update(num_hidden_layers=1 << 31, num_key_value_heads=1 << 31))
@@ -43,6 +43,12 @@ def test_what_is_read(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such folder" in capsys.readouterr().err
     told = facts(model)
     assert (told.problem, told.task, told.template, told.graph) == (None, "chat", True, "model.onnx")
+
+
+def test_keys_and_values_that_are_written_in_place_are_in_memory_once(model: Path) -> None:
+    several = read_folder(str(model)).kv_bytes
+    change(model, lambda config: config["search"].update(past_present_share_buffer=True))
+    assert read_folder(str(model)).kv_bytes * COPIES == several
 
 
 def test_a_template_may_be_a_file_or_one_of_several(model: Path) -> None:
