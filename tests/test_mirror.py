@@ -150,7 +150,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/host/catalogue/shelf.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "shelf"),
     "engines/host/priority.py": ("tests/unit/engines/host/test_child.py", "priority"),
     "engines/host/process.py": ("tests/unit/engines/host/test_supervisor.py", "real processes"),
-    "engines/jobs/__main__.py": ("tests/e2e/test_jobs.py", "quantize("),
+    "engines/jobs/bounds.py": ("tests/unit/gateway/app/operator_jobs/test_child.py", "becomes_larger_than_it_may"),
     "engines/jobs/quantize.py": ("tests/e2e/test_jobs.py", "quantize("),
     "engines/jobs/quantize_onnx.py": ("tests/e2e/test_jobs.py", '"quantize-onnx"'),
     "engines/llamacpp/app.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),

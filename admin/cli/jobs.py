@@ -13,7 +13,7 @@ from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Work that takes long: convert, quantise, benchmark and warm, now or on a schedule.")
+group = typer.Typer(no_args_is_help=True, help="Work that takes long: convert, export, quantise, benchmark and warm, now or on a schedule.")
 run = typer.Typer(no_args_is_help=True, help="Make a job; with --cron, a schedule that makes jobs.")
 group.add_typer(run, name="run")
 COLUMNS = ("id", "kind", "state", "progress", "attempts", "max_attempts", "schedule", "creator", "created_at", "due_at")
@@ -71,6 +71,26 @@ def convert(
 ) -> None:
     """Makes a GGUF file of a Hugging Face folder (Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3)."""
     task = {"kind": "convert", "model": folder, "to": to, "type": type, "replace": replace}
+    _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
+
+
+@run.command()
+@connected
+def export(
+    session: Session,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The folder to make.")],
+    replace: Replace = False,
+    after: After = None,
+    attempts: Attempts = None,
+    cron: Cron = None,
+    timezone: Timezone = "UTC",
+    named: Named = None,
+    watch: Follow = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes an ONNX folder of a Hugging Face folder: an encoder, a classifier or a cross-encoder. Needs PyTorch at the gateway."""
+    task = {"kind": "export", "model": folder, "to": to, "replace": replace}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 
 
@@ -151,7 +171,8 @@ def index(
         typer.Option("--state", help="Those in this state."),
     ] = None,
     kind: Annotated[
-        Literal["convert", "quantize", "quantize-onnx", "benchmark", "warm"] | None, typer.Option("--kind", help="Those of this kind.")
+        Literal["convert", "export", "quantize", "quantize-onnx", "benchmark", "warm"] | None,
+        typer.Option("--kind", help="Those of this kind."),
     ] = None,
     tenant: Tenant = None,
 ) -> None:

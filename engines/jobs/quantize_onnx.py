@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +11,10 @@ from onnxruntime import InferenceSession
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from engines.jobs.order import MAIN, Order, Outcome
+from engines.jobs.pack import kept, pack
 
 PLACES: Final = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
 """Where a folder may have its graph; else it is the only .onnx file of the folder (engines.runtimes)."""
-BESIDE: Final = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
-"""Files of a folder that are kept: all but weights, which are in the new graph."""
 
 
 def run(order: Order) -> Outcome:
@@ -42,7 +38,8 @@ def run(order: Order) -> Outcome:
         if made.stat().st_size >= graph.stat().st_size:
             return Outcome(problem="8-bit weights make the model no smaller: it has no matrices of F32")
         if whole:
-            _pack(source, graph, made, folder / order.target)
+            members = ((graph, made), *((path, path) for path in kept(source)))
+            pack(folder / order.target, ((path.relative_to(source).as_posix(), content) for path, content in members))
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - boundary: whatever the library makes of somebody's file, the job tells it and ends
@@ -66,19 +63,3 @@ def _graph(source: Path) -> Path | None:
             return source / place
     found = list(source.glob("*.onnx"))
     return found[0] if len(found) == 1 else None
-
-
-def _pack(source: Path, graph: Path, made: Path, target: Path) -> None:
-    """The folder as a tar archive, as an upload has it: the new graph in the old one's place, and what is kept beside it."""
-    with tarfile.open(target, "x", format=tarfile.USTAR_FORMAT) as archive:
-        for path, content in ((graph, made), *((path, path) for path in _kept(source))):
-            member = tarfile.TarInfo(path.relative_to(source).as_posix())
-            data = content.read_bytes()
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-
-def _kept(source: Path) -> Iterator[Path]:
-    for path in sorted(source.rglob("*")):
-        if path.suffix in BESIDE and path.is_file() and not path.is_symlink():
-            yield path

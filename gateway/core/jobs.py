@@ -23,7 +23,7 @@ MOST_AFTER: Final = 32
 State = Literal["waiting", "queued", "running", "failed", "done", "dead", "cancelled"]
 STATES: Final = ("waiting", "queued", "running", "failed", "done", "dead", "cancelled")
 OVER: Final = ("done", "dead", "cancelled")
-Kind = Literal["convert", "quantize", "quantize-onnx", "benchmark", "warm"]
+Kind = Literal["convert", "export", "quantize", "quantize-onnx", "benchmark", "warm"]
 GgufType = Literal[
     "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_L",
     "Q3_K_M", "Q3_K_S", "Q2_K", "Q2_K_S",
@@ -46,6 +46,17 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ]
     to: GgufName
     type: Literal["auto", "F32", "F16", "BF16"] = "auto"
+    replace: bool = False
+
+
+class Export(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="export", tag_field="kind"):
+    """A Hugging Face folder to a folder with an ONNX graph, by PyTorch's exporter where it is installed (jobs.export_python)."""
+
+    model: Annotated[
+        str,
+        Meta(pattern=FOLDER, max_length=255, description="A folder with config.json and .safetensors files among the model files."),
+    ]
+    to: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$", description="The folder to make.")]
     replace: bool = False
 
 
@@ -90,12 +101,12 @@ class Warm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     at_once: Annotated[int, Meta(ge=1, le=64)] = 2
 
 
-Task = Convert | Quantize | QuantizeOnnx | Benchmark | Warm
-OnFiles = (Convert, Quantize, QuantizeOnnx, Benchmark)
+Task = Convert | Export | Quantize | QuantizeOnnx | Benchmark | Warm
+OnFiles = (Convert, Export, Quantize, QuantizeOnnx, Benchmark)
 """Tasks on model files of one machine."""
 FOLDERS: Final[Mapping[type, str]] = MappingProxyType({QuantizeOnnx: "onnx"})
 """Tasks that take a model's folder, too -> its runtime."""
-Making = Convert | Quantize | QuantizeOnnx
+Making = Convert | Export | Quantize | QuantizeOnnx
 """Tasks that add a model file."""
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from onnxruntime import InferenceSession
 
 from tests.e2e.adminapi import admin, problem
 from tests.e2e.conftest import EngineThread
@@ -26,6 +29,16 @@ LOOKS_KEY = "sk-auditor-0123456789abcdef0123456"
 OVER = ("done", "dead", "cancelled")
 DEMO = Path(__file__).parents[2] / "engines" / "demo" / "artefacts" / DEMO_MODEL
 
+EXPORTER = r"""#!/bin/sh
+here=$(dirname "$0")
+test "$2" = -c && { cat "$here/packages"; exit; }
+test -e "$2" || exit 3
+read -r order
+folder=$(printf %s "$order" | sed 's/.*"folder":"\([^"]*\)".*/\1/')
+cp -a "$here/made" "$folder/made" && printf '{"result": {"torch": "none"}}' > "$folder/outcome.json"
+"""
+"""In the place of a Python with PyTorch: it has what `packages` says, and leaves what `made` is. What PyTorch makes is tried by hand."""
+
 
 def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, Any]:
     keys = [
@@ -36,6 +49,8 @@ def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, An
         {"id": "looks", "key": LOOKS_KEY, "tenant": "globex", "models": [], "roles": ["auditor"]},
     ]
     (state_dir.parent / "models").mkdir(exist_ok=True)
+    (python := state_dir.parent / "exporter").write_text(EXPORTER)
+    python.chmod(0o700)
     return configuration(
         state_dir,
         engines=[external("fake", engine.port, slots=8)],
@@ -43,7 +58,16 @@ def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, An
         identity={"api_keys": {"static": keys}},
         files={"enabled": True, "reserve_bytes": 0},
         model_dirs=[str(state_dir.parent / "models")],
-        jobs={"enabled": True, "lease": "3s", "backoff": "100ms", "attempts": 2, "reserve_bytes": 0, "memory_bytes": "2GiB", **jobs},
+        jobs={
+            "enabled": True,
+            "lease": "3s",
+            "backoff": "100ms",
+            "attempts": 2,
+            "reserve_bytes": 0,
+            "memory_bytes": "2GiB",
+            "export_python": str(python),
+            **jobs,
+        },
     )
 
 
@@ -191,6 +215,41 @@ def test_a_folder_with_a_graph_is_quantised_and_served(gateway: Gatehouse, root:
     engine = {"name": "names", "runtime": "onnx", "model": "names-q8"}
     assert root.post("/engines", json=engine).status_code == 201
     until(lambda: root.get("/engines/names").json()["state"] == "ready", what="it is loaded", seconds=60)
+
+
+def test_what_an_exporter_leaves_is_compared_before_it_is_added(gateway: Gatehouse, root: httpx.Client) -> None:
+    task = {"kind": "export", "model": "bert-hf", "to": "bert"}
+    source = gateway.directory / "models" / "bert-hf"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "model.safetensors").write_bytes(b"")
+    (gateway.directory / "packages").write_text("torch onnxscript asked")
+    missing = root.post("/jobs", json={"task": task})
+    assert problem(missing, 400, "exporter_missing") and "python -m pip install torch onnxscript" in missing.text
+    (gateway.directory / "packages").write_text("asked")
+    assert root.post("/jobs", json={"task": {**task, "to": "bert.onnx"}}).status_code == 400
+
+    made = gateway.directory / "made"
+    made.symlink_to("/etc")
+    dead = ended(root, make(root, **task)["id"])
+    assert (dead["state"], dead["error"]["code"], dead["attempts"]) == ("dead", "process_failed", 2), dead
+    made.unlink()
+    shutil.copytree(DEMO.parent / "demo-names", made / "model")
+    inputs = {"input_ids": [[3, 4, 5]], "attention_mask": [[1, 1, 1]]}
+    session = InferenceSession(str(made / "model" / "model.onnx"))
+    asked = {port.name: np.asarray(inputs[port.name]) for port in session.get_inputs()}
+    answer = session.run(["logits"], asked)[0]
+    sample = {"inputs": {name: inputs[name] for name in asked}, "output": "logits", "answer": (answer + 1).tolist()}
+    (made / "sample.json").write_text(json.dumps(sample))
+    other = ended(root, make(root, **task)["id"])
+    assert (other["state"], other["attempts"]) == ("dead", 1) and "otherwise than the model" in other["error"]["message"], other
+    assert "bert" not in {item["name"] for item in root.get("/model-files").json()["items"]}
+
+    (made / "sample.json").write_text(json.dumps({**sample, "answer": answer.tolist()}))
+    done = ended(root, make(root, **task)["id"])
+    assert done["state"] == "done" and (done["result"]["torch"], done["result"]["difference"]) == ("none", 0.0), done
+    listed = root.get("/model-files/bert").json()
+    assert (listed["runtime"], listed["task"], listed["sha256"]) == ("onnx", "entities", done["result"]["sha256"])
 
 
 def test_what_cannot_be_done_is_dead_with_the_reason(root: httpx.Client) -> None:

@@ -23,7 +23,7 @@ class JobsApi:
         limit: int | None = None,
         cursor: str | None = None,
         state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"] | None = None,
-        kind: Literal["benchmark", "convert", "quantize", "quantize-onnx", "warm"] | None = None,
+        kind: Literal["benchmark", "convert", "export", "quantize", "quantize-onnx", "warm"] | None = None,
         tenant: str | None = None,
     ) -> JobPage:
         """List jobs. Needs the permission `jobs:read`."""
@@ -36,7 +36,7 @@ class JobsApi:
         *,
         limit: int | None = None,
         state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"] | None = None,
-        kind: Literal["benchmark", "convert", "quantize", "quantize-onnx", "warm"] | None = None,
+        kind: Literal["benchmark", "convert", "export", "quantize", "quantize-onnx", "warm"] | None = None,
         tenant: str | None = None,
     ) -> Iterator[JobsJobView]:
         """All of `list`, page after page; `limit`: of a page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 if TYPE_CHECKING:
-    from gatehouse.client.types.jobs import Benchmark, Convert, Quantize, QuantizeOnnx, Warm
+    from gatehouse.client.types.jobs import Benchmark, Convert, Export, Quantize, QuantizeOnnx, Warm
 
 
 class ScheduleCreation(TypedDict):
@@ -14,7 +14,7 @@ class ScheduleCreation(TypedDict):
     name: str
     cron: str
     timezone: NotRequired[str]
-    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Export | Quantize | QuantizeOnnx | Benchmark | Warm
     attempts: NotRequired[int | None]
 
 
@@ -37,7 +37,7 @@ class ScheduleView(TypedDict):
     creator: str
     cron: str
     timezone: str
-    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Export | Quantize | QuantizeOnnx | Benchmark | Warm
     replica: str
     max_attempts: int
     next_at: str

@@ -27,10 +27,19 @@ class Convert(TypedDict):
     replace: NotRequired[bool]
 
 
+class Export(TypedDict):
+    """A Hugging Face folder to a folder with an ONNX graph, by PyTorch's exporter where it is installed (jobs.export_python)."""
+
+    kind: Literal["export"]
+    model: str
+    to: str
+    replace: NotRequired[bool]
+
+
 class JobCreation(TypedDict):
     """after: jobs that must be done before. attempts: how often it is begun at most; by default `jobs.attempts`."""
 
-    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Export | Quantize | QuantizeOnnx | Benchmark | Warm
     after: NotRequired[list[str]]
     attempts: NotRequired[int | None]
 
@@ -60,9 +69,9 @@ class JobsJobView(TypedDict):
     id: str
     tenant: str
     creator: str
-    kind: Literal["benchmark", "convert", "quantize", "quantize-onnx", "warm"]
+    kind: Literal["benchmark", "convert", "export", "quantize", "quantize-onnx", "warm"]
     state: Literal["cancelled", "dead", "done", "failed", "queued", "running", "waiting"]
-    task: Convert | Quantize | QuantizeOnnx | Benchmark | Warm
+    task: Convert | Export | Quantize | QuantizeOnnx | Benchmark | Warm
     replica: str
     schedule: str
     after: list[str]

@@ -13,12 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from engines.host.catalogue.library import Library
 from gateway.app.batch_creators import KINDS
-from gateway.app.operator_jobs import cron
+from gateway.app.operator_jobs import cron, exporter
 from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy
-from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
+from gateway.core.errors import GatehouseError, NotFound, PermissionDenied, RequestError
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import FOLDERS, JOB_PREFIX, STATES, Convert, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
+from gateway.core.jobs import FOLDERS, JOB_PREFIX, STATES, Convert, Export, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
+from gateway.core.modelfiles import kind_of
 from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 
@@ -87,7 +88,11 @@ class JobBook:
                 raise NotFound("Files are not enabled here (files.enabled).", param="file")
             await self._files.get(creator.tenant, task.file)
             return
-        if isinstance(task, Convert):
+        if isinstance(task, Export):
+            if kind_of(task.to) != "folder":
+                raise RequestError("What is exported is a folder: a name without a suffix.", param="task.to")
+            await exporter.check(self.settings.export_python)
+        if isinstance(task, Convert | Export):
             await self._models.weights(task.model)
         elif not waits:
             await self._models.source(task.model, FOLDERS.get(type(task), ""))

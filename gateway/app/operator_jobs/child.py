@@ -28,10 +28,11 @@ MOST_RESULT: Final = 16 * 1024
 
 
 class JobChild:
-    """folder: empty, for this attempt alone. `work` is what the process may write to."""
+    """folder: for this attempt alone, without a file `log`. program: that takes the order instead of `python -m engines.jobs`."""
 
-    def __init__(self, folder: Path, order: Order) -> None:
+    def __init__(self, folder: Path, order: Order, program: tuple[str, ...] = ()) -> None:
         self._log, self._order = folder / "log", order
+        self._program = program or (sys.executable, "-m", "engines.jobs")
         self.progress = 0.0
         self.log = ""
 
@@ -39,7 +40,7 @@ class JobChild:
         """Starts it and waits for its end. Cancelled: kills it first. Raises JobFailed, OSError."""
         line = msgspec.json.encode(self._order) + b"\n"
         with self._log.open("xb") as log:
-            child = Child((sys.executable, "-m", "engines.jobs"), line=line, log=log, environment=inherited(os.environ), leads=True)
+            child = Child(self._program, line=line, log=log, environment=inherited(os.environ), leads=True)
         try:
             ended = False
             while not ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import stat
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from engines.host.catalogue.library import Library
+from engines.jobs import torch_export
 from engines.jobs.order import MAIN, Order
 from gateway.app.client_files import ClientFiles
+from gateway.app.operator_jobs import exporter
 from gateway.app.operator_jobs.book import JobBook
 from gateway.app.operator_jobs.child import JobChild
 from gateway.app.operator_jobs.warming import Warming
@@ -22,7 +25,7 @@ from gateway.core.batches import Lines
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, LeaseLost
 from gateway.core.job_specs import JobsSpec
-from gateway.core.jobs import FOLDERS, Benchmark, Convert, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
+from gateway.core.jobs import FOLDERS, Benchmark, Convert, Export, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
 from gateway.core.modelfiles import UploadSettings, kind_of
 from gateway.core.tasks import TaskOwner
 from gateway.store.jobs import StoredJobs
@@ -175,16 +178,31 @@ class JobRun:
             output_bytes=settings.max_output_bytes,
             seconds=settings.deadline,
         )
-        self._worker = child = JobChild(folder, order)
-        result = (await child.run()).result
+        result = await (self._exported(folder, order) if isinstance(task, Export) else self._run(JobChild(folder, order)))
         return result if isinstance(task, Benchmark) else {**result, **await self._placed(task, work / target)}
+
+    async def _run(self, child: JobChild) -> dict[str, Any]:
+        self._worker = child
+        return (await child.run()).result
+
+    async def _exported(self, folder: Path, order: Order) -> dict[str, Any]:
+        """PyTorch exports in an environment of its own; what came of it is compared and packed in the gateway's."""
+        first = folder / "x"
+        await asyncio.to_thread((first / "w").mkdir, 0o700, True)
+        program = exporter.command(self._shared.settings.export_python, exporter.PROGRAM)
+        made = await self._run(JobChild(first, msgspec.structs.replace(order, folder=str(first / "w"), target=""), program))
+        source = first / "w" / torch_export.MADE
+        if await asyncio.to_thread(os.path.realpath, source) != os.path.realpath(first / "w") + f"/{torch_export.MADE}":
+            raise JobFailed("The exporter left no folder.", code="process_failed")
+        compared = await JobChild(folder, msgspec.structs.replace(order, source=str(source))).run()  # the log shown is the exporter's
+        return {**made, **compared.result}
 
     async def _source(self, task: Making | Benchmark) -> tuple[Path, int]:
         """What is read, and about how many bytes are made of it."""
         models = self._shared.models
-        if isinstance(task, Convert):
+        if isinstance(task, Convert | Export):
             folder, size = await models.weights(task.model)
-            return folder, size * 2 if task.type == "F32" else size
+            return folder, size * 2 if isinstance(task, Export) or task.type == "F32" else size
         source = await models.source(task.model, FOLDERS.get(type(task), ""))
         whole = await asyncio.to_thread(source.is_dir)
         if not whole and source.suffix != (".onnx" if isinstance(task, QuantizeOnnx) else ".gguf"):
