@@ -140,11 +140,12 @@ class Supervisor:
         processes = (process.spec for process in (*self._processes.values(), *self._candidates))
         return {(spec.name, spec.model) for spec in (*self._specs.values(), *processes) if spec.model is not None}
 
-    async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = ()) -> None:
+    async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = (), again: bool = False) -> None:
         """Applies a configuration's engines: starts new ones (except lazy ones), replaces those whose process settings changed, updates
         all other settings in place, drains removed ones.
 
-        keep: engines that stay although they are not listed (see `put`). wait: return only when every new one is ready.
+        keep: engines that stay although they are not listed (see `put`). wait: return only when every new one is ready. again: one whose
+        first load fails is started again after a growing pause, as others are that have been ready once: nobody could ask for it.
         Raises EngineChangeFailed with the first reason; nothing has changed then.
         """
         self._look_for_idle()
@@ -153,14 +154,14 @@ class Supervisor:
             changed = [e for name, e in wanted.items() if self._specs.get(name) != e]
             removed = [name for name in self._specs if name not in wanted and name not in keep]
             async with self._changing([*removed, *(e.name for e in changed)]):
-                await self._apply(changed, wait)
+                await self._apply(changed, wait, again)
                 await asyncio.gather(*(self._remove(name) for name in removed))
 
     async def put(self, spec: EngineSpec) -> None:
         """Applies one engine, independently of other changes. Returns when it is in force. Raises EngineChangeFailed."""
         self._look_for_idle()
         async with self._changing([spec.name]):
-            await self._apply([spec], wait=True)
+            await self._apply([spec], True, False)
 
     async def remove(self, engine: str) -> None:
         """Drains an engine and forgets it. Does nothing if the engine is unknown."""
@@ -168,14 +169,14 @@ class Supervisor:
             if engine in self._specs:
                 await self._remove(engine)
 
-    async def _apply(self, changed: list[EngineSpec], wait: bool) -> None:
+    async def _apply(self, changed: list[EngineSpec], wait: bool, again: bool) -> None:
         changed = [e for e in changed if self._specs.get(e.name) != e]
         running = {name for name, process in self._processes.items() if process.wanted}
         replaced = [e for e in changed if e.name in running and self._specs[e.name].process_settings != e.process_settings]
         fresh = [e for e in changed if e.name not in running and self._comes_now(e)]
         amended = [e for e in changed if e not in replaced and e not in fresh]
         before = {e.name: self._specs[e.name] for e in fresh if e.name in self._specs}
-        started = [self._start(spec) for spec in fresh]
+        started = [self._start(spec, proven=again) for spec in fresh]
         try:
             if wait:
                 await asyncio.gather(*(process.first_ready() for process in started))

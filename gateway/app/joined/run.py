@@ -147,7 +147,7 @@ class _Machine:
             self._orders = OrderSide(self._accepts, tuple(names), supervisor, state_dir, ear, named)
             reporter.room = self._orders.room
         try:
-            await supervisor.apply(self._spec.engines, wait=False)
+            await supervisor.apply(self._spec.engines, wait=False, again=True)
             if self._orders is not None:
                 await self._orders.start()
             if not await self._join(callers, stop):

@@ -118,6 +118,13 @@ async def test_a_first_load_that_fails_says_why_and_is_not_tried_again(house: Ho
     assert ("ready", "e") not in house.observer.heard
 
 
+async def test_where_nobody_could_ask_for_it_a_first_load_that_fails_is_tried_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "backoff", lambda failures: 0.0)
+    await house.supervisor.apply((house.spec("fail", "exit", "ready"),), wait=False, again=True)
+    await reached(lambda: house.engine()["state"] == "ready")
+    assert len(house.starts()) == 3 and house.engine()["restarts"] == 2
+
+
 async def test_an_engine_whose_load_failed_is_tried_again_by_the_next_apply(house: House) -> None:
     spec = house.spec("fail", "ready")
     with pytest.raises(ConfigError):
