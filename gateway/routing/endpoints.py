@@ -233,11 +233,11 @@ class Endpoint:
             changed = breaker.neutral(epoch)
             reason = ""
         else:
-            now = self._effects.now()
-            self.refused = self.tripped = result == "refused"
-            count = breaker.failures + 1
-            changed = breaker.trip(now) if self.refused else breaker.failure(epoch, now)
-            reason = "connections are refused" if self.refused else f"{count} consecutive failures" if count > 1 else "a request failed"
+            now, refused, count = self._effects.now(), result == "refused", breaker.failures + 1
+            if refused or epoch == breaker.epoch:  # one that was under way when the breaker opened says nothing of why it is open
+                self.refused = self.tripped = refused
+            changed = breaker.trip(now) if refused else breaker.failure(epoch, now)
+            reason = "connections are refused" if refused else f"{count} consecutive failures" if count > 1 else "a request failed"
             self._effects.suspect(self)
         if changed or self.probing:
             self.judge(reason)

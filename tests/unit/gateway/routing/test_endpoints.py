@@ -322,6 +322,22 @@ def test_a_suspect_that_is_loading_has_not_failed_and_requests_go_on_waiting_for
     assert waiting.done and waiting.error is None
 
 
+def test_what_failed_late_does_not_keep_out_an_engine_that_answers_again():
+    """Requests that a stalled machine had when its lease ran out fail afterwards: the breaker's long opening is over with a good probe all
+    the same."""
+    fleet = Fleet(2)
+    under_way = fleet.attempt(tried=("b",))
+    for _ in range(4):  # each opening lasts longer
+        probed(fleet, "a", ProbeResult(False, "the machine's lease is over", refused=True))
+        under_way.close(FAILURE)
+        probed(fleet, "a", ProbeResult(True))
+        assert fleet.state("a") == "half_open"
+        fleet.attempt(tried=("b",)).close(SUCCESS)
+        assert fleet.state("a") == "ready"
+        under_way = fleet.attempt(tried=("b",))
+    under_way.close(SUCCESS)
+
+
 def test_an_engine_that_accepts_connections_again_is_tried_at_once():
     fleet = Fleet(2)
     fleet.fail("a", 1, REFUSED)
