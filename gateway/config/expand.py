@@ -144,8 +144,11 @@ def _at_places(engine: EngineSpec, dns: DnsSpec, places: tuple[Place, ...]) -> l
 def _on_machines(engine: EngineSpec, machines: tuple[OnMachine, ...]) -> list[EngineSpec]:
     """An engine for each machine. All that the machine says of itself is where it is; without one: an engine that cannot be reached."""
     base = msgspec.structs.replace(engine, health=msgspec.structs.replace(engine.health, metrics=None))
-    if not machines and engine.joined is not None and (place := engine.joined.place) is not None:
+    place = None if engine.joined is None else engine.joined.place
+    if not machines and place is not None:
         return [msgspec.structs.replace(base, runtime=place.runtime)]  # whoever places it says why it is not there
+    if place is not None and place.slots is not None and base.slots is None:
+        base = msgspec.structs.replace(base, slots=place.slots)  # what was ordered counts, whatever the machine answers to probes
     if not machines:
         return [msgspec.structs.replace(base, url=f"https://{DOMAIN}#{NOWHERE}")]
     return [

@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gateway.core.joining import DOMAIN
 from gateway.core.spec import ClientTlsSpec
 
-SKEW: Final = timedelta(hours=1)
-"""By which a new certificate is older than it is: clocks differ."""
+SKEW: Final = timedelta(days=1)
+"""By which a new certificate is older than it is: clocks differ, by a whole time zone where one was set wrongly."""
 MACHINE_DAYS: Final = 7
 GATEWAY_DAYS: Final = 30
 _FROM, _UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)

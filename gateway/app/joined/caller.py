@@ -31,6 +31,8 @@ REPORT_SECONDS: Final = 5.0
 LEASE: Final = 4
 """Beats that a gateway asks for in a lease."""
 LEAST_SECONDS: Final = 0.2
+FAR: Final = 3600.0
+"""Seconds by which the clocks of a machine without a port for tickets may differ until it says so."""
 
 
 class Refused(Exception):
@@ -97,8 +99,8 @@ class Caller:
                 return None
             if answer.status_code == 200:
                 heard = self._heard(answer)
-                if heard is not None and said.tickets is not None:
-                    self._compare(heard.now, asked, time.time())
+                if heard is not None:
+                    self._compare(heard.now, asked, time.time(), tickets=said.tickets is not None)
                 return heard
             code, why = _problem(answer)
             if answer.status_code == 409 and code == "machine_session":
@@ -138,14 +140,16 @@ class Caller:
         self.tickets = heard.tickets
         return heard
 
-    def _compare(self, now: float, asked: float, answered: float) -> None:
-        """now: its clock at a moment between two of this machine's."""
-        apart = bool(now) and not asked - SKEW <= now <= answered + SKEW
+    def _compare(self, now: float, asked: float, answered: float, *, tickets: bool) -> None:
+        """now: its clock at a moment between two of this machine's. tickets: whether the machine has a port for them."""
+        most = SKEW if tickets else FAR
+        apart = bool(now) and not asked - most <= now <= answered + most
         if apart and not self.apart:
             ahead = asked - now if now < asked else answered - now
             log.warning(
-                "gateway %s: this machine's clock is %.0f s %s: it takes no tickets of this gateway until that is mended",
-                self.url, abs(ahead), "ahead" if ahead > 0 else "behind",
+                "gateway %s: this machine's clock is %.0f s %s: %s", self.url, abs(ahead), "ahead" if ahead > 0 else "behind",
+                "it takes no tickets of this gateway until that is mended" if tickets
+                else "mend it; the certificates of gateways are not valid to one that is behind by more than a day",
             )  # fmt: skip
         elif self.apart and not apart:
             log.info("gateway %s: the clocks agree again", self.url)

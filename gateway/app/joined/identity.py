@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,6 +13,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.app.joined.authority import private_pem, write
 from gateway.core.errors import ConfigError
+
+AGAIN_SECONDS: Final = 3600.0
+"""Between two certificates that a process asks for."""
 
 
 class Identity:
@@ -30,6 +35,8 @@ class Identity:
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(f"{self.key_file} holds no key of this machine; remove {folder} and join again under a new name")
         self.key = key
+        self._kept = float("-inf")
+        """When this process was last given a certificate, monotonic seconds."""
 
     @property
     def complete(self) -> bool:
@@ -38,7 +45,9 @@ class Identity:
 
     @property
     def due(self) -> bool:
-        """Whether half of the certificate's time is over."""
+        """Whether half of the certificate's time is over. By a clock that is days ahead it always is: so it is asked for once an hour."""
+        if time.monotonic() - self._kept < AGAIN_SECONDS:
+            return False
         try:
             found = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         except (OSError, ValueError):
@@ -57,6 +66,7 @@ class Identity:
         x509.load_pem_x509_certificate(gateways.encode())
         write(self._authority, gateways)
         write(self.certificate, certificate)
+        self._kept = time.monotonic()
 
     def _until(self) -> datetime:
         try:

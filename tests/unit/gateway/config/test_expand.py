@@ -109,3 +109,12 @@ def test_an_engine_that_is_placed_nowhere_waits_for_whoever_places_it() -> None:
         wrong = PlaceSpec(runtime="llama.cpp", model="m.gguf", options={"confine": False})
         check(msgspec.structs.replace(engine, joined=JoinedSpec(place=wrong)), "engines[0]", lambda path, why: ConfigError(why, path=path))
     assert error.value.path == "engines[0].joined.place.options.confine"
+
+
+def test_of_a_placed_engine_as_many_slots_count_as_were_ordered_whatever_the_machine_says() -> None:
+    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), Place("10.0.0.5", 8443), ClientTlsSpec()),)}
+    for ordered, ours, counts in ((4, None, 4), (4, 2, 2), (None, None, None)):
+        joined = JoinedSpec(place=PlaceSpec(runtime="llama.cpp", model="m.gguf", slots=ordered))
+        engine = EngineSpec(name="chat", runtime="external", joined=joined, slots=ours)
+        made = expanded(ConfigSpec(version=1, engines=(engine,), models=(ModelSpec(name="m", pool=("chat",)),)), {}, brought)
+        assert [one.slots for one in made.engines] == [counts]

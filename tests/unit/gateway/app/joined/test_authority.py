@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway.app.joined.authority import GATEWAY_DAYS, Authorities, private_pem, write
+from gateway.app.joined.identity import Identity
 from gateway.core.joining import host_of
 
 SECRETS = (b"m" * 32, b"g" * 32)
@@ -101,6 +103,23 @@ def test_neither_a_machine_nor_another_stores_gateway_passes_for_a_gateway(tmp_p
     assert not speaks(machine, client(foreign), host_of("gpu-1", "chat"))
     strangers = Machine(tmp_path / "s", "gpu-1", authorities(tmp_path / "g", (b"z" * 32, b"g" * 32)))
     assert not speaks(strangers, client(ours), host_of("gpu-1", "chat"))
+
+
+def test_a_gateways_certificate_is_good_by_a_clock_that_is_hours_behind(tmp_path: Path) -> None:
+    made = authorities(tmp_path / "a")
+    found = x509.load_pem_x509_certificate(Path(made.tls.cert or "").read_bytes())
+    assert found.not_valid_before_utc <= NOW - timedelta(hours=23) and found.not_valid_after_utc > NOW + timedelta(days=GATEWAY_DAYS - 1)
+
+
+def test_by_a_clock_that_is_days_ahead_a_new_certificate_is_asked_for_once(tmp_path: Path) -> None:
+    made, identity = authorities(tmp_path / "a"), Identity(tmp_path / "m")
+    public = identity.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    identity.keep(made.for_machine("gpu-1", public, NOW - timedelta(days=6)), made.gateways)
+    assert identity.complete and not identity.due
+    again = Identity(tmp_path / "m")  # another process
+    assert again.complete and again.due
+    again.keep(made.for_machine("gpu-1", public, NOW - timedelta(days=6)), made.gateways)
+    assert not again.due
 
 
 def test_the_gateways_own_certificate_is_renewed_under_another_name_and_only_owners_read_it(tmp_path: Path) -> None:

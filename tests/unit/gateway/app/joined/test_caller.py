@@ -38,6 +38,21 @@ def test_a_token_goes_to_no_other(text: str) -> None:
         checked_url(text)
 
 
+async def test_a_machine_without_tickets_says_when_its_clock_is_hours_off(caplog: pytest.LogCaptureFixture) -> None:
+    behind = iter([0.0, 60.0, 5 * 3600.0, 5 * 3600.0, 0.0])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, now=time.time() + next(behind))))
+
+    caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
+    caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(answer))
+    for _ in range(5):
+        assert await caller.beat(lambda session, sequence: Beat(session=session, sequence=sequence, address="127.0.0.1:8443")) is not None
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1 and "clock is 18000 s behind: mend it" in told[0], told
+    await caller.aclose()
+
+
 async def test_a_machine_whose_clock_is_wrong_offers_no_port_for_tickets(caplog: pytest.LogCaptureFixture) -> None:
     said: list[bool] = []
     wrong = [0.0, 30.0, 30.0, -30.0, 0.0, 0.0]
