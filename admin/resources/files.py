@@ -49,8 +49,8 @@ class PortView(msgspec.Struct):
 
 class FileView(msgspec.Struct, kw_only=True):
     """A model on disk. name: as an engine's `model` says it. source: `registry` (can be deleted), `directory`, `bundled`; `elsewhere`: it
-    was deleted, and only other replicas had it (no runtime is known). problem: why it cannot be used. used_by: engines. sha256: of the
-    file, a split model's first part, a folder's graph. parts: when one is shown."""
+    was deleted, and only other replicas had it (no runtime is known). problem: why it cannot be used. used_by: engines, as REPLICA/ENGINE
+    those of other replicas. sha256: of the file, a split model's first part, a folder's graph. parts: when one is shown."""
 
     name: str
     runtime: str

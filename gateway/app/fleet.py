@@ -67,7 +67,7 @@ class Fleet:
         self._events, self._base = events, base
         self._spec = spec
         """The settings in force."""
-        self._places = model_files.places(spec, base)
+        self._places, self.registry_folder = model_files.places(spec, base), model_files.registry(spec, base)
         self.times = EngineTimes()
         self.connections = Connections()
         self.on_change: Callable[[], None] = lambda: None
@@ -99,6 +99,7 @@ class Fleet:
             clock,
             runtimes=runtimes,
             signatures=lambda: self._signatures,
+            registry=self.registry_folder,
         )
         self.files.on_refused = lambda name, why: events.record("model_refused", name, {"reason": why}, outcome="failed")
         self.supervisor = Supervisor(state_dir, self.traffic, self._engine_event, runtimes=runtimes, trust=self.files.trust)
@@ -217,6 +218,13 @@ class Fleet:
         """(engine, model) of those in force, and of a change that is under way."""
         stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and not e.foreign}
         return sorted(stated | self.supervisor.models() | set(self._models_sent()))
+
+    def models_used(self) -> set[tuple[str, str]]:
+        """The same without a look at the disk: what other replicas are told."""
+        stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and not e.foreign}
+        placed = ((e.name.partition(AT)[0], e.joined.place) for e in self._spec.engines if e.joined is not None)
+        sent = {(name, str(self.registry_folder / place.model)) for name, place in placed if place is not None}
+        return stated | self.supervisor.models() | sent
 
     def _models_sent(self) -> Iterator[tuple[str, str]]:
         """The same of engines that are placed on joined machines."""

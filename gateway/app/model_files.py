@@ -19,7 +19,13 @@ DEMO_MODELS = Path(__file__).parents[2] / "engines" / "demo" / "artefacts"
 def places(spec: ConfigSpec, base: Path) -> tuple[Place, ...]:
     """The directories of model files in the order in which they are searched. base: the configuration file's folder."""
     directories = (Place((base / directory).resolve(), "directory") for directory in spec.model_dirs)
-    return (Place(Path(spec.state_dir).resolve() / "models", "registry"), *directories, Place(DEMO_MODELS.resolve(), "bundled"))
+    return (Place(registry(spec, base), "registry"), *directories, Place(DEMO_MODELS.resolve(), "bundled"))
+
+
+def registry(spec: ConfigSpec, base: Path) -> Path:
+    """Where uploaded models are: in the state directory, or in the directory that replicas share."""
+    shared = spec.model_sharing.directory
+    return Path(spec.state_dir).resolve() / "models" if shared is None else (base / shared).resolve()
 
 
 def signatures(spec: ConfigSpec, base: Path) -> ModelSignaturesSpec:
@@ -42,6 +48,8 @@ def resolve(spec: ConfigSpec, base: Path) -> ConfigSpec:
     """The configuration with every engine's model as an absolute path. Raises ConfigError for what is missing."""
     shelves = places(spec, base)
     _check_signatures(spec, base)
+    if spec.model_sharing.directory is not None and not shelves[0].root.is_dir():
+        raise ConfigError(f"there is no directory {shelves[0].root}", path="model_sharing.directory")
     for index, shelf in enumerate(place for place in shelves if place.source == "directory"):
         if not shelf.root.is_dir():
             raise ConfigError(f"there is no directory {shelf.root}", path=f"model_dirs[{index}]")
@@ -64,8 +72,8 @@ def find(name: str, roots: Iterable[Path]) -> Path:
     An engine of the store may name nothing else: ConfigError also for a name that would lead out of the folders.
     """
     parts = name.split("/")
-    outside = name.startswith(("/", "~")) or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts[:-1])
-    if outside or parts[-1] in (".", "..") or not any(parts):
+    outside = name.startswith(("/", "~")) or "\\" in name or "\0" in name or any(not part or part.startswith(".") for part in parts[:-1])
+    if outside or parts[-1].startswith(".") or not any(parts):
         raise ConfigError("names a path; an engine of the store takes a model of the registry by its name", path="model")
     for place in roots:
         root, found = place.resolve(), (place / name).resolve()

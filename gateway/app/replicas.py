@@ -11,6 +11,7 @@ from gateway.app.hints import Hints
 from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
 from gateway.app.release import release
+from gateway.app.shared_models.directory import SharedDirectory
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.app.store_link import StoreLink
 from gateway.core.clock import SystemEntropy
@@ -43,6 +44,7 @@ class Replicas:
         parts = (store.model_copies, store.derived, fleet.files, fleet.state_dir, replica, fleet.sharing, fleet.reserve, record)
         self.models = ModelSharing(*parts, lambda: fleet.on_change(), store, self.members.holder)
         fleet.on_lacking, fleet.elsewhere = self.models.lacked, self.models.known
+        self.directory = None if fleet.sharing.directory is None else self._directory(link, fleet, replica)
         self.members.call = lambda: self.hints.send(roll=True)
         poller.unhinted = self.hints.verify
         if (carrier := store.hints(self.members.incarnation, self.hints.heard, self.hints.changed)) is not None:
@@ -51,12 +53,22 @@ class Replicas:
             self.hints.add(RedisHints(redis, self.members.incarnation, self.hints.heard, self.hints.changed, SystemEntropy()))
             store.subscribe(self.hints.written)
 
+    def _directory(self, link: StoreLink, fleet: Fleet, replica: str) -> SharedDirectory:
+        """The registry that the replicas share."""
+        store, members = link.store, self.members
+        parts = (fleet.registry_folder, store.model_uses, store, replica, members.holder, fleet.models_used)
+        made = SharedDirectory(*parts, lambda: members.serving, lambda: fleet.on_change())
+        fleet.files.neighbours, fleet.on_lacking = made, made.lacked
+        return made
+
     def start(self, data: str, admin: str, workers: int = 0) -> None:
         """data, admin: the addresses of the listeners. Raises ConfigError where model files cannot be shared."""
         self.hints.start()
         self.members.start(data, admin, workers)
         self._jobs.start()
         self.models.start()
+        if self.directory is not None:
+            self.directory.start()
 
     def _sure(self, sure: bool) -> None:
         self._poller.relaxed = sure
@@ -66,6 +78,8 @@ class Replicas:
         """Gives back what it holds, and leaves the roll."""
         self.endpoints.close()
         await self.models.aclose()
+        if self.directory is not None:
+            await self.directory.aclose()
         await self.hints.aclose()
         await self._jobs.aclose()
         await self.members.aclose()

@@ -10,7 +10,7 @@ from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
 from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec, PlaceSpec, TicketsSpec
 from gateway.core.placing import OPTIONS
-from gateway.core.specs import EngineSpec
+from gateway.core.specs import ConfigSpec, EngineSpec
 from gateway.wire.yamltree import join
 
 OWN_HEADERS = frozenset(
@@ -115,6 +115,21 @@ def machines(spec: MachinesSpec, error: Callable[[str, str], ConfigError]) -> No
     """Checks the settings of machines that join."""
     if not MIN_LEASE <= spec.lease <= MAX_LEASE:
         raise error("machines.lease", f"is {spec.lease:g} s; write {MIN_LEASE:g} to {MAX_LEASE:g} seconds")
+
+
+def check_sharing(spec: ConfigSpec, error: Callable[[str, str], ConfigError]) -> None:
+    """Checks the settings of a directory of models that replicas share."""
+    sharing = spec.model_sharing
+    if sharing.directory is None:
+        return
+    if spec.store.url == "sqlite":
+        raise error(
+            "model_sharing.directory",
+            "needs a store that the replicas share, and this one is SQLite: give store.url, or use model_dirs",
+        )
+    for name in ("listen", "store"):
+        if getattr(sharing, name) is not None:
+            raise error(f"model_sharing.{name}", "is for replicas that have a registry each; remove it, or model_sharing.directory")
 
 
 def _is_address(text: str) -> bool:

@@ -56,6 +56,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
+    fleet_rules.check_sharing(spec, error)
     fleet_rules.machines(spec.machines, error)
     fleet_rules.check_tickets(spec.tickets, error)
     _models(spec, error)

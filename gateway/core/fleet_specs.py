@@ -92,13 +92,15 @@ class ModelStoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
 class ModelSharingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Model files that replicas on one store share. listen: where the others fetch them from this one, by TLS among replicas; without it
     and without `store` this one takes no part. address: how the others reach it; None: `listen`, with the host's name where that is every
-    address. fetch: those that an engine needs, or all. parallel: models that are fetched at once. store: where they are put, too."""
+    address. fetch: those that an engine needs, or all. parallel: models that are fetched at once. store: where they are put, too.
+    directory: nothing is fetched, the registry is this directory, which all of them mount."""
 
     listen: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$")] | None = None
     address: Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):\d{1,5}$", max_length=255)] | None = None
     fetch: Literal["needed", "all"] = "needed"
     parallel: Annotated[int, Meta(ge=1, le=16)] = 2
     store: ModelStoreSpec | None = None
+    directory: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
 
 class ModelSignaturesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

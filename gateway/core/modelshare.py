@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -140,6 +141,57 @@ class Alone:
 
     async def remove_elsewhere(self, name: str, *, dry_run: bool) -> dict[str, Any] | None:
         return None
+
+
+class Turn(NamedTuple):
+    """A replica's turn to move files in a registry that it shares with others. moment: when it began, by the store's clock. sure: raises
+    LeaseLost once it may be another one's."""
+
+    moment: float
+    sure: Callable[[], None]
+
+
+class Neighbours(Protocol):
+    """The other replicas that have their registry in the same directory, as the library of model files asks about them."""
+
+    @property
+    def mark(self) -> str:
+        """What this replica's temporary files there are known by."""
+        ...
+
+    async def begin(self) -> None:
+        """Raises ConfigError where it is not the others' directory."""
+        ...
+
+    def turn(self) -> AbstractAsyncContextManager[Turn | None]:
+        """Nobody else moves anything meanwhile. None: there is nobody else. Raises GatehouseError, 503 where it takes too long."""
+        ...
+
+    async def look(self) -> None:
+        """Has `uses` say what is so now. Raises StoreUnavailable."""
+        ...
+
+    def uses(self) -> list[tuple[str, str]]:
+        """(REPLICA/ENGINE, the absolute path of its model here)"""
+        ...
+
+
+class NoNeighbours:
+    """The registry is this replica's own."""
+
+    mark = ""
+
+    async def begin(self) -> None:
+        return None
+
+    def turn(self) -> AbstractAsyncContextManager[Turn | None]:
+        return nullcontext()
+
+    async def look(self) -> None:
+        return None
+
+    def uses(self) -> list[tuple[str, str]]:
+        return []
 
 
 class ModelCopies(Protocol):

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from gateway.store.upgrade import upgrade
 
-HEAD = "0015"
+HEAD = "0016"
 """The newest revision in migrations/versions."""
 LOCK = 0x67617465686F7573  # "gatehous": the PostgreSQL advisory lock that a migration holds
 _VERSION = sa.table("alembic_version", sa.column("version_num"))

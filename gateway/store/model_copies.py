@@ -60,7 +60,7 @@ class StoredModelCopies:
             if free or (found is not None and not found.removed and found.digest != digest and replaces):
                 values = {"digest": digest, "files": msgspec.to_builtins(files), "removed": False, "changed": self._now(connection)}
                 revision = 1 if found is None else found.revision + 1
-                _put(connection, table, {"name": name}, {**values, "revision": revision})
+                put(connection, table, {"name": name}, {**values, "revision": revision})
             elif found is not None and (found.removed or found.digest != digest):
                 return found
             self._note(connection, name, replica, digest, address)
@@ -153,7 +153,7 @@ class StoredModelCopies:
 
     def _note(self, connection: sa.Connection, name: str, replica: str, digest: str, address: str) -> None:
         values = {"digest": digest, "address": address, "seen": self._now(connection)}
-        _put(connection, copies, {"name": name, "replica": replica}, values)
+        put(connection, copies, {"name": name, "replica": replica}, values)
 
     def _locked(self, connection: sa.Connection, name: str) -> SharedModel | None:
         rows.one_by_one(connection, f"shared model {name}")
@@ -168,7 +168,7 @@ def _model(row: Any, held: Sequence[Copy]) -> SharedModel:
     )
 
 
-def _put(connection: sa.Connection, into: sa.Table, key: dict[str, Any], values: dict[str, Any]) -> None:
+def put(connection: sa.Connection, into: sa.Table, key: dict[str, Any], values: dict[str, Any]) -> None:
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement: Any = insert(into).values(**key, **values)
     connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=values))

@@ -54,6 +54,7 @@ from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
 from gateway.store.model_copies import StoredModelCopies
+from gateway.store.model_uses import StoredModelUses
 from gateway.store.notify import NOTIFY, PostgresHints, arguments
 from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
@@ -111,6 +112,7 @@ class Store(UsageTables, DeliveryTables):
         self.batches = StoredBatches(self._database, self._now)
         self.jobs = StoredJobs(self._database, self._now)
         self.model_copies = StoredModelCopies(self._database, self._now)
+        self.model_uses = StoredModelUses(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

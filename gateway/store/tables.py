@@ -382,6 +382,16 @@ model_copies = sa.Table(
 """What each replica has of them, and where it gives it to others; seen: when it last said so. An S3-compatible store has rows like a
 replica's, under its name (`s3://...`)."""
 
+model_uses = sa.Table(
+    "model_uses",
+    metadata,
+    sa.Column("replica", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("uses", sa.JSON, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
+)
+"""Which models of the directory that replicas share each of them uses, as [engine, path, since when]; seen: when it last said so."""
+
 facts = sa.Table(
     "facts",
     metadata,

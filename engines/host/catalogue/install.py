@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from engines.facts import Facts
+from engines.host.catalogue import graves
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
 from engines.host.catalogue.scan import whole_folder
@@ -18,9 +19,11 @@ from engines.runtimes import RUNTIMES, WEIGHTS, RuntimeRow, runtime_of_file
 from gateway.core.errors import AlreadyExists, GatehouseError
 from gateway.core.modelfiles import WEIGHTS as SUFFIX
 from gateway.core.modelfiles import kind_of, signature_of, split_name, split_of
+from gateway.core.modelshare import Turn
 from gateway.core.plugins import Table
 
 UNTRUSTED: Final = "model_untrusted"
+INCOMING: Final = ".incoming-"
 
 
 class Refused(GatehouseError):
@@ -82,18 +85,20 @@ def _misnamed(name: str, facts: Facts) -> str | None:
     return None
 
 
-def install(upload: Upload, source: Path, registry: Path) -> Path:
-    """Moves a verified model to its place; the upload's folder may then be removed. Raises AlreadyExists, OSError."""
-    registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+def install(upload: Upload, source: Path, registry: Path, mark: str = "", turn: Turn | None = None) -> Path:
+    """Moves what `bring` returned to its place; the upload's folder may then be removed. turn: in a registry that replicas share, where
+    `mark` is this one's. Raises AlreadyExists, OSError, LeaseLost."""
     target = registry / upload.settings.name
     if os.path.lexists(target) and not upload.settings.replace:
         raise taken(upload.settings.name)
-    if _other_device(source, registry):
-        source = _bring(upload, source, registry)
+    if turn is not None:
+        turn.sure()
     if not source.is_dir():
-        _sign(upload, registry)
+        _sign(upload, registry, mark)
     try:
-        if source.is_dir():
+        if turn is not None and os.path.lexists(target):
+            graves.swap(registry, source, target, turn)
+        elif source.is_dir():
             _exchange(upload, source, target)
         elif upload.settings.replace:
             os.replace(source, target)
@@ -103,11 +108,11 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
             raise taken(upload.settings.name) from None
         raise
-    _sync(registry)
+    graves.sync(registry)
     return target
 
 
-def _sign(upload: Upload, registry: Path) -> None:
+def _sign(upload: Upload, registry: Path, mark: str) -> None:
     """The signature of a file comes to its place before the file does; one of an earlier file of this name goes."""
     target = registry / signature_of(upload.settings.name)
     if upload.settings.signature is None:
@@ -115,11 +120,11 @@ def _sign(upload: Upload, registry: Path) -> None:
         return
     beside = upload.folder / "signature"
     beside.write_text(upload.settings.signature, encoding="utf-8")
-    _sync(beside)
-    near = registry / f".incoming-{upload.id}.sig"
+    graves.sync(beside)
+    near = registry / f"{INCOMING}{mark}{upload.id}.sig"
     shutil.copyfile(beside, near)
     near.chmod(0o600)
-    _sync(near)
+    graves.sync(near)
     near.replace(target)
 
 
@@ -143,20 +148,30 @@ def _other_device(source: Path, registry: Path) -> bool:
     return source.stat().st_dev != registry.stat().st_dev
 
 
-def _bring(upload: Upload, source: Path, registry: Path) -> Path:
-    """The registry is on another file system: copies the model there under a name that scans skip, so that the last step is a rename."""
-    near = registry / f".incoming-{upload.id}"
+def bring(upload: Upload, source: Path, registry: Path, mark: str = "") -> Path:
+    """If the registry is on another file system, copies a verified model there under a name that scans skip, so that the last step is a
+    rename. `give_back` undoes it. Raises OSError."""
+    registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _other_device(source, registry):
+        return source
+    near = registry / f"{INCOMING}{mark}{upload.id}"
     if source.is_dir():
         shutil.rmtree(near, ignore_errors=True)
         shutil.copytree(source, near)
         for path in near.rglob("*"):
             if path.is_file():
-                _sync(path)
+                graves.sync(path)
     else:
         shutil.copyfile(source, near)
         near.chmod(0o600)
-        _sync(near)
+        graves.sync(near)
     return near
+
+
+def give_back(upload: Upload, registry: Path, mark: str = "") -> None:
+    """Undoes what was done before an installation that did not come about."""
+    clean(registry, f"{mark}{upload.id}", removed=False)
+    upload.give_back()
 
 
 def _exchange(upload: Upload, source: Path, target: Path) -> None:
@@ -172,15 +187,7 @@ def _exchange(upload: Upload, source: Path, target: Path) -> None:
         raise
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def clean(registry: Path) -> None:
-    """Removes what a crash left behind of copies and removed models."""
-    for path in (*registry.glob(".incoming-*"), *registry.glob(f"{REMOVED}*")):
+def clean(registry: Path, mark: str = "", *, removed: bool = True) -> None:
+    """Removes what a crash left behind of copies, those with this mark, and of removed models."""
+    for path in (*registry.glob(f"{INCOMING}{mark}*"), *(registry.glob(f"{REMOVED}*") if removed else ())):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

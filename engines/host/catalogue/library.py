@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from engines.host.catalogue import install, refusals, shelf, weights
+from engines.host.catalogue import graves, install, refusals, shelf, weights
 from engines.host.catalogue.checksums import Checksums, Stopped, digest
 from engines.host.catalogue.quarantine import Quarantine, Upload, promised
 from engines.host.catalogue.scan import Found, Place
@@ -26,7 +26,7 @@ from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
 from gateway.core.modelfiles import UploadSettings, kind_of, model_of, signature_of
-from gateway.core.modelshare import Alone, LocalModel, Sharing
+from gateway.core.modelshare import Alone, LocalModel, Neighbours, NoNeighbours, Sharing
 from gateway.core.plugins import Table
 from gateway.core.specs import ModelSignaturesSpec, UploadsSpec
 from gateway.core.tasks import TaskOwner
@@ -45,7 +45,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class Library:
     """places: the directories of models, the registry first. settings: the bounds in force. engines: (name, absolute path of its model).
-    signatures: whose signatures models carry, the keys as absolute paths."""
+    signatures: whose signatures models carry, the keys as absolute paths. registry: where, if not in the state directory."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class Library:
         idle_seconds: float = IDLE_SECONDS,
         runtimes: Table[RuntimeRow] = RUNTIMES,
         signatures: Callable[[], ModelSignaturesSpec] = ModelSignaturesSpec,
+        registry: Path | None = None,
     ) -> None:
-        self._registry = state_dir / "models"
+        self._registry = state_dir / "models" if registry is None else registry
         self._quarantine = Quarantine(state_dir / "quarantine")
         self._checksums = Checksums(state_dir / "model-checksums.json")
         self.trust = Trust(signatures, self._checksums)
@@ -78,13 +79,16 @@ class Library:
         self._open = True
         self.sharing: Sharing = Alone()
         """Who is asked before people add and delete models, and told afterwards: other replicas may have them."""
+        self.neighbours: Neighbours = NoNeighbours()
 
     # --- life
 
     async def start(self) -> None:
-        """Finds the uploads of an earlier run."""
+        """Finds the uploads of an earlier run. Raises ConfigError for a registry that replicas share and that is not theirs."""
+        await self.neighbours.begin()
         found = await self._quick(partial(self._quarantine.recover, self._registry))
-        await self._quick(partial(install.clean, self._registry))
+        mark = self.neighbours.mark
+        await self._quick(partial(install.clean, self._registry, mark, removed=not mark))
         self._uploads = {upload.id: upload for upload in found}
         if found:
             log.info("%d uploads of model files wait to be continued", len(found))
@@ -170,8 +174,9 @@ class Library:
     async def remove(self, name: str, *, version: str | None, dry_run: bool, told: bool = True) -> dict[str, Any]:
         """Deletes a model of the registry, or one that only other replicas have. Raises NotFound; 409 `read_only`, `in_use`;
         VersionMismatch."""
-        async with self._moving:
+        async with self._moving, self.neighbours.turn() as turn:
             self._shelf.forget()
+            await self.neighbours.look()
             try:
                 found, looked = await self._found(name)
             except NotFound as error:
@@ -189,11 +194,10 @@ class Library:
                 if told:
                     await self.sharing.removing(name)
                 paths = [found.path] if found.folder else [file.path for file in found.every]
-                graves = await asyncio.shield(
-                    self._owner.spawn(self._quick(lambda: [self._quarantine.bury(p) for p in paths]), name="bury")
-                )
+                bury = partial(graves.bury, self._quarantine, self._registry, paths, turn)
+                left = await asyncio.shield(self._owner.spawn(self._quick(bury), name="bury"))
                 self._shelf.forget()
-                for grave in graves:
+                for grave in left:
                     self._owner.spawn(self._quick(partial(self._quarantine.remove, grave)), name="remove")
             return shown
 
@@ -235,7 +239,7 @@ class Library:
         raise NotFound(f"There is no model file {name!r}.")
 
     def _users(self) -> Mapping[str, list[str]]:
-        return shelf.users(self._engines())
+        return shelf.users((*self._engines(), *self.neighbours.uses()))
 
     # --- files that jobs read and make
 
@@ -397,10 +401,12 @@ class Library:
         upload.state = "verifying"
         try:
             await self._refuse_conflicts(upload.settings)
-            source = await self._work(partial(self._verify, upload))
-            async with self._moving:
+            source, mark = await self._work(partial(self._verify, upload)), self.neighbours.mark
+            source = await self._work(partial(install.bring, upload, source, self._registry, mark))
+            async with self._moving, self.neighbours.turn() as turn:
+                self._shelf.forget()
                 await self._refuse_conflicts(upload.settings)
-                target = await self._work(partial(install.install, upload, source, self._registry))
+                target = await self._work(partial(install.install, upload, source, self._registry, mark, turn))
                 self._shelf.forget()
         except install.Refused as error:
             log.warning("the upload of %s is refused: %s", upload.settings.name, error.message)
@@ -433,7 +439,7 @@ class Library:
 
     async def _give_back(self, upload: Upload) -> None:
         if self._open:  # else the next start does it
-            await self._quick(upload.give_back)
+            await self._quick(partial(install.give_back, upload, self._registry, self.neighbours.mark))
 
     def _remember(self, target: Path, sha256: str) -> None:
         """Remembers the checksums; a folder's files each have their own, as the promised one is the archive's."""
@@ -475,6 +481,7 @@ class Library:
     async def _refuse_conflicts(self, settings: UploadSettings) -> None:
         """Refuses a name that is taken in any place: an engine takes the first match."""
         name = settings.name
+        await self.neighbours.look()
         for found in (await self._look()).models:
             if found.name != model_of(name) or (found.name != name and all(file.path.name != name for file in found.files)):
                 continue

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.app.model_files import DEMO_MODELS, find, resolve
 from gateway.core.errors import ConfigError
+from gateway.core.fleet_specs import ModelSharingSpec
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSignaturesSpec
 from tests.modelsigning import pem
 
@@ -39,6 +40,22 @@ def test_configured_directories_come_after_the_registry_and_before_the_demo_mode
     for name, folder in (("x.gguf", "state/models"), ("y.gguf", "shared"), (demo, "shared")):
         spec = msgspec.structs.replace(spec_with(tmp_path, name), model_dirs=("shared",))
         assert resolve(spec, tmp_path).engines[0].model == str(tmp_path / folder / name)
+
+
+def test_a_directory_that_replicas_share_takes_the_registrys_place(tmp_path: Path) -> None:
+    for folder in ("state/models", "ours"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "x.gguf").touch()
+    spec = msgspec.structs.replace(spec_with(tmp_path, "x.gguf"), model_sharing=ModelSharingSpec(directory="ours"))
+    assert resolve(spec, tmp_path).engines[0].model == str(tmp_path / "ours" / "x.gguf")
+    (tmp_path / "ours" / "x.gguf").rename(tmp_path / "ours" / ".hidden.gguf")
+    with pytest.raises(ConfigError, match=r"x\.gguf"):
+        resolve(spec, tmp_path)
+    with pytest.raises(ConfigError, match="names a path"):
+        find(".hidden.gguf", [tmp_path / "ours"])
+    with pytest.raises(ConfigError, match="there is no directory") as caught:
+        resolve(ConfigSpec(version=1, model_sharing=ModelSharingSpec(directory="nowhere")), tmp_path)
+    assert caught.value.path == "model_sharing.directory"
 
 
 def test_a_directory_of_models_must_be_there(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.config.fleet_rules import check
+from gateway.config.fleet_rules import check, check_sharing
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, ScaleSpec
-from gateway.core.specs import EngineSpec
+from gateway.core.fleet_specs import DnsSpec, ModelSharingSpec, ModelStoreSpec, ScaleSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
 
 
 def error(path: str, message: str) -> ConfigError:
@@ -48,3 +48,21 @@ def test_what_cannot_be(engine: EngineSpec, path: str, words: str) -> None:
 def test_what_can_be() -> None:
     check(far(dns=DnsSpec(servers=("10.0.0.1:53", "[fd00::1]:53"), networks=("10.0.0.0/8",)), scale=ScaleSpec(max=4)), "e", error)
     check(far("https://_llm._tcp.vllm.example", dns=DnsSpec(records="srv")), "e", error)
+
+
+@pytest.mark.parametrize(
+    ("store", "sharing", "path"),
+    [
+        ("sqlite", ModelSharingSpec(directory="/srv/models"), "model_sharing.directory"),
+        ("postgresql://db/g", ModelSharingSpec(directory="/srv/models", listen="0.0.0.0:1"), "model_sharing.listen"),
+        ("postgresql://db/g", ModelSharingSpec(directory="/srv/models", store=ModelStoreSpec(bucket="models")), "model_sharing.store"),
+    ],
+)
+def test_a_directory_that_replicas_share_needs_their_store_and_nothing_that_copies(
+    store: str, sharing: ModelSharingSpec, path: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_sharing(ConfigSpec(version=1, store=StoreSpec(url=store), model_sharing=sharing), error)
+    assert caught.value.path == path
+    check_sharing(ConfigSpec(version=1, store=StoreSpec(url="postgresql://db/g"), model_sharing=ModelSharingSpec(directory="m")), error)
+    check_sharing(ConfigSpec(version=1), error)

@@ -290,8 +290,8 @@ async def test_a_file_system_without_links(world: World, model: bytes, monkeypat
 
 async def test_another_file_system_is_copied_to(world: World, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Path] = []
-    real = install._bring
-    monkeypatch.setattr(install, "_bring", lambda upload, source, registry: called.append(source) or real(upload, source, registry))
+    real = install.bring
+    monkeypatch.setattr(install, "bring", lambda upload, source, *at: called.append(source) or real(upload, source, *at))
     shm = Path("/dev/shm") / f"gatehouse-test-{os.getpid()}"
     shm.mkdir()
     try:

@@ -1,0 +1,267 @@
+# ruff: noqa: F811 - fixtures of pytest that are imported
+"""Replicas whose registry is one directory, in one process over one database: turns, uses of others, graves, and what one leaves that is
+killed in the middle of something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.host.catalogue import graves, install
+from engines.host.catalogue.library import Library
+from engines.host.catalogue.scan import Place
+from gateway.app.shared_models import directory
+from gateway.app.shared_models.directory import MARK, SharedDirectory
+from gateway.core.clock import SystemClock
+from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, LeaseLost, NotFound
+from gateway.core.specs import UploadsSpec
+from gateway.store.database import Database, make_engine
+from gateway.store.model_uses import StoredModelUses
+from gateway.store.tables import metadata
+from tests.unit.gateway.app.shared_models.test_sharing import DatabaseLeases, Replica, eventually, models  # noqa: F401 - a fixture
+
+
+class Clock:
+    """The database's."""
+
+    ahead = 0.0
+
+    def __call__(self, connection: Any) -> float:
+        return time.time() + self.ahead
+
+
+class Neighbour(Replica):
+    """A replica on the directory `root/shared`. engines: (name, model's name)."""
+
+    def __init__(self, name: str, root: Path, stored: StoredModelUses, held: DatabaseLeases) -> None:
+        self.name, self.state, self.shared, self.uses, self.held = name, root / name, root / "shared", stored, held
+        self.engines, self.serving, self.arrived = [], {"a", "b"}, 0
+
+    async def start(self) -> Neighbour:
+        uploads, places = UploadsSpec(reserve_bytes=0), (Place(self.shared, "registry"),)
+        used = lambda: [(engine, str(self.shared / model)) for engine, model in self.engines]  # noqa: E731
+        self.library = Library(self.state, lambda: places, lambda: uploads, used, SystemClock(), registry=self.shared)
+        holder = f"{self.name}/{os.urandom(4).hex()}"
+        self.directory = SharedDirectory(self.shared, self.uses, self.held, self.name, holder, used, lambda: self.serving, self.came)
+        self.library.neighbours = self.directory
+        await self.library.start()
+        self.directory.start()
+        return self
+
+    async def end(self) -> None:
+        await self.library.aclose()
+        await self.directory.aclose()
+
+    async def listed(self) -> dict[str, list[str]]:
+        return {one["name"]: one["used_by"] for one in (await self.library.models())["items"]}
+
+    async def delete(self, name: str) -> None:
+        await self.library.remove(name, version=None, dry_run=False)
+
+    def has(self, name: str) -> bytes | None:
+        path = self.shared / name
+        return path.read_bytes() if path.is_file() else None
+
+    @property
+    def graves(self) -> list[Path]:
+        return list(graves._graves(self.shared))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def make(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[str], Neighbour]]:
+    """Makes replicas on one directory and one store; those that run are ended at the end."""
+    monkeypatch.setattr(directory, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(directory, "AGAIN", 0.01)
+    (tmp_path / "shared").mkdir()
+    engine = make_engine("sqlite", tmp_path, 10.0)
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+    database = Database(engine, 10.0)
+    stored, made = StoredModelUses(database, clock), []
+
+    def make(name: str) -> Neighbour:
+        made.append(Neighbour(name, tmp_path, stored, DatabaseLeases(database)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.end()
+    await database.aclose()
+
+
+@pytest.fixture
+async def pair(make: Callable[[str], Neighbour]) -> tuple[Neighbour, Neighbour]:
+    return await make("a").start(), await make("b").start()
+
+
+def raises(code: str) -> Any:
+    return pytest.raises(GatehouseError, check=lambda error: error.code == code)
+
+
+async def test_what_one_adds_all_have_and_a_name_is_added_once(pair: tuple[Neighbour, Neighbour], models: list[bytes]) -> None:
+    a, b = pair
+    b.directory.lacked("m.gguf")
+    done = await asyncio.gather(a.add("m.gguf", models[0]), b.add("m.gguf", models[1]), return_exceptions=True)
+    first = [one for one in done if one is None]
+    assert len(first) == 1 and any(isinstance(one, AlreadyExists) for one in done), done
+    assert a.has("m.gguf") == models[done.index(None)]
+    await eventually(lambda: b.arrived)
+    a.library._shelf.forget()
+    b.library._shelf.forget()
+    assert await a.listed() == await b.listed() == {"m.gguf": []}
+    assert not list(a.shared.glob(f"{install.INCOMING}*"))
+
+
+async def test_what_an_engine_of_another_replica_uses_stays(pair: tuple[Neighbour, Neighbour], models: list[bytes]) -> None:
+    a, b = pair
+    await a.add("m.gguf", models[0])
+    b.engines = [("chat", "m.gguf"), ("sub", "m.gguf/inside")]
+    await eventually(lambda: b.directory._told == (("chat", "m.gguf"), ("sub", "m.gguf/inside")))
+    with raises("in_use") as caught:
+        await a.delete("m.gguf")
+    assert "b/chat" in caught.value.message
+    with raises("in_use"):
+        await a.add("m.gguf", models[1], replace=True)
+    assert await a.listed() == {"m.gguf": ["b/chat", "b/sub"]} and a.has("m.gguf") == models[0]
+    a.engines = [("chat", "m.gguf")]
+    assert (await a.listed())["m.gguf"] == ["b/sub", "chat"], "an engine of the store is both's"
+    a.engines = b.engines = []
+    await eventually(lambda: b.directory._told == ())
+    await a.delete("m.gguf")
+    assert b.has("m.gguf") is None and len(a.graves) == 1
+
+
+async def test_a_replica_that_is_away_keeps_the_file_but_not_the_name(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], clock: Clock
+) -> None:
+    a, b = pair
+    await a.add("m.gguf", models[0])
+    b.engines = [("chat", "m.gguf")]
+    await eventually(lambda: b.directory._told == (("chat", "m.gguf"),))
+    with (b.shared / "m.gguf").open("rb") as mapped:
+        await b.directory._owner.aclose()  # it is cut off: its engine goes on
+        clock.ahead += directory.AWAY_SECONDS + 1
+        await a.add("m.gguf", models[1], replace=True)
+        assert a.has("m.gguf") == models[1] and mapped.read() == models[0]
+        inode = os.fstat(mapped.fileno()).st_ino
+    clock.ahead += directory.GRACE + 1
+    await a.directory._tell()
+    await a.directory._tend(tidy=True)
+    assert [(grave / "0").stat().st_ino for grave in a.graves] == [inode]
+    clock.ahead += directory.KEPT_SECONDS
+    await a.directory._tend(tidy=True)
+    assert a.graves == [] and a.has("m.gguf") == models[1]
+
+
+async def test_a_grave_is_kept_for_as_long_as_a_use_may_not_have_been_told(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], clock: Clock
+) -> None:
+    a, b = pair
+    await a.add("m.gguf", models[0], signature="{}")
+    assert (a.shared / "m.gguf.sig").exists()
+    await a.delete("m.gguf")
+    b.engines = [("late", "m.gguf")]
+    await eventually(lambda: b.directory._told)
+    clock.ahead += directory.GRACE + 1
+    await a.directory._tend(tidy=True)
+    assert [sorted(path.name for path in grave.iterdir()) for grave in a.graves] == [["0", "1", graves.RECORD]]
+    assert await a.listed() == {} and a.has("m.gguf.sig") is None
+    await a.add("m.gguf", models[1])
+    b.engines = []
+    await eventually(lambda: b.directory._told == ())
+    b.engines = [("new", "m.gguf")]
+    await eventually(lambda: b.directory._told)
+    await a.directory._tend(tidy=True)
+    assert a.graves == [], "who uses the new one does not read the old one"
+
+
+async def test_a_replacement_that_was_broken_off_is_undone_by_another_replica(pair: tuple[Neighbour, Neighbour]) -> None:
+    """As after kill -9 between the two renames of a folder, once the lease of the one that was killed is over."""
+    a, b = pair
+    onnx = min(Path("engines/demo/artefacts").rglob("model.onnx")).parent
+    shutil.copytree(onnx, a.shared / "emb")
+    grave = graves._dig(a.shared, [a.shared / "emb"], time.time())
+    lease = await a.held.take_lease(directory.LEASE, "killed", 0.5)
+    assert lease is not None
+    (a.shared / "emb").rename(grave / "0")
+    await eventually((a.shared / "emb" / "model.onnx").exists)
+    await eventually(lambda: graves.unfinished(a.shared) == [])
+    a.library._shelf.forget()
+    assert list(await a.listed()) == ["emb"]
+    await b.delete("emb")
+    await b.directory._tend(tidy=True)
+    assert not (a.shared / "emb").exists(), "what was deleted is not put back"
+
+
+async def test_a_replica_cleans_what_it_left_and_later_what_one_left_that_is_gone(
+    make: Callable[[str], Neighbour], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = make("a"), make("b")
+    left = {name: a.shared / f"{install.INCOMING}{name}" for name in ("a.1", "b.2", "b.2.sig", "a-b.3", "4")}
+    for path in left.values():
+        path.mkdir() if path.name.endswith("3") else path.touch()
+    await a.start()
+    there = lambda: {name for name, path in left.items() if path.exists()}  # noqa: E731
+    assert there() == {"b.2", "b.2.sig", "a-b.3", "4"}
+    a.serving = {"a", "b"}
+    monkeypatch.setattr(directory, "KEPT_SECONDS", -1.0)
+    await a.directory._tend(tidy=True)
+    assert there() == {"b.2", "b.2.sig", "4"}, "b serves; who left 4 nobody knows"
+    await b.start()
+    assert there() == {"4"}
+
+
+async def test_a_turn_is_waited_for_and_one_that_took_too_long_moves_nothing(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(directory, "WAIT", 0.1)
+    await a.add("m.gguf", models[0])
+    async with b.directory._turn():
+        with raises("overloaded"):
+            await a.delete("m.gguf")
+    async with a.directory.turn() as turn:
+        turn.sure()
+    monkeypatch.setattr(directory, "SURE", -1.0)
+    async with a.directory._turn(check=False) as turn:
+        with pytest.raises(LeaseLost):
+            graves.bury(a.library._quarantine, a.shared, [a.shared / "m.gguf"], turn)
+        with pytest.raises(LeaseLost):
+            graves.swap(a.shared, a.shared / "m.gguf", a.shared / "m.gguf", turn)
+    assert a.has("m.gguf") == models[0] and not list(a.shared.glob(f"{graves.FOLDER}/*/0"))
+
+
+async def test_a_directory_that_is_not_mounted_is_refused_at_the_start_and_later(
+    pair: tuple[Neighbour, Neighbour], make: Callable[[str], Neighbour], models: list[bytes]
+) -> None:
+    a, _ = pair
+    await a.add("m.gguf", models[0])
+    mark = (a.shared / MARK).read_bytes()
+    (a.shared / MARK).unlink()
+    with raises("storage_failed"):
+        await a.delete("m.gguf")
+    with raises("storage_failed"):
+        await a.add("n.gguf", models[1])
+    assert not list(a.shared.glob(".incoming-*"))
+    for content, why in ((None, "no .gatehouse-models"), (b"f" * 32, "another .gatehouse-models")):
+        if content is not None:
+            (a.shared / MARK).write_bytes(content)
+        with pytest.raises(ConfigError, match=why) as caught:
+            await make("c").start()
+        assert caught.value.path == "model_sharing.directory"
+    (a.shared / MARK).write_bytes(mark)
+    await a.delete("m.gguf")
+    with pytest.raises(NotFound):
+        await a.delete("m.gguf")
