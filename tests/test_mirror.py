@@ -125,6 +125,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/chat/formats/markup.py": ("tests/unit/engines/chat/test_output.py", "MINIMAX"),
     "engines/chat/formats/source.py": ("tests/unit/engines/chat/test_output.py", "OutputParser"),
     "engines/chat/generation.py": ("tests/unit/engines/llamacpp/test_batcher.py", "Batcher"),
+    "engines/chat/growth.py": ("tests/unit/engines/chat/test_sandbox.py", "ljust"),
     "engines/chat/paths.py": ("tests/integration/llamacpp/test_serving.py", "/tokenize"),
     "engines/chat/responses.py": ("tests/integration/llamacpp/test_serving.py", "finish_reason"),
     "engines/command/app.py": ("tests/e2e/test_command.py", "test_a_server_that_hangs_is_restarted"),

@@ -8,40 +8,54 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
-import jinja2.meta
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-from engines.chat.bounds import MOST_CHARS, MOST_SECONDS, BoundedSandbox, bounded
+from engines.chat.bounds import MOST_CHARS, MOST_SECONDS, bounded, exceeded, held, made
+from engines.chat.growth import listing
 from engines.chat.needs import Needs, adapted, find
 from engines.chat.params import unsupported
+from engines.chat.sandbox import BoundedSandbox, odd, undeclared
 from engines.sidecar.shell import ApiError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})
 """Message fields that templates may show; any other is accepted if the model's template names it."""
+MOST_INDENT = 64
+MOST_FORM = 256
+"""Characters of the form of a date."""
+MOST_MESSAGE = 4096
+"""Characters of what a template says when it refuses messages."""
 PROBE_SECONDS = 0.5
 """Of processor time for each of the small conversations that tell what a template needs."""
 
 
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
     """The filter that chat templates expect: plain JSON, without jinja's HTML escapes."""
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, default=_plain, **options)
+    if indent is not None and not (isinstance(indent, int) and -1 <= indent <= MOST_INDENT):
+        exceeded(f"asks for JSON with an indent other than 0 to {MOST_INDENT}")
+    if options.get("separators") is not None and any(len(separator) > MOST_INDENT for separator in options["separators"]):
+        exceeded(f"asks for JSON with a separator of more than {MOST_INDENT} characters")
+    text = json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, default=_plain, **options)
+    made(len(text))  # of a text it makes a longer one, of that one longer still
+    return text
 
 
 def _plain(value: Any) -> Any:
     """Jinja's filters and `items` give iterators."""
     if isinstance(value, Iterator):
-        return list(value)
+        return held(listing(value))
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _raise(message: object) -> NoReturn:
-    raise jinja2.TemplateError(str(message))
+    raise jinja2.TemplateError(str(message)[:MOST_MESSAGE])
 
 
 def _now(form: str) -> str:
+    if len(form) > MOST_FORM:
+        exceeded(f"asks for a date in a form of more than {MOST_FORM} characters")
     return datetime.datetime.now().strftime(form)
 
 
@@ -55,6 +69,18 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+def _environment(*, odd: bool = False) -> BoundedSandbox:
+    made = BoundedSandbox(
+        odd=odd, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
+    )  # fmt: skip
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = _raise
+    made.globals["strftime_now"] = _now
+    if odd:
+        made.weigh_all()
+    return made
+
+
 class ChatTemplate:
     """A compiled template. `render` is thread-safe and takes time that grows with the messages: do not call it on the event loop.
 
@@ -62,21 +88,19 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
-        environment = BoundedSandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation], autoescape=False
-        )  # fmt: skip
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _now
         self.source = source
         self._special = {"bos_token": bos, "eos_token": eos}
         self.error: str | None = None
         self._wanted: set[str] = set()
         self.needs = Needs()
         try:
+            environment = _environment()
+            tree = environment.parse(source)
+            if odd(tree):
+                environment = _environment(odd=True)
             self._template = environment.from_string(source)
-            self._wanted = jinja2.meta.find_undeclared_variables(environment.parse(source))
-        except (jinja2.TemplateError, ApiError) as exc:
+            self._wanted = undeclared(tree)
+        except (jinja2.TemplateError, ApiError, RecursionError, SyntaxError) as exc:  # Python's own: statements that are nested too deeply
             self.error = str(exc)
         else:
             self.needs = find(lambda messages, tools: self._render(messages, tools, seconds=PROBE_SECONDS))
@@ -106,12 +130,15 @@ class ChatTemplate:
         }  # fmt: skip
         parts = []
         size = 0
-        with bounded(seconds):
-            for part in self._template.generate(values):
-                size += len(part)
-                if size > MOST_CHARS:
-                    raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
-                parts.append(part)
+        try:
+            with bounded(seconds):
+                for part in self._template.generate(values):
+                    size += len(part)
+                    if size > MOST_CHARS:
+                        raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
+                    parts.append(part)
+        except Exception as exc:  # noqa: BLE001 - raised again; what the template held ends now, not when the collector finds it
+            raise exc.with_traceback(None) from None
         return "".join(parts)
 
     def _old(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
