@@ -137,7 +137,7 @@ class ChatTemplate:
                     if size > MOST_CHARS:
                         raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
                     parts.append(part)
-        except Exception as exc:  # noqa: BLE001 - raised again; what the template held ends now, not when the collector finds it
+        except Exception as exc:  # noqa: BLE001 - boundary: raised again; what the template held ends now
             raise exc.with_traceback(None) from None
         return "".join(parts)
 
