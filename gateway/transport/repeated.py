@@ -15,6 +15,8 @@ _LINE: Final = b"\r\ncontent-length:"
 _CR: Final = b"\r"
 SPACE, TAB = b" \t"
 MOST_DIGITS: Final = 8
+MOST_HEAD: Final = 4096
+"""Bytes of a head that is remembered, as each connection keeps one; a longer one is parsed each time."""
 TRIES: Final = 4
 """Heads in a row that are remembered for nothing on one connection. Where they differ each time, none is remembered any more."""
 
@@ -46,7 +48,7 @@ def known_head(data: bytes, first: bytes, length: bytes) -> KnownHead | None:
     if not data.startswith(first):
         return None
     end = data.find(b"\r\n\r\n") + 4
-    if end < 4:
+    if end < 4 or end > MOST_HEAD:
         return None
     head = data[:end]
     if head.count(b"\n") != head.count(b"\r\n"):  # lines that end otherwise: the parser may have seen its end earlier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.types import ResponseHead
-from gateway.transport.repeated import MOST_DIGITS, known_head, known_response
+from gateway.transport.repeated import MOST_DIGITS, MOST_HEAD, known_head, known_response
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\nAccept: */*\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nDate: now\r\ncontent-length: 4\r\nServer: e\r\n\r\nbody"
@@ -50,6 +50,7 @@ def test_any_other_head_is_for_the_parser(data: bytes) -> None:
     "data",
     [
         HEAD[:-2],  # it does not end here
+        HEAD.replace(b": a", b": " + b"a" * MOST_HEAD),
         b"\r\n" + HEAD,
         HEAD.replace(b"\r\n", b"\n"),
         HEAD.replace(b"a\r\n", b"a\n"),
@@ -64,6 +65,12 @@ def test_any_other_head_is_for_the_parser(data: bytes) -> None:
 )
 def test_a_head_that_could_be_read_in_another_way_is_not_remembered(data: bytes) -> None:
     assert known_head(data, b"POST ", b"12") is None
+
+
+def test_what_a_connection_remembers_is_bounded() -> None:
+    longest = HEAD.replace(b": a", b": a" + b"a" * (MOST_HEAD - len(HEAD)))
+    assert len(longest) == MOST_HEAD and known_head(longest, b"POST ", b"12") is not None
+    assert known_head(longest.replace(b": a", b": aa"), b"POST ", b"12") is None
 
 
 def test_a_whole_response_that_comes_again_is_known() -> None:
