@@ -257,11 +257,13 @@ def copies(session: Session) -> None:
 
 @connected
 def forget(
-    session: Session, replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Its id, as `models copies` shows it.")]
+    session: Session,
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Its id, as `models copies` shows it.")],
+    dry_run: DryRun = False,
 ) -> None:
     """Forgets which model files a replica had that is away and will not come back."""
     with session.client() as client:
-        session.out.one(client.json("DELETE", f"/model-copies/{name(replica)}"))
+        session.out.one(client.json("DELETE", f"/model-copies/{name(replica)}", params={"dry_run": "true"} if dry_run else {}))
 
 
 def verify(

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from admin import values
 from admin.moments import Timestamp, shown
-from admin.operation import Answer, Call, Operation
+from admin.operation import Answer, Call, Operation, Written
+from admin.resource import Change
 from gateway.core.errors import NotFound
 
 
@@ -55,6 +57,12 @@ class ForgottenView(msgspec.Struct):
     models: int
 
 
+class ForgottenDryRun(msgspec.Struct):
+    result: ForgottenView
+    diff: list[Change]
+    dry_run: bool = True
+
+
 async def index(call: Call) -> Answer:
     copies = call.ports.model_copies
     found: list[dict[str, Any]] = [] if copies is None else await copies.view()
@@ -70,12 +78,22 @@ async def forget(call: Call) -> Answer:
     call.target = f"model-copies/{replica}"
     if call.ports.model_copies is None:
         raise NotFound("No model files are shared.")
-    count = await call.ports.model_copies.forget(replica)
-    return Answer({"replica": replica, "models": count})
+    count = await call.ports.model_copies.forget(replica, dry_run=call.dry_run)
+    call.diff = values.diff({"models": count}, None)
+    found = {"replica": replica, "models": count}
+    return Answer({"dry_run": True, "diff": call.diff, "result": found} if call.dry_run else found)
 
 
 def operations() -> list[Operation]:
     return [
         Operation("GET", "model-copies", "files:read", "List model files that replicas share", index, ModelCopyList, disk=True),
-        Operation("DELETE", "model-copies/{replica}", "files:write", "Forget the copies of a replica that is away", forget, ForgottenView),
+        Operation(
+            "DELETE",
+            "model-copies/{replica}",
+            "files:write",
+            "Forget the copies of a replica that is away",
+            forget,
+            (ForgottenView, ForgottenDryRun),
+            Written,
+        ),
     ]

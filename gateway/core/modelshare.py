@@ -203,6 +203,6 @@ class ModelCopies(Protocol):
         """Where model files are put beside the replicas, and whether that works. None: nowhere."""
         ...
 
-    async def forget(self, replica: str) -> int:
+    async def forget(self, replica: str, *, dry_run: bool = False) -> int:
         """Forgets what a replica has that is away; how many models. Raises NotFound, 409 for one that is there."""
         ...

@@ -125,7 +125,7 @@ class StoredModelCopies:
 
         await self._database.run(write, write=True)
 
-    async def leave(self, replica: str) -> int | None:
+    async def leave(self, replica: str, *, dry_run: bool = False) -> int | None:
         """Forgets what a replica has that is away; how many models. None: it is there. One that comes back tells anew what it has."""
 
         def write(connection: sa.Connection) -> int | None:
@@ -133,9 +133,11 @@ class StoredModelCopies:
             mine = copies.c.replica == replica
             if connection.execute(sa.select(sa.func.count()).where(mine, sa.or_(copies.c.seen >= old, copies.c.seen == UNSAID))).scalar():
                 return None
+            if dry_run:
+                return int(connection.execute(sa.select(sa.func.count()).where(mine)).scalar_one())
             return int(connection.execute(sa.delete(copies).where(mine)).rowcount)
 
-        return await self._database.run(write, write=True)
+        return await self._database.run(write, write=not dry_run)
 
     async def forget(self) -> None:
         """Deleted models that nobody has, and what replicas had that are away, after a time."""

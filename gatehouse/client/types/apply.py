@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from gatehouse.client.types.engines import EngineSettings
     from gatehouse.client.types.guardrails import GuardrailSpec
     from gatehouse.client.types.limits import LimitSpec
+    from gatehouse.client.types.model_copies import ResourceChange
     from gatehouse.client.types.models import ModelSpec
     from gatehouse.client.types.roles import RoleSettings
-    from gatehouse.client.types.tenants import ResourceChange
 
 
 class AppliedPage(TypedDict):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:
+    from gatehouse.client.types.model_copies import ResourceChange
     from gatehouse.client.types.status import EndpointView
-    from gatehouse.client.types.tenants import ResourceChange
 
 
 class BatchingSpec(TypedDict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:
-    from gatehouse.client.types.tenants import ResourceChange
+    from gatehouse.client.types.model_copies import ResourceChange
 
 
 class AmountState(TypedDict):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class ForgottenDryRun(TypedDict):
+    result: ForgottenView
+    diff: list[ResourceChange]
+    dry_run: NotRequired[bool]
 
 
 class ForgottenView(TypedDict):
@@ -48,3 +54,7 @@ class ModelStoreView(TypedDict):
     up: bool
     problem: str | None
     since: str | None
+
+
+ResourceChange = TypedDict("ResourceChange", {"path": "str", "from": "NotRequired[Any | None]", "to": "NotRequired[Any | None]"})
+"""One difference: the path of a setting, its value before and after (secrets masked)."""

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from gatehouse.client.types.groups import GroupSettings
     from gatehouse.client.types.guardrails import GuardrailSpec
     from gatehouse.client.types.limits import LimitSpec
+    from gatehouse.client.types.model_copies import ResourceChange
     from gatehouse.client.types.models import ModelSpec
     from gatehouse.client.types.prices import PriceSettings
     from gatehouse.client.types.roles import RoleSettings
-    from gatehouse.client.types.tenants import ResourceChange, TenantSettings
+    from gatehouse.client.types.tenants import TenantSettings
     from gatehouse.client.types.users import UserSettings
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
-ResourceChange = TypedDict("ResourceChange", {"path": "str", "from": "NotRequired[Any | None]", "to": "NotRequired[Any | None]"})
-"""One difference: the path of a setting, its value before and after (secrets masked)."""
+if TYPE_CHECKING:
+    from gatehouse.client.types.model_copies import ResourceChange
 
 
 class Suspension(TypedDict):

@@ -209,14 +209,15 @@ class ModelSharing:
         since = None if bucket.problem is None else bucket.since
         return {"place": bucket.name, "up": bucket.problem is None, "problem": bucket.problem, "since": since}
 
-    async def forget(self, replica: str) -> int:
+    async def forget(self, replica: str, *, dry_run: bool = False) -> int:
         if self._loop is None or not any(one.copy_of(replica) for one in (await self._stored.every()).values()):
             raise NotFound(f"No replica {replica[:64]!r} is known to have a model file.", param="replica")
-        count = None if replica == self._replica or replica.startswith(BUCKET) else await self._stored.leave(replica)
+        count = None if replica == self._replica or replica.startswith(BUCKET) else await self._stored.leave(replica, dry_run=dry_run)
         if count is None:
             raise GatehouseError(f"The replica {replica!r} is there; only one that is away can be forgotten.", status=409, code="in_use")
-        self._record("model_copies_forgotten", replica, {"models": count})
-        self._wake.set()
+        if not dry_run:
+            self._record("model_copies_forgotten", replica, {"models": count})
+            self._wake.set()
         return count
 
     def collect(self) -> Iterator[Metric]:

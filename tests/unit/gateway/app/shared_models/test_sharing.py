@@ -442,6 +442,7 @@ async def test_a_replica_that_is_away_is_asked_last_and_can_be_forgotten(
             await a.sharing.forget(name)
         assert refused.value.status == status
     monkeypatch.setattr(model_copies, "AWAY_SECONDS", -1e9)
+    assert await a.sharing.forget("dead", dry_run=True) == 1
     assert await a.sharing.forget("dead") == 1
     monkeypatch.setattr(model_copies, "KEPT_SECONDS", -1e9)
     await a.end()
