@@ -120,6 +120,7 @@ async def test_a_gateway_out_of_descriptors_does_not_blame_the_engine(way: Way, 
 
 async def test_a_lookup_that_fails_for_lack_of_descriptors_does_not_blame_the_engine() -> None:
     with empty_port() as port:
+        socket.getaddrinfo("localhost", port)  # the first look-up reads the system's settings, and answers without them if it cannot
         client = EndpointClient(f"http://localhost:{port}")
         sink = Sink()
         with without_descriptors():
