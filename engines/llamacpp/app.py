@@ -330,6 +330,7 @@ class LlamaRuntime(TextPaths):
             "in_use": stats.in_use,
             "queue": stats.waiting,
             "kv_used": round(min(1.0, stats.cells_used / engine.context.cells), 4),
+            "kv_held": round(min(1.0, stats.cells_held / engine.context.cells), 4),
             "tokens_per_second": round(stats.rate_at(time.monotonic()), 1),
             "context": engine.context_size,
         }

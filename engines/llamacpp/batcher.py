@@ -221,6 +221,7 @@ class Batcher:
         plan = self._pacer.plan(running, self._batch.capacity, time.monotonic())
         self._bound_outputs(plan)
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
+        self.stats.cells_used, self.stats.cells_held = self._lines.used(), self._lines.held()
         if plan:
             self._step(plan)
             self._flush()
@@ -337,7 +338,6 @@ class Batcher:
             self._guessing.settle()
         self.stats.decode_seconds += now - started
         self.stats.longest_step = max(self.stats.longest_step, now - started)
-        self.stats.cells_used = self._lines.used()
 
     def _decode(self, drafted: int = 0) -> None:
         """Run the batch. Makes room among the cached lines first (also for guesses), and once more if llama.cpp finds none."""

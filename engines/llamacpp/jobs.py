@@ -70,6 +70,7 @@ class Stats:
     in_use: int = 0
     waiting: int = 0
     cells_used: int = 0
+    cells_held: int = 0
     rate: float = 0.0
     _window: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -103,6 +104,7 @@ class Stats:
             ("slots_in_use", "gauge", self.in_use),
             ("waiting", "gauge", self.waiting),
             ("kv_cells_used", "gauge", self.cells_used),
+            ("kv_cells_held", "gauge", self.cells_held),
         ]
 
     def rate_at(self, now: float) -> float:

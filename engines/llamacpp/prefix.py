@@ -129,6 +129,10 @@ class Lines:
         """Cells in use, shared ones counted for each line."""
         return sum(len(line.tokens) for line in self._lines)
 
+    def held(self) -> int:
+        """Those of `used` that no other prompt can have now: of requests under way and of pinned prompts."""
+        return sum(len(line.tokens) for line in self._lines if line.busy or line.pinned)
+
     def forget(self) -> None:
         """Forget all lines: the memory was cleared."""
         for line in self._lines:

@@ -26,11 +26,14 @@ class Loads:
 
 
 def said(details: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """(running, waiting, share of KV memory in use) as the last probe heard them; None for what was not said."""
+    """(running, waiting, share of KV memory in use) as the last probe heard them; None for what was not said.
+
+    Of a sidecar's KV memory only what requests hold counts: it gives what it keeps of ended ones to the next that needs it.
+    """
     load = details.get("load")
     if isinstance(load, dict):
         return _number(load.get("running")), _number(load.get("waiting")), _number(load.get("kv"))
-    return _number(details.get("in_use")), _number(details.get("queue")), _number(details.get("kv_used"))
+    return _number(details.get("in_use")), _number(details.get("queue")), _number(details.get("kv_held", details.get("kv_used")))
 
 
 def load_of(members: Sequence[tuple[Endpoint, int]], queued: float, queued_for: float) -> Load:

@@ -26,7 +26,7 @@ from gateway.routing.health import ProbeResult
 from gateway.transport.ask import MAX_BODY, Reply, ask
 from gateway.transport.pool import EndpointClient
 
-_DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "tokens_per_second", "vram_bytes")
+_DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "kv_held", "tokens_per_second", "vram_bytes")
 _LOADING = ("starting", "loading")
 LOAD_SECONDS: Final = 3.0
 """Between two questions for an engine's load."""

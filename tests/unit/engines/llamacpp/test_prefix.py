@@ -88,10 +88,10 @@ def test_room_forgets_the_oldest_and_never_what_runs_or_is_pinned() -> None:
     run(lines, [2] * 20, [])
     busy = lines.place([3] * 15)
     busy.line.tokens.extend([3] * 15)
-    assert lines.room(0) == [] and lines.used() == 95
+    assert lines.room(0) == [] and (lines.used(), lines.held()) == (95, 45)
     assert [line.seq for line in lines.room(30)] == [old]
     lines.room(1000)
-    assert lines.used() == 45 and len(pinned.line.tokens) == 30 and len(busy.line.tokens) == 15
+    assert lines.used() == lines.held() == 45 and len(pinned.line.tokens) == 30 and len(busy.line.tokens) == 15
 
 
 def test_recurrent_memory_is_only_continued() -> None:

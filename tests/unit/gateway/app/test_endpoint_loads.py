@@ -23,6 +23,7 @@ def members(*given: tuple[Stub, int]) -> list[tuple[Endpoint, int]]:
 
 def test_sidecars_and_external_engines_say_it_in_their_own_ways() -> None:
     assert said({"in_use": 2, "queue": 1, "kv_used": 0.5}) == (2.0, 1.0, 0.5)
+    assert said({"in_use": 0, "kv_used": 1.0, "kv_held": 0.1}) == (0.0, None, 0.1)
     assert said({"load": {"running": 3.0, "kv": 0.1}, "queue": 9}) == (3.0, None, 0.1)
     assert said({"in_use": True, "queue": "many", "kv_used": -1}) == (None, None, None)
 
