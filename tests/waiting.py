@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SECONDS = 60.0
-"""Of patience, on a machine ten times slower than those the tests are written on."""
+SECONDS = 150.0
+"""Of patience at least, on a machine ten times slower than those the tests are written on: it is only spent where something hangs."""
 
 
 def until(condition: Callable[[], Any], seconds: float = SECONDS, what: str = "the condition") -> Any:
-    """The first true value of `condition`, asked again and again until the deadline."""
+    """The first true value of `condition`, asked again and again until the deadline. seconds: where more than SECONDS are needed."""
+    seconds = max(seconds, SECONDS)
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -23,6 +24,7 @@ def until(condition: Callable[[], Any], seconds: float = SECONDS, what: str = "t
 
 async def reached(condition: Callable[[], Any], seconds: float = SECONDS, what: str = "the condition") -> Any:
     """The same beside what the running loop does meanwhile."""
+    seconds = max(seconds, SECONDS)
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:

@@ -63,14 +63,14 @@ def test_a_copy_comes_with_the_load_and_goes_with_it_and_no_request_is_lost(tmp_
     with Gatehouse(tmp_path, scaled(tmp_path), arguments=arguments) as gatehouse, admin(gatehouse, "operator") as api:
         traffic = Traffic(gatehouse, 4)
         try:
-            until(lambda: traffic.served.get("chat~2", 0) >= 3 or traffic.failures, 60, what="requests at the copy")
+            until(lambda: traffic.served.get("chat~2", 0) >= 3 or traffic.failures, what="requests at the copy")
             hint = until(lambda: (seen := api.get("/scaling/engines/chat").json())["ready"] == 2 and seen, what="the hint that follows")
             assert (hint["desired"], hint["load_seconds"] is not None) == (2, True), hint
             pool = api.get("/scaling/pools/demo-chat").json()
             assert (pool["desired"], pool["max"]) == (2, 2), pool
         finally:
             traffic.end()
-        until(lambda: state(api, "chat~2") == "unloaded", 40, what="the end of the copy")
+        until(lambda: state(api, "chat~2") == "unloaded", what="the end of the copy")  # kept for twice the time that it took to load
         assert traffic.failures == []
         assert set(traffic.served) == {"chat", "chat~2"}
         assert gatehouse.chat(model="demo-chat", max_tokens=3).status_code == 200
@@ -90,6 +90,6 @@ def state(api: Any, endpoint: str) -> str:
 def test_a_copy_that_does_not_fit_says_so_and_the_engine_serves_on(tmp_path: Path, launch: Launch) -> None:
     config = scaled(tmp_path, min=2, devices=["cuda:63"])
     with launch(config) as gatehouse, admin(gatehouse, "operator") as api:
-        until(lambda: api.get("/scaling/engines/chat").json().get("blocked"), 30, what="the reason")
+        until(lambda: api.get("/scaling/engines/chat").json().get("blocked"), what="the reason")
         assert "cuda:63" in api.get("/scaling/engines/chat").json()["blocked"]
         assert gatehouse.chat(model="demo-chat", max_tokens=3).status_code == 200

@@ -17,7 +17,7 @@ from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, configurati
 from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
-SECONDS = 30.0
+SECONDS = 150.0
 
 
 def body(text: str = "Hello", **fields: Any) -> dict[str, Any]:

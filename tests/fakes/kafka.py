@@ -11,7 +11,7 @@ import confluent_kafka
 
 PRODUCE = 0
 """Kafka's number of the request that brings messages."""
-SECONDS = 30.0
+SECONDS = 150.0
 
 
 class MockKafka:

@@ -15,7 +15,7 @@ from loadtests.llamacpp.random_gguf import CHATML, Shape
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
-DEADLINE = 60.0
+DEADLINE = 150.0
 SHAPE = Shape()
 TOOLS_TEMPLATE = CHATML.replace(
     "{% for message in messages %}",

@@ -33,7 +33,7 @@ from tests.integration.llamacpp.process import Sidecar
 SHAPE = Shape(layers=2, width=256, heads=4, kv_heads=2, feed_forward=128, extra_words=400)
 SMALL = Shape(layers=1, width=128, heads=4, kv_heads=2, feed_forward=128, extra_words=400)
 LOG = NativeLog()
-DEADLINE = 60.0
+DEADLINE = 150.0
 PROMPT = list(range(300, 420, 7))
 
 

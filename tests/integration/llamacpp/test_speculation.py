@@ -24,7 +24,7 @@ from tests.integration.llamacpp.process import Sidecar
 
 SHAPE = Shape(layers=2, width=256, heads=4, kv_heads=2, feed_forward=128, extra_words=400)
 LOG = NativeLog()
-DEADLINE = 60.0
+DEADLINE = 150.0
 Maker = Callable[..., Sidecar]
 PROMPT = [300, 360, 420, 480, 540, 303, 363, 423, 483, 543, 306, 366]
 

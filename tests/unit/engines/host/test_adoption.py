@@ -24,7 +24,7 @@ from tests.unit.engines.host.test_supervisor import ROOT, SCRIPTED, gone
 from tests.unit.engines.host.traffic import Traffic
 from tests.waiting import reached, until
 
-SECONDS = 60.0
+SECONDS = 150.0
 
 
 def spec(*lives: str, name: str = "e", model: str = "m", **options: Any) -> dict[str, Any]:

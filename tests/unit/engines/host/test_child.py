@@ -14,7 +14,7 @@ from engines.host import priority
 from engines.host.child import Child
 from tests.waiting import reached
 
-SECONDS = 60.0
+SECONDS = 150.0
 
 
 async def ended(child: Child) -> int:

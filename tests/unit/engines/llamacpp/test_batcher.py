@@ -27,7 +27,7 @@ from gateway.core.specs import SidecarSpec
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.waiting import reached
 
-DEADLINE = 60.0
+DEADLINE = 150.0
 
 
 class ScriptedContext(Context):

@@ -26,7 +26,7 @@ from tests.unit.engines.test_confinement import landlock
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[4]
-DEADLINE = 60.0
+DEADLINE = 150.0
 
 
 class Process:
