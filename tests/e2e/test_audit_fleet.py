@@ -55,7 +55,10 @@ def test_holds_and_searches_over_the_fleet(replicas: list[Gatehouse], postgres: 
         until(
             lambda: [hold["why"] for hold in there.get("/audit/holds").json()["items"]] == ["case 7"], what="the hold on the other replica"
         )
-        assert second.metric("gatehouse_audit_holds") == second.metric("gatehouse_audit_holds_known") == 1
+        until(
+            lambda: second.metric("gatehouse_audit_holds") == second.metric("gatehouse_audit_holds_known") == 1,
+            what="the hold in the other replica's metrics",
+        )
         postgres.stop()
         try:
             made = there.post("/audit/holds", json={"tenant": "beta", "why": "case 8"})
