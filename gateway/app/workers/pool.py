@@ -26,6 +26,8 @@ START_SECONDS: Final = 120.0
 """A worker that is not ready by then is ended."""
 END_SECONDS: Final = 15.0
 """What a worker may take beyond its deadlines to close the audit log and everything else."""
+REAP_SECONDS: Final = 0.5
+"""For so long a worker whose feed has ended may still have its id; a successor that starts later takes another."""
 Spawn = Callable[[int, int], Process]
 """(descriptor of the feed, of the listening socket) -> the process that has inherited both. Raises OSError."""
 Record = Callable[[str, str, dict[str, Any], str], None]
@@ -199,6 +201,9 @@ class Pool:
                     worker = place.worker  # it was replaced
                 quick = time.monotonic() - worker.started < states.QUICK_SECONDS
                 place.quick_deaths = place.quick_deaths + 1 if quick else 0
+                if worker.channel is not None and worker.channel.ended is not None:
+                    # Its feed ended, mostly because it was killed: as soon as its process is reaped its id and its audit chain are free.
+                    await _within(worker.over, REAP_SECONDS)
             again = True
             await asyncio.sleep(states.pause(place.quick_deaths))
 

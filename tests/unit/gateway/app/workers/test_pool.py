@@ -44,10 +44,25 @@ async def test_a_worker_that_dies_is_replaced_at_once_under_its_id(farm: Farm) -
     assert farm.pool.restarts == 1
 
 
+async def test_a_killed_worker_whose_feed_ends_before_its_process_is_reaped_has_a_successor_under_its_id(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "REAP_SECONDS", 60.0)
+    farm.pool.start()
+    await farm.pool.ready()
+    killed, before = farm.fake("gw-2"), farm.hub.workers["gw-2"]
+    killed.channel.end("the other process is gone")
+    await reached(lambda: before.state == "draining")
+    killed.end(-9)
+    await reached(lambda: len(farm.made) == 3 and farm.ids() == ["gw-1", "gw-2"])
+    assert farm.fake("gw-2") is farm.made[2] and ("worker_died", "gw-2", "failed") in farm.events
+
+
 async def test_a_worker_whose_feed_ends_is_replaced_under_another_id_and_ended_when_it_lingers(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "END_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "REAP_SECONDS", 0.01)
     farm.pool.start()
     await farm.pool.ready()
     lost = farm.fake("gw-1")
