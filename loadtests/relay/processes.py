@@ -82,11 +82,17 @@ def usage(pid: int) -> Usage:
     return Usage(cpu, rss)
 
 
-def wait_until_answers(port: int, request: bytes, marker: bytes, log: Path, limit: float = 120.0) -> None:
-    """Sends the benchmark's own request until the answer is 200 and holds `marker`, which only the engine behind can have written."""
+def ended(pid: int) -> bool:
+    """Whether a child has ended and waits to be asked why."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until_answers(port: int, request: bytes, marker: bytes, log: Path, limit: float = 120.0, pid: int = 0) -> None:
+    """Sends the benchmark's own request until the answer is 200 and holds `marker`, which only the engine behind can have written. Raises
+    SystemExit with the end of the log after `limit` seconds, or once the child `pid` has ended."""
     deadline = time.monotonic() + limit
     seen = b"nothing"
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not (pid and ended(pid)):
         try:
             seen = _ask(port, request, marker) or seen
         except OSError as error:
@@ -95,7 +101,8 @@ def wait_until_answers(port: int, request: bytes, marker: bytes, log: Path, limi
             return
         time.sleep(0.2)
     tail = log.read_bytes()[-2000:].decode(errors="replace")
-    raise SystemExit(f"port {port} never relayed an answer; last: {seen[:300]!r}\n{tail}")
+    why = "ended before it relayed an answer" if pid and ended(pid) else "never relayed an answer"
+    raise SystemExit(f"the gateway for port {port} {why}; last: {seen[:300]!r}\n{tail}")
 
 
 def _ask(port: int, request: bytes, marker: bytes) -> bytes:

@@ -16,18 +16,23 @@ from matplotlib.figure import Figure
 
 Figures = Mapping[str, float]
 TITLES = {
-    "json": "requests/s, 32 connections (more is better)",
-    "rate": "p99 in milliseconds at a fixed rate (less is better)",
-    "stream": "CPU microseconds per streamed chunk (less is better)",
+    "json": "requests/s, {connections} connections (more is better)",
+    "rate": "p99 in milliseconds at {rate} requests/s (less is better)",
+    "stream": "CPU microseconds per chunk, {streams} streams (less is better)",
 }
 SCALES = {"json": 1.0, "rate": 1e-3, "stream": 1.0}
 OURS, OTHERS = "#1b7f5c", "#9aa5b1"
 
 
+def title(settings: Mapping[str, Any]) -> str:
+    """What a run's figure is, with the settings that it was measured with."""
+    return TITLES[settings["mode"]].format_map(settings)
+
+
 def markdown(mode: str, summary: Mapping[str, Figures], about: Mapping[str, Any]) -> str:
     """The table of one run, with the machine and the settings under it."""
     columns = list(next(iter(summary.values())))
-    lines = [f"## {mode}: {TITLES[mode]}", "", f"| target | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines = [f"## {mode}: {title(about['settings'])}", "", f"| target | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(f'{figures[column]:,.2f}' for column in columns)} |" for name, figures in summary.items()]
     machine = about["machine"]
     settings = ", ".join(f"{key} {value}" for key, value in about["settings"].items())
@@ -39,8 +44,9 @@ def markdown(mode: str, summary: Mapping[str, Figures], about: Mapping[str, Any]
     return "\n".join(lines)
 
 
-def plot(mode: str, key: str, summary: Mapping[str, Figures], rounds: Mapping[str, list[Figures]], path: Path) -> None:
+def plot(run: Mapping[str, Any], path: Path) -> None:
     """One bar a target: the median, with the smallest and the largest round as whiskers."""
+    mode, key, summary, rounds = run["settings"]["mode"], run["key"], run["summary"], run["rounds"]
     scale, names = SCALES[mode], list(summary)
     middle = [summary[name][key] * scale for name in names]
     low = [value - min(r[key] for r in rounds[name]) * scale for name, value in zip(names, middle, strict=True)]
@@ -53,7 +59,7 @@ def plot(mode: str, key: str, summary: Mapping[str, Figures], rounds: Mapping[st
     for number, value in enumerate(middle):
         axes.text(value, number, f" {value:,.1f}", va="bottom", ha="left", fontsize=9)
     axes.invert_yaxis()
-    axes.set_title(TITLES[mode], loc="left", fontsize=11)
+    axes.set_title(title(run["settings"]), loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
     figure.savefig(path, dpi=120)
@@ -65,7 +71,7 @@ def write(run: Mapping[str, Any], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table, picture = folder / f"{mode}.md", folder / f"{mode}.png"
     table.write_text(markdown(mode, run["summary"], run))
-    plot(mode, run["key"], run["summary"], run["rounds"], picture)
+    plot(run, picture)
     return [table, picture]
 
 

@@ -12,6 +12,7 @@ minute. `--record` keeps a run under loadtests/baselines/, `--expect NAME=RATIO`
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -76,14 +77,19 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The figure that the ratios are about, whether more of it is better, and what a bad answer is called."""
+    """The figure that the ratios are about, whether more of it is better, what a bad answer is called, and the settings that count."""
 
     key: str
     more_is_better: bool
     bad: str
+    settings: tuple[str, ...]
 
 
-MODES = {"json": Mode("rps", True, "bad"), "rate": Mode("p99_us", False, "bad"), "stream": Mode("cpu_us_per_chunk", False, "lost")}
+MODES = {
+    "json": Mode("rps", True, "bad", ("seconds", "connections")),
+    "rate": Mode("p99_us", False, "bad", ("seconds", "rate")),
+    "stream": Mode("cpu_us_per_chunk", False, "lost", ("streams", "chunks", "interval")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +127,12 @@ class Bench:
             configuration.write_text(ENGINE.format(port=port, folder=folder, answer=json.dumps(ANSWER), models=json.dumps(MODELS)))
             command = ["nginx", "-c", str(configuration), "-e", str(folder / "error.log")]
         path = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
-        with processes.running(command, self.load_core, self.log, path):
-            self._wait(port)
+        with processes.running(command, self.load_core, self.log, path) as pid:
+            self._wait(port, pid)
             yield f"http://127.0.0.1:{port}"
 
-    def _wait(self, port: int) -> None:
-        processes.wait_until_answers(port, load.http_request(self.headers, self.body), MARKER.encode(), Path(self.log.name))
+    def _wait(self, port: int, pid: int) -> None:
+        processes.wait_until_answers(port, load.http_request(self.headers, self.body), MARKER.encode(), Path(self.log.name), pid=pid)
 
     @contextlib.contextmanager
     def started(self, target: Target, engine: str) -> Iterator[Running]:
@@ -136,7 +142,7 @@ class Bench:
             places = targets.Places(port, extra, engine, self.key, Path(state), self.peers.get(target.peer or "", ""))
             command, env = targets.prepare(target, places)
             with processes.running(command, self.gateway_core, self.log, env) as pid:
-                self._wait(port)
+                self._wait(port, pid)
                 if self.options.mode == "stream":
                     load.side_by_side(port, self.headers, self.body, 4)
                 else:
@@ -232,11 +238,7 @@ def commit() -> str:
 
 def described(options: argparse.Namespace, rounds: dict[str, list[Figures]], summary: dict[str, Figures]) -> dict[str, object]:
     """The run: when, what, where, every round and the summary."""
-    settings = {
-        key: value
-        for key, value in vars(options).items()
-        if key in {"mode", "paired", "rounds", "seconds", "connections", "rate", "streams", "chunks", "interval"}
-    }
+    settings = {key: getattr(options, key) for key in ("mode", "paired", "rounds", *MODES[options.mode].settings)}
     run = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "machine": machine(), "settings": settings}
     return {**run, "key": MODES[options.mode].key, "summary": summary, "rounds": rounds}
 
@@ -259,18 +261,40 @@ def cores(text: str) -> tuple[int, int]:
     return int(gateway), int(other)
 
 
+def count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def possible(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the run for what would only show in the middle of it, or after it."""
+    if strange := set(options.cores) - (usable := os.sched_getaffinity(0)):
+        parser.error(f"--cores: this process may not use {sorted(strange)}; it may use {sorted(usable)}")
+    unknown = {name for name, _ in options.expect} - {target.name for target in options.targets}
+    if unknown:
+        parser.error(f"--expect names no target: {', '.join(sorted(unknown))}")
+    if options.report and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--report needs matplotlib (requirements/dev.txt)")
+    if options.body:
+        try:
+            json.loads(Path(options.body).read_text())
+        except (OSError, ValueError) as error:
+            parser.error(f"--body: {error}")
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--target", action="append", dest="targets", metavar="NAME[=COMMAND]", help="may be repeated; see targets.py")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--paired", action="store_true", help="start all targets once and measure them by turns")
-    parser.add_argument("--seconds", type=int, default=5, help="of each measurement (json, rate)")
+    parser.add_argument("--seconds", type=count, default=5, help="of each measurement (json, rate)")
     parser.add_argument("--warmup", type=int, default=2, help="seconds before it")
-    parser.add_argument("--connections", type=int, default=32, help="json")
-    parser.add_argument("--rate", type=int, default=2000, help="requests a second (rate)")
-    parser.add_argument("--streams", type=int, default=64, help="stream: how many at once")
-    parser.add_argument("--chunks", type=int, default=400, help="stream: of each")
+    parser.add_argument("--connections", type=count, default=32, help="json")
+    parser.add_argument("--rate", type=count, default=2000, help="requests a second (rate)")
+    parser.add_argument("--streams", type=count, default=64, help="stream: how many at once")
+    parser.add_argument("--chunks", type=count, default=400, help="stream: of each")
     parser.add_argument("--interval", type=float, default=0.01, help="stream: seconds between chunks")
     parser.add_argument("--body", help="a JSON file to send instead of the built-in chat; its model must be m1")
     parser.add_argument("--cores", type=cores, default=(0, 1), metavar="GATEWAY,LOAD")
@@ -278,17 +302,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--record", metavar="NAME", help="keep the run as loadtests/baselines/NAME.json")
     parser.add_argument("--report", metavar="FOLDER", help="write a table (MODE.md) and a plot (MODE.png) there; needs matplotlib")
     parser.add_argument(
-        "--installed", action="store_true", help="targets: gatehouse with and without every policy, and each peer that is installed"
+        "--installed",
+        action="store_true",
+        help="targets where no --target is given: gatehouse with and without every policy, and each peer that is installed",
     )
     parser.add_argument("--expect", action="append", type=expectation, default=[], metavar="NAME=RATIO")
     options = parser.parse_args()
     names = options.targets or ["vllm-router", "gatehouse"]
-    if options.installed:
-        names = [*targets.installed_peers(), "gatehouse", "gatehouse-everything"]
+    if options.installed and not options.targets:
+        if not (peers := targets.installed_peers()):
+            print("no peer is installed, so there is nothing to compare with: loadtests/relay/peers.sh installs them", file=sys.stderr)
+        names = [*peers, "gatehouse", "gatehouse-everything"]
     options.targets = [targets.parse(text) for text in names]
-    unknown = {name for name, _ in options.expect} - {target.name for target in options.targets}
-    if unknown:
-        parser.error(f"--expect names no target: {', '.join(sorted(unknown))}")
+    possible(parser, options)
     return options
 
 

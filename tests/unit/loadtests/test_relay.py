@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import re
 import socketserver
 import subprocess
 import sys
@@ -195,15 +197,68 @@ def test_a_record_holds_the_settings_the_machine_and_every_round(tmp_path: Path,
     monkeypatch.setattr(sys, "argv", ["run.py", "json", "--rounds", "2", "--target", "nginx"])
     rounds = {"nginx": [{"rps": 1.0, "bad": 0.0}, {"rps": 3.0, "bad": 0.0}]}
     kept = json.loads(run.record("x", run.described(run.arguments(), rounds, run.summarise(rounds, JSON))).read_text())
-    assert kept["settings"]["rounds"] == 2 and kept["summary"]["nginx"]["rps"] == 2.0 and kept["rounds"] == rounds
+    assert kept["settings"] == {"mode": "json", "paired": False, "rounds": 2, "seconds": 5, "connections": 32}
+    assert kept["summary"]["nginx"]["rps"] == 2.0 and kept["rounds"] == rounds
     assert kept["machine"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rounds", "0"], "argument --rounds: must be 1 or more"),
+        (["--connections", "0"], "argument --connections: must be 1 or more"),
+        (["--cores", "0,4095"], r"--cores: this process may not use \[4095\]"),
+        (["--expect", "other=1.0"], "--expect names no target: other"),
+        (["--body", "/nothing/here.json"], "--body: .*No such file"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_runs(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "json", "--target", "nginx", *words])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    with pytest.raises(SystemExit):
+        run.arguments()
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_installed_targets_are_those_of_a_run_that_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(sys, "argv", ["run.py", "json", "--installed"])
+    assert [target.name for target in run.arguments().targets] == ["gatehouse", "gatehouse-everything"]
+    assert "no peer is installed" in capsys.readouterr().err
+    (tmp_path / "gatehouse/peers/vllm-router--1").mkdir(parents=True)
+    (tmp_path / "gatehouse/peers/vllm-router--1/.complete").touch()
+    assert [target.name for target in run.arguments().targets] == ["vllm-router", "gatehouse", "gatehouse-everything"]
+    monkeypatch.setattr(sys, "argv", ["run.py", "json", "--installed", "--target", "nginx"])
+    assert [target.name for target in run.arguments().targets] == ["nginx"]
+
+
+def test_a_gateway_that_ends_before_it_serves_is_not_waited_for(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo no such option >&2"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        empty_port() as port,
+        processes.running(command, 0, log) as pid,
+        pytest.raises(SystemExit, match=r"ended before it relayed an answer(?s:.*)no such option"),
+    ):
+        processes.wait_until_answers(port, load.http_request({}, b"{}"), b"x", tmp_path / "log", limit=60, pid=pid)
 
 
 def test_a_report_has_a_table_and_a_plot_of_every_target(tmp_path: Path) -> None:
     rounds = {name: [{"rps": rps, "bad": 0.0}, {"rps": rps + 20, "bad": 0.0}] for name, rps in (("peer", 100.0), ("gatehouse", 150.0))}
     machine = {"cpu": "a processor", "cores": 2, "kernel": "6", "python": "3.11"}
-    about = {"when": "2026-01-01T00:00:00Z", "commit": "abc", "machine": machine, "settings": {"mode": "json", "rounds": 2}}
+    about = {
+        "when": "2026-01-01T00:00:00Z",
+        "commit": "abc",
+        "machine": machine,
+        "settings": {"mode": "json", "rounds": 2, "connections": 16},
+    }
     kept = {**about, "key": "rps", "summary": run.summarise(rounds, JSON), "rounds": rounds}
     table, picture = report.write(kept, tmp_path / "made")
     assert "| gatehouse | 160.00 | 0.00 | 1.45 |" in table.read_text()
+    assert "requests/s, 16 connections" in table.read_text()
     assert picture.read_bytes().startswith(b"\x89PNG")
