@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -241,7 +242,7 @@ class Pool:
 
     async def _reap(self, worker: Worker) -> None:
         code = await worker.child.wait()
-        worker.reason = worker.reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        worker.reason = _why(worker, code)
         self._hub.gone(worker, code)
         detail = {"pid": worker.child.pid, "code": code, "reason": worker.reason}
         if worker.state == "gone" or worker.dismissed:
@@ -250,6 +251,18 @@ class Pool:
         else:
             log.error("worker %s died (%s)%s", worker.id, worker.reason, "" if self._leaving else "; another one takes its place")
             self._record("worker_died", worker.id, detail, "failed")
+
+
+def _why(worker: Worker, code: int) -> str:
+    """Why a worker has ended. How its process ended is said beside what was known before, unless it is the reason why it did not start."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
+        ended = f"signal {-code}{name and f', {name}'}"
+    else:
+        ended = f"exit code {code}"
+    if not worker.reason or (code and worker.state != "starting"):
+        return f"{worker.reason}; {ended}" if worker.reason else ended
+    return worker.reason
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

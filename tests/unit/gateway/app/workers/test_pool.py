@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,23 @@ async def test_a_worker_that_dies_is_replaced_at_once_under_its_id(farm: Farm) -
     assert farm.pool.restarts == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "known", "code", "said"),
+    [
+        ("ready", "", -9, "signal 9, SIGKILL"),
+        ("ready", "", -250, "signal 250"),
+        ("ready", "", 3, "exit code 3"),
+        ("draining", "it closed the feed", -11, "it closed the feed; signal 11, SIGSEGV"),
+        ("ready", "it did not answer for 10 s", -9, "it did not answer for 10 s; signal 9, SIGKILL"),
+        ("starting", "no such file", 1, "no such file"),
+        ("draining", "it closed the feed", 0, "it closed the feed"),
+    ],
+)
+def test_why_a_worker_has_ended_says_how_its_process_did(state: states.State, known: str, code: int, said: str) -> None:
+    process: Any = None
+    assert pool._why(Worker("gw-1", 1, process, state=state, reason=known), code) == said
+
+
 async def test_a_killed_worker_whose_feed_ends_before_its_process_is_reaped_has_a_successor_under_its_id(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +74,7 @@ async def test_a_killed_worker_whose_feed_ends_before_its_process_is_reaped_has_
     killed.end(-9)
     await reached(lambda: len(farm.made) == 3 and farm.ids() == ["gw-1", "gw-2"])
     assert farm.fake("gw-2") is farm.made[2] and ("worker_died", "gw-2", "failed") in farm.events
+    assert before.reason == "it closed the feed; signal 9, SIGKILL", "the runbook looks for the signal"
 
 
 async def test_a_worker_whose_feed_ends_is_replaced_under_another_id_and_ended_when_it_lingers(
