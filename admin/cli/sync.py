@@ -24,6 +24,8 @@ _BY_NAME: Final = ("roles",)
 """Kinds that may be written as in the configuration, as a mapping of names."""
 SHOWN: Final = 200
 """Characters of a value."""
+LEFT_OUT: Final = "schedules of jobs, joined machines, suspensions, halts, legal holds, and states such as usage and files of clients"
+"""What people may take for a part of a dump; docs/cli.md has the whole list."""
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON as `dump` writes it; `-` is standard input.")]
 
 
@@ -50,6 +52,8 @@ def dump(
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror}") from None
     session.out.remark(f"{file}: {', '.join(f'{len(items)} {kind}' for kind, items in found.items())}")
+    if not kinds:
+        session.out.remark(f"not in it: {LEFT_OUT}; a backup of the database has them (docs/cli.md)")
 
 
 @connected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,9 @@ from admin.resources.users import USERS
 from gateway.config.additions import KINDS as CONFIGURED
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, VersionMismatch
 from gateway.core.storage import Resource
+from gateway.store import tables
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,47 @@ def test_a_user_whom_only_a_login_has_made_is_not_decided(body: dict[str, Any], 
 def test_every_kind_that_is_configured_in_the_store_is_in_a_dump() -> None:
     assert set(KINDS) == {*CONFIGURED, "tenants", "groups", "users", "keys"}
     assert [one.kind for one in COLLECTIONS] == list(KINDS[:-1])
+
+
+LEFT_OUT = {
+    "former_secrets": "former secrets of keys",
+    "job_schedules": "schedules of jobs",
+    "machines": "joined machines",
+    "suspensions": "suspensions",
+    "halts": "halts",
+    "audit_holds": "legal holds",
+    "captures": "debug captures",
+    "reveals": "reveals",
+    "withdrawals": "withdrawn trials",
+    "cache_purges": "purges of caches",
+    "revocations": "revocations of tokens",
+    "token_keys": "signing keys",
+    "approvals": "approvals",
+    "logins": "logins",
+    **dict.fromkeys(("usage", "usage_daily", "usage_positions", "usage_sessions", "usage_engines"), "usage"),
+    "limit_windows": "budgets",
+    "deliveries": "webhook deliveries",
+    **dict.fromkeys(("files", "batches", "batch_lines"), "files and batches of clients"),
+    "jobs": "jobs",
+    "kept_answers": "kept responses",
+    **dict.fromkeys(("shared_models", "model_copies", "model_uses"), "registry of model files"),
+    "configurations": "history of configurations",
+    **dict.fromkeys(("replicas", "leases"), "replicas and leases"),
+    "idempotency": "idempotency keys",
+    **dict.fromkeys(("audit_keys", "audit-keys"), "data keys of the audit log"),
+}
+"""What is in the store and not in a dump, by its table or kind: the words with which docs/cli.md says so."""
+
+
+def test_what_is_in_the_store_is_in_a_dump_or_said_to_be_left_out() -> None:
+    page = (ROOT / "docs/cli.md").read_text().partition("- **Not in it**")[2].partition("\n## ")[0]
+    said = {re.sub(r"^(and |the )+", "", part.strip()) for part in re.split(r"[,;:().]", " ".join(page.split()))}
+    assert [words for words in LEFT_OUT.values() if words not in said] == []
+    sources = [path.read_text() for folder in ("gateway", "admin") for path in sorted((ROOT / folder).rglob("*.py"))]
+    kinds = {kind for text in sources for kind in re.findall(r'^KIND: Final(?:\[str\])? = "([^"]+)"', text, re.MULTILINE)}
+    assert kinds > {"halts", "machines", "configurations"}
+    inside = {"resources", "keys", "changes", "counters", "facts"}  # what dumps are made of, and how the store keeps its own order
+    assert (kinds | set(tables.metadata.tables)) - set(KINDS) - inside == set(LEFT_OUT)
 
 
 @pytest.mark.parametrize("error", [NotFound("There is no 'x' among the tenants."), AlreadyExists("There is a tenant 'x' already.")])
