@@ -17,6 +17,7 @@ from gateway.config.load import load
 from gateway.core import specs
 from gateway.core.specs import Spec
 from gateway.telemetry.metrics import PHASES, Metrics, ModelMeter
+from tests.deploy.expressions import documented
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -52,6 +53,42 @@ def test_every_metric_is_documented() -> None:
     assert [name for name in sorted(named) if f"`{name}`" not in documented] == []
     known = re.findall(r"^\| `(gatehouse_\w+)`", documented, re.MULTILINE)
     assert [name for name in known if name not in named] == []
+
+
+def given(node: ast.expr | None, function: ast.AST) -> list[str] | None:
+    """A list of labels as the source of a function gives it; None where it is made as it runs."""
+    if isinstance(node, ast.Name):
+        assigned = [a.value for a in ast.walk(function) if isinstance(a, ast.Assign) and ast.unparse(a.targets[0]) == node.id]
+        return given(assigned[0], function) if len(assigned) == 1 else None
+    if not isinstance(node, ast.List):
+        return [] if node is None else None
+    found: list[str] = []
+    for one in node.elts:
+        inner = given(one.value, function) if isinstance(one, ast.Starred) else [one.value] if isinstance(one, ast.Constant) else None
+        if inner is None:
+            return None
+        found += map(str, inner)
+    return found
+
+
+def test_every_metric_has_the_labels_that_are_documented() -> None:
+    """Dashboards and alerts are compared with the documented ones (tests/deploy/test_monitoring.py)."""
+    known, seen, wrong = documented(text("metrics.md")), 0, []
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if isinstance(function, ast.FunctionDef) else []
+            for call in calls:
+                kind = ast.unparse(call.func).removesuffix("MetricFamily").lower()
+                if f"{kind}metricfamily" != ast.unparse(call.func).lower() or not isinstance(call.args[0], ast.Constant):
+                    continue
+                name = f"{call.args[0].value}" + ("_total" if kind == "counter" else "")
+                if kind == "manygauge":
+                    continue  # its readers give the labels; a real scrape shows them
+                labels = given(next((k.value for k in call.keywords if k.arg == "labels"), None), function)
+                seen += 1
+                if name not in known or known[name].kind != kind or labels is None or set(labels) != known[name].labels:
+                    wrong.append(f"{name}: a {kind} with {labels}, documented: {known.get(name)}")
+    assert seen > 130 and wrong == []
 
 
 def test_every_test_that_assurance_names_is_there() -> None:
