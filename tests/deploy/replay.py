@@ -3,10 +3,13 @@
     sudo python -m tests.deploy.replay deploy/containers/gateway.Containerfile --work /var/tmp/replay [--carry PATH]...
 
 Each stage begins as a copy of what debootstrap makes, gets only the files that COPY names and .dockerignore lets through, and runs its
-steps with chroot in namespaces of its own. The image then serves a small configuration with a read-only root, as its user, without
-capabilities, in a network namespace of its own, until its health check passes; SIGTERM must end it with 0. Stages on another
-base than Debian (CUDA) cannot be replayed. --carry: files and folders of this machine that give access to packages (a certificate, pip's
-configuration) or that save time (~/.cache/gatehouse).
+steps with chroot in namespaces of its own. The image then serves a small configuration as process 1, with a read-only root, a /tmp from
+which nothing can be executed, as its user, without capabilities, in a network namespace of its own, until its health check passes; SIGTERM
+must end it with 0. Stages on another base than Debian (CUDA) cannot be replayed.
+
+--carry: files and folders of this machine that give access to packages or that save time (~/.cache/gatehouse). The step that installs
+Debian's packages writes /etc/ssl/certs anew: behind a proxy with a certificate of its own, carry a copy of that from elsewhere, and name it
+in PIP_CERT and SSL_CERT_FILE.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ ip link set lo up
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
-mount -t tmpfs tmpfs "$root/tmp"
+mount -t tmpfs -o noexec,nosuid,nodev tmpfs "$root/tmp"
 mount --bind "$state" "$root/var/lib/gatehouse"
 mkdir -p "$root/etc/gatehouse"
 touch "$root/etc/gatehouse/gatehouse.yaml"
@@ -43,7 +46,7 @@ mount --bind "$config" "$root/etc/gatehouse/gatehouse.yaml"
 mount -o remount,bind,ro "$root"
 as="chroot $root setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all"
 if $as sh -c 'touch /opt/gatehouse/written' 2>/dev/null; then echo "the root can be written" >&2; exit 1; fi
-$as "$@" &
+unshare --pid --fork --kill-child --mount-proc="$root/proc" $as "$@" &
 process=$!
 for attempt in $(seq 600); do
     if $as sh -c "$HEALTH" 2>/dev/null; then echo "healthy after $attempt tries"; break; fi
@@ -51,7 +54,7 @@ for attempt in $(seq 600); do
     sleep 0.2
 done
 $as sh -c "$HEALTH"
-kill -TERM "$process"
+kill -TERM $(cat "$root/proc/$process/task/$process/children")
 wait "$process"
 echo "ended with 0"
 """

@@ -66,6 +66,13 @@ def test_the_health_check_compiles_and_asks_the_listener(image: list[Stage]) -> 
     assert f":{port}/livez" in code and f"0.0.0.0:{port}" in final.last("ENV")
 
 
+@pytest.mark.parametrize("path", [*FILES, ROOT / "docs/deployment.md"], ids=lambda path: path.name)
+def test_podman_is_told_to_keep_the_health_check(path: Path) -> None:
+    """Its own format of images has none: it warns and leaves the instruction out."""
+    builds = re.findall(r"podman build .*", path.read_text())
+    assert builds and all(build.startswith("podman build --format docker ") for build in builds)
+
+
 def test_every_file_that_a_step_uses_was_copied_before(image: list[Stage]) -> None:
     """Each RUN sees only what the COPY instructions above it brought; what lib.sh and the Python scripts name counts as used."""
     build = image[0]

@@ -1,9 +1,11 @@
 """What the console script loads: a process that serves does without the command line."""
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,3 +60,24 @@ def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit):
         start.main()
     assert done == ["hide", "serve a.yaml"]
+
+
+@pytest.mark.parametrize(("pid", "wanted"), [(1, {signal.SIGTERM: 143, signal.SIGINT: 130}), (2, {})])
+def test_the_first_process_of_a_container_can_be_ended_before_it_handles_signals(
+    pid: int, wanted: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel drops signals for process 1 that it does not handle."""
+    handled: dict[int, Any] = {}
+    monkeypatch.setattr(start, "hide", lambda: None)
+    monkeypatch.setattr(process, "serve", lambda file, quickstart, workers: 0)
+    monkeypatch.setattr(signal, "signal", handled.__setitem__)
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    monkeypatch.setattr(os, "_exit", lambda code: codes.append(code))
+    monkeypatch.setattr(sys, "argv", ["gatehouse", "serve", "--config", "a.yaml"])
+    with pytest.raises(SystemExit):
+        start.main()
+    codes: list[int] = []
+    for number, action in handled.items():
+        if callable(action) and action not in (signal.SIG_DFL, signal.SIG_IGN):
+            action(number, None)
+    assert dict(zip([n for n in handled if n in wanted], codes, strict=True)) == wanted
