@@ -168,6 +168,19 @@ def test_every_command_line_on_a_page_is_one_that_exists() -> None:
     assert seen > 350 and wrong == []
 
 
+def test_every_event_that_a_page_searches_for_is_one_that_is_recorded() -> None:
+    """A name that no event has finds nothing, and that reads as if nothing had happened."""
+    asked = [
+        (page.name, event)
+        for page in sorted(DOCS.glob("*.md"))
+        for event in re.findall(r"gatehouse audit (?:search|export|report)\b[^\n`]*? --event '?([\w.*]+)", page.read_text(encoding="utf-8"))
+    ]
+    sources = "".join(path.read_text(encoding="utf-8") for top in ("gateway", "admin") for path in sorted((ROOT / top).rglob("*.py")))
+    assert len(asked) >= 2
+    wrong = [(page, event) for page, event in asked if f'"{event.removesuffix("*")}' + ("" if event.endswith("*") else '"') not in sources]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_every_example_configuration_loads(path: Path) -> None:
     environ = {name: "example-secret-0123456789abcdef0123456789abcdef-" + name for name in re.findall(r"\$\{env:(\w+)\}", path.read_text())}
