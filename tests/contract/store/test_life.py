@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gateway.store.migrate import HEAD, migrate
 from gateway.store.tables import metadata
 from gateway.store.upgrade import settings
 from tests.contract.store.place import Place
+from tests.integration.postgres import PostgresServer
 from tests.waiting import reached
 
 # --- schema and life
@@ -58,6 +60,19 @@ async def test_the_schema_of_a_newer_gatehouse_is_refused(place: Place) -> None:
     await store._database.run(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")).close(), write=True)
     with pytest.raises(ConfigError, match=r"newer Gatehouse .*9999"):
         await place.open()
+
+
+async def test_a_database_that_was_not_restored_to_its_end_is_refused(tmp_path: Path, postgres: PostgresServer) -> None:
+    """pg_dump writes primary keys behind all rows: a restore that was killed before may have brought keys, and no limits and guardrails."""
+    place = Place(postgres.database(), tmp_path)
+    store = await place.open()
+    try:
+        await store._database.run(lambda c: c.execute(sa.text("ALTER TABLE resources DROP CONSTRAINT pk_resources")).close(), write=True)
+        with pytest.raises(ConfigError, match=r"not restored to its end .*: resources\): restore the backup again, into an empty database"):
+            await place.open()
+    finally:
+        for opened in place.opened:
+            await opened.aclose()
 
 
 async def test_a_closed_store_refuses(place: Place) -> None:
