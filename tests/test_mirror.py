@@ -27,7 +27,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/approvals.py": ("tests/e2e/test_approvals.py", '"approvals", "approve"'),
     "admin/cli/archive.py": ("tests/e2e/test_model_files.py", "admin.cli.archive"),
     "admin/cli/audit_html.py": ("tests/e2e/test_audit_search.py", "<!doctype html>"),
-    "admin/cli/audit_search.py": ("tests/e2e/test_audit_search.py", '"audit", "search"'),
     "admin/cli/batches.py": ("tests/e2e/test_batches.py", '"batches", "cancel"'),
     "admin/cli/cache_warming.py": ("tests/e2e/test_caches.py", '"warm"'),
     "admin/cli/chat.py": ("tests/e2e/test_cli.py", '"chat"'),

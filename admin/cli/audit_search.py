@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -35,9 +35,12 @@ COLUMNS: Final = (
     "model",
     "outcome",
     "code",
+    "endpoint",
     "rule",
     "event",
     "target",
+    "actor",
+    "peer",
     "request_id",
 )
 MOST: Final = 100_000
@@ -111,11 +114,20 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
             wanted = {**texts, **times, **({} if of_key is None else {"key": of_key}), **({"records": "true"} if records else {})}
             clients: list[Callable[[], Client]] = [session.client, *(partial(session.client_of, url) for url in also or ())]
             found, whole = _of_all(session, clients, wanted, limit)
-        session.out.rows(found, [name for name in COLUMNS if any(one.get(name) for one in found)] or COLUMNS[:2])
+        session.out.rows(found, columns(found))
+        if not found and session.out.for_people:
+            more = f"; --event '{event}*' finds all whose names begin so" if event is not None and not event.endswith("*") else ""
+            session.out.remark(f"nothing was found{more}")
         if not whole:
             raise typer.Exit(1)
 
     return search
+
+
+def columns(found: Sequence[dict[str, Any]]) -> Sequence[str]:
+    """Those that say something. Addresses are for what nobody is known to have done."""
+    unknown = any(one.get("peer") and not one.get("principal") for one in found)
+    return [name for name in COLUMNS if any(one.get(name) for one in found) and (name != "peer" or unknown)] or COLUMNS[:2]
 
 
 def _of_all(session: Session, clients: list[Callable[[], Client]], wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], bool]:

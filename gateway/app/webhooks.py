@@ -260,7 +260,8 @@ class Webhooks:
         except TimeoutError:
             return 0, f"no answer within {hook.timeout:g} s"
         except (GatehouseError, OSError, ValueError) as error:
-            return 0, str(error)[:300] or type(error).__name__
+            told = str(error)[:300] or type(error).__name__
+            return 0, told.replace("The engine", "The receiver")  # what carries requests speaks of engines
         status = reply.head.status
         return status, "" if 200 <= status < 300 else f"answered with status {status}"
 

@@ -190,6 +190,8 @@ async def test_a_webhook_that_does_not_answer_has_a_deadline(world: World) -> No
     assert "no answer within 0.05 s" in (await world.webhooks.test("ops", "ann")).error
     server.close()
     await server.wait_closed()
+    world.hooks = (WebhookSpec(name="ops", url=url, secret=Secret(SECRET)),)
+    assert (await world.webhooks.test("ops", "ann")).error.startswith("The receiver does not accept connections.")
 
 
 def test_while_the_store_is_away_what_waits_is_bounded(tmp_path: Path) -> None:
