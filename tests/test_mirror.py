@@ -148,6 +148,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/host/catalogue/graves.py": ("tests/unit/gateway/app/shared_models/test_directory.py", "graves"),
     "engines/host/catalogue/inspector.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "inspector"),
     "engines/host/catalogue/install.py": ("tests/unit/engines/host/catalogue/test_library.py", "install"),
+    "engines/host/catalogue/moves.py": ("tests/unit/gateway/app/shared_models/test_directory.py", "moves"),
     "engines/host/catalogue/shelf.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "shelf"),
     "engines/host/priority.py": ("tests/unit/engines/host/test_child.py", "priority"),
     "engines/host/process.py": ("tests/unit/engines/host/test_supervisor.py", "real processes"),

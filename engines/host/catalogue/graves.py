@@ -4,27 +4,35 @@ any of them may still read them. Blocks; run it in threads.
     .graves/MOMENT-RANDOM/grave.json   what is in it: the paths that its files 0, 1, ... had in the registry
     .graves/MOMENT-RANDOM/underway     it is being filled: what is not in its place is put back if that was broken off
 
+    .graves/spare                      bytes that are given back where a full disk could not note a deletion
+
 Everything here is done in turns: no two replicas move anything at once. So whoever finds `underway` in its turn knows that nobody will end
 it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from engines.host.catalogue import moves
 from engines.host.catalogue.quarantine import Quarantine
 from gateway.core.modelshare import Turn
 
 FOLDER: Final = ".graves"
 RECORD: Final = "grave.json"
 UNDERWAY: Final = "underway"
+SPARE: Final = "spare"
+SPARE_BYTES: Final = 64 * 1024
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Grave(msgspec.Struct, frozen=True):
@@ -42,9 +50,9 @@ def bury(quarantine: Quarantine, registry: Path, paths: Sequence[Path], turn: Tu
     grave = _dig(registry, paths, turn.moment)
     turn.sure()
     for number, path in enumerate(paths):
-        path.rename(grave / str(number))
-    sync(registry)
-    (grave / UNDERWAY).unlink()
+        moves.rename(path, grave / str(number))
+    moves.sync(registry)
+    (grave / UNDERWAY).unlink(missing_ok=True)
     return []
 
 
@@ -57,20 +65,20 @@ def swap(registry: Path, source: Path, target: Path, turn: Turn) -> None:
     try:
         turn.sure()
         if not linked:
-            target.rename(old)
-        source.rename(target)
+            moves.rename(target, old)
+        moves.rename(source, target)
     except BaseException:
-        if not linked and os.path.lexists(old) and not os.path.lexists(target):
-            old.rename(target)
+        if not linked and os.path.lexists(old):
+            moves.place(old, target)  # where that fails, the next turn does it
         shutil.rmtree(grave, ignore_errors=True)
         raise
-    sync(registry)
-    (grave / UNDERWAY).unlink()
+    moves.sync(registry)
+    (grave / UNDERWAY).unlink(missing_ok=True)
 
 
 def unfinished(registry: Path) -> list[Path]:
-    """Deletions and replacements that are under way, or were broken off."""
-    return [grave for grave in _graves(registry) if (grave / UNDERWAY).exists()]
+    """Deletions and replacements that are under way, or were broken off. Raises OSError."""
+    return [grave for grave in _graves(registry) if moves.there(grave / UNDERWAY)]
 
 
 def heal(registry: Path) -> list[str]:
@@ -79,8 +87,7 @@ def heal(registry: Path) -> list[str]:
     for grave in unfinished(registry):
         found = _read(grave)
         for number, path in enumerate(() if found is None else found.paths):
-            if os.path.lexists(grave / str(number)) and not os.path.lexists(registry / path):
-                (grave / str(number)).rename(registry / path)
+            if os.path.lexists(grave / str(number)) and _put_back(grave / str(number), registry / path):
                 back.append(path)
         (grave / UNDERWAY).unlink(missing_ok=True)
     return back
@@ -91,31 +98,74 @@ def clear(registry: Path, over: Callable[[Grave], bool]) -> int:
     removed = 0
     for grave in _graves(registry):
         moment = grave.name.partition("-")[0]
-        found = _read(grave) or Grave(float(moment) if moment.isdecimal() else 0.0, ())
-        if over(found) and not (grave / UNDERWAY).exists():
+        try:
+            found = _read(grave) or Grave(float(moment) if moment.isdecimal() else 0.0, ())
+            kept = not over(found) or moves.there(grave / UNDERWAY)
+        except OSError:  # whose it was is not known at present
+            continue
+        if not kept:
             shutil.rmtree(grave, ignore_errors=True)
             removed += 1
     return removed
 
 
+def spare(registry: Path) -> None:
+    """Keeps some bytes back, so that a deletion can be noted on a disk that is full. Raises OSError."""
+    path = registry / FOLDER / SPARE
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.exists() and path.stat().st_size == SPARE_BYTES:
+        return
+    try:
+        path.write_bytes(secrets.token_bytes(SPARE_BYTES))  # no file system stores these as a hole, or smaller
+        moves.sync(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _put_back(buried: Path, target: Path) -> bool:
+    """Whether it is in its place again. False: another one is there. Raises OSError."""
+    try:
+        moves.place(buried, target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        return False
+    return True
+
+
 def _dig(registry: Path, paths: Sequence[Path], moment: float) -> Path:
-    grave = registry / FOLDER / f"{int(moment)}-{secrets.token_hex(8)}"
-    (registry / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    grave.mkdir(mode=0o700)
+    """Raises OSError."""
     told = Grave(moment, tuple(path.relative_to(registry).as_posix() for path in paths))
-    (grave / RECORD).write_bytes(msgspec.json.encode(told))
-    sync(grave / RECORD)
-    (grave / UNDERWAY).touch(0o600)
-    sync(grave)
+    try:
+        return _dug(registry / FOLDER, told)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        (registry / FOLDER / SPARE).unlink(missing_ok=True)
+    return _dug(registry / FOLDER, told)
+
+
+def _dug(folder: Path, told: Grave) -> Path:
+    grave = folder / f"{int(told.moment)}-{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        grave.mkdir(mode=0o700, exist_ok=True)  # no other has this name: if it is there, it is this one
+        (grave / RECORD).write_bytes(msgspec.json.encode(told))
+        moves.sync(grave / RECORD)
+        (grave / UNDERWAY).touch(0o600)
+        moves.sync(grave)
+    except OSError:
+        shutil.rmtree(grave, ignore_errors=True)  # nothing is in it
+        raise
     return grave
 
 
 def _link(target: Path, to: Path) -> bool:
-    try:
-        os.link(target, to, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        moves.link(target, to)
+        return True
+    return False
 
 
 def _graves(registry: Path) -> Iterator[Path]:
@@ -126,17 +176,8 @@ def _graves(registry: Path) -> Iterator[Path]:
 
 
 def _read(grave: Path) -> Grave | None:
-    """None: it is not whole yet, or never was, so nothing is in it."""
+    """None: it is not whole yet, or never was, so nothing is in it. Raises OSError where that cannot be told."""
     try:
         return msgspec.json.decode((grave / RECORD).read_bytes(), type=Grave)
-    except (OSError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError):
         return None
-
-
-def sync(path: Path) -> None:
-    """Has the disk keep a file, or a folder's names."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from engines.facts import Facts
-from engines.host.catalogue import graves
+from engines.host.catalogue import graves, moves
 from engines.host.catalogue.inspection import Inspection
-from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
+from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Quarantine, Upload
 from engines.host.catalogue.scan import whole_folder
 from engines.host.catalogue.unpack import Unsafe, unpack
 from engines.runtimes import RUNTIMES, WEIGHTS, RuntimeRow, runtime_of_file
@@ -24,6 +24,7 @@ from gateway.core.plugins import Table
 
 UNTRUSTED: Final = "model_untrusted"
 INCOMING: Final = ".incoming-"
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 class Refused(GatehouseError):
@@ -96,20 +97,31 @@ def install(upload: Upload, source: Path, registry: Path, mark: str = "", turn: 
     if not source.is_dir():
         _sign(upload, registry, mark)
     try:
-        if turn is not None and os.path.lexists(target):
-            graves.swap(registry, source, target, turn)
+        if turn is not None:
+            _share(upload, source, registry, turn)
         elif source.is_dir():
             _exchange(upload, source, target)
         elif upload.settings.replace:
             os.replace(source, target)
         else:
-            _place(source, target)
+            moves.place(source, target)
     except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+        if error.errno in _TAKEN:
             raise taken(upload.settings.name) from None
         raise
-    graves.sync(registry)
+    moves.sync(registry)
     return target
+
+
+def _share(upload: Upload, source: Path, registry: Path, turn: Turn) -> None:
+    """Whether the name is taken the file system says, not what this machine remembers of it."""
+    target = registry / upload.settings.name
+    try:
+        moves.place(source, target)
+    except OSError as error:
+        if not upload.settings.replace or error.errno not in _TAKEN:
+            raise
+        graves.swap(registry, source, target, turn)
 
 
 def _sign(upload: Upload, registry: Path, mark: str) -> None:
@@ -120,24 +132,12 @@ def _sign(upload: Upload, registry: Path, mark: str) -> None:
         return
     beside = upload.folder / "signature"
     beside.write_text(upload.settings.signature, encoding="utf-8")
-    graves.sync(beside)
+    moves.sync(beside)
     near = registry / f"{INCOMING}{mark}{upload.id}.sig"
     shutil.copyfile(beside, near)
     near.chmod(0o600)
-    graves.sync(near)
-    near.replace(target)
-
-
-def _place(source: Path, target: Path) -> None:
-    """Links where the file system can: unlike a rename, a link fails if something has appeared there."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-            raise
-        source.rename(target)
-    else:
-        source.unlink()
+    moves.sync(near)
+    moves.rename(near, target)
 
 
 def taken(name: str) -> AlreadyExists:
@@ -146,6 +146,15 @@ def taken(name: str) -> AlreadyExists:
 
 def _other_device(source: Path, registry: Path) -> bool:
     return source.stat().st_dev != registry.stat().st_dev
+
+
+def free(quarantine: Quarantine, registry: Path, waiting: Iterable[Upload]) -> int:
+    """Bytes that can still be received and then moved to the registry, beside the uploads that wait. Raises OSError."""
+    open = list(waiting)
+    room = quarantine.free() - sum(upload.missing for upload in open)
+    if registry.exists() and _other_device(quarantine.root, registry):
+        room = min(room, shutil.disk_usage(registry).free - sum(upload.settings.size for upload in open))
+    return room
 
 
 def bring(upload: Upload, source: Path, registry: Path, mark: str = "") -> Path:
@@ -157,14 +166,14 @@ def bring(upload: Upload, source: Path, registry: Path, mark: str = "") -> Path:
     near = registry / f"{INCOMING}{mark}{upload.id}"
     if source.is_dir():
         shutil.rmtree(near, ignore_errors=True)
-        shutil.copytree(source, near)
+        shutil.copytree(source, near, dirs_exist_ok=True)
         for path in near.rglob("*"):
             if path.is_file():
-                graves.sync(path)
+                moves.sync(path)
     else:
         shutil.copyfile(source, near)
         near.chmod(0o600)
-        graves.sync(near)
+        moves.sync(near)
     return near
 
 

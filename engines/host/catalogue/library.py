@@ -312,10 +312,10 @@ class Library:
         self._beginning += 1  # reserved while the thread works
         try:
             expected = settings.size * (2 if kind == "folder" else 1)  # an archive and what is unpacked from it exist side by side
-            owed = sum(upload.missing for upload in self._uploads.values()) + bounds.reserve_bytes
-            free = await self._quick(self._quarantine.free)
-            if free - owed < expected:
-                raise refusals.full(f"{expected} bytes are needed, {max(0, free - owed)} are free.")
+            room = partial(install.free, self._quarantine, self._registry, list(self._uploads.values()))
+            free = await self._quick(room) - bounds.reserve_bytes
+            if free < expected:
+                raise refusals.full(f"{expected} bytes are needed, {max(0, free)} are free.")
             now = self._clock.wall()
             if dry_run:
                 return promised(settings, actor, now, now + bounds.expire_after)

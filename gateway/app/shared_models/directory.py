@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from engines.host.catalogue import graves
+from engines.host.catalogue import graves, moves
 from engines.host.catalogue.graves import Grave
 from engines.host.catalogue.install import INCOMING
 from gateway.app.shared_models.stowing import Leases
@@ -103,6 +103,8 @@ class SharedDirectory:
                     path=PATH,
                 )
             self._known = noted
+            with suppress(OSError):  # it is full, or will be written when somebody adds a model
+                await self._in_thread(partial(graves.spare, self._root))
 
     def start(self) -> None:
         log.info("model files are in the directory %s, which replicas share", self._root)
@@ -131,9 +133,9 @@ class SharedDirectory:
         made, beside = secrets.token_hex(16), self._root / f"{MARK}.new"
         try:
             beside.write_text(f"{made}\n", encoding="ascii")
-            graves.sync(beside)
-            beside.rename(self._root / MARK)
-            graves.sync(self._root)
+            moves.sync(beside)
+            moves.rename(beside, self._root / MARK)
+            moves.sync(self._root)
         except OSError as error:
             raise ConfigError(f"nothing can be written into {self._root}: {error.strerror}", path=PATH) from None
         return made
@@ -271,6 +273,8 @@ class SharedDirectory:
             await self._stored.forget(KEPT_SECONDS)
             await self.look()
             await self._in_thread(partial(graves.clear, self._root, self._over))
+            with suppress(OSError):
+                await self._in_thread(partial(graves.spare, self._root))
             await self._in_thread(partial(self._sweep, frozenset(self._serving())))
 
     def _over(self, grave: Grave) -> bool:

@@ -268,7 +268,7 @@ async def test_a_failure_while_installing_keeps_the_upload(
     await world.append(id, model)
     real = getattr(os, failing)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(install.os, failing, fail)
@@ -279,7 +279,7 @@ async def test_a_failure_while_installing_keeps_the_upload(
 
 
 async def test_a_file_system_without_links(world: World, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(install.os, "link", fail)

@@ -5,6 +5,7 @@ killed in the middle of something."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from engines.host.catalogue import graves, install
+from engines.host.catalogue import graves, install, moves
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
 from gateway.app.shared_models import directory
@@ -84,7 +85,7 @@ async def make(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
     """Makes replicas on one directory and one store; those that run are ended at the end."""
     monkeypatch.setattr(directory, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(directory, "AGAIN", 0.01)
-    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").mkdir(exist_ok=True)
     engine = make_engine("sqlite", tmp_path, 10.0)
     with engine.begin() as connection:
         metadata.create_all(connection)
@@ -265,3 +266,109 @@ async def test_a_directory_that_is_not_mounted_is_refused_at_the_start_and_later
     await a.delete("m.gguf")
     with pytest.raises(NotFound):
         await a.delete("m.gguf")
+
+
+class Again:
+    """A file system below `root` that loses the answers to what changes names: each request is made twice, and the second answer counts."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root, self.errors = str(root), 0
+        for name in ("rename", "replace", "link", "mkdir", "unlink"):
+            monkeypatch.setattr(os, name, self._twice(getattr(os, name)))
+
+    def _twice(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*paths: Any, **how: Any) -> Any:
+            done = real(*paths, **how)
+            if not str(paths[-1]).startswith(self._root):
+                return done
+            try:
+                return real(*paths, **how)
+            except OSError:
+                self.errors += 1
+                raise
+
+        return made
+
+
+async def test_a_file_system_that_loses_answers_loses_no_model(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    again = Again(a.shared, monkeypatch)
+    monkeypatch.setattr(install, "_other_device", lambda source, registry: True)
+    await a.add("m.gguf", models[0], signature="{}")
+    with (b.shared / "m.gguf").open("rb") as mapped:
+        await b.add("m.gguf", models[1], replace=True)
+        assert mapped.read() == models[0] and a.has("m.gguf") == models[1]
+        assert [(grave / "0").stat().st_ino for grave in a.graves] == [os.fstat(mapped.fileno()).st_ino]
+    with raises("already_exists"):
+        await a.add("m.gguf", models[0])
+    lease = await a.held.take_lease(directory.LEASE, "killed", 0.5)
+    grave = graves._dig(a.shared, [a.shared / "n.gguf"], time.time())
+    (grave / "0").write_bytes(models[0])
+    assert lease is not None
+    await eventually(lambda: a.has("n.gguf") == models[0] and graves.unfinished(a.shared) == [])
+    for name in ("m.gguf", "n.gguf"):
+        a.library._shelf.forget()
+        await a.delete(name)
+    assert await a.listed() == {} and graves.unfinished(a.shared) == [] and again.errors > 10
+    assert not list(a.shared.glob(f"{install.INCOMING}*"))
+
+
+async def test_what_a_machine_remembers_of_names_does_not_decide(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica has added a model since this machine looked: for this one its name is free."""
+    a, b = pair
+    await a.add("m.gguf", models[0])
+    real = os.path.lexists
+    monkeypatch.setattr(os.path, "lexists", lambda path: Path(path) != a.shared / "m.gguf" and real(path))
+    monkeypatch.setattr(b.library, "_refuse_conflicts", lambda settings: asyncio.sleep(0))
+    with raises("already_exists"):
+        await b.add("m.gguf", models[1])
+    with (a.shared / "m.gguf").open("rb") as mapped:
+        await b.add("m.gguf", models[1], replace=True)
+        inode = os.fstat(mapped.fileno()).st_ino
+    assert a.has("m.gguf") == models[1] and [(grave / "0").stat().st_ino for grave in a.graves] == [inode], "it can still be read"
+    old = graves._dig(a.shared, [a.shared / "m.gguf"], time.time())
+    (old / "0").write_bytes(models[0])
+    assert graves.heal(a.shared) == [] and a.has("m.gguf") == models[1]
+
+
+async def test_a_grave_that_cannot_be_read_is_left_alone(pair: tuple[Neighbour, Neighbour], models: list[bytes], clock: Clock) -> None:
+    a, _ = pair
+    await a.add("m.gguf", models[0])
+    await a.delete("m.gguf")
+    record = a.graves[0] / graves.RECORD
+    content = record.read_bytes()
+    record.unlink()
+    record.mkdir()
+    assert graves.clear(a.shared, lambda grave: True) == 0
+    (a.graves[0] / graves.UNDERWAY).touch()
+    with pytest.raises(IsADirectoryError):
+        graves.heal(a.shared)
+    record.rmdir()
+    record.write_bytes(content)
+    assert graves.heal(a.shared) == ["m.gguf"] and a.has("m.gguf") == models[0]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_that_something_has_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def without(*paths: Any, **how: Any) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", without)
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        (tmp_path / f"{name}-folder").mkdir()
+        (tmp_path / f"{name}-folder" / "file").write_text(name)
+    moves.place(tmp_path / "one", tmp_path / "m")
+    moves.place(tmp_path / "one-folder", tmp_path / "f")
+    for source, target in (("two", "m"), ("two-folder", "f"), ("two", "f")):
+        with pytest.raises(OSError, check=lambda error: error.errno in install._TAKEN):
+            moves.place(tmp_path / source, tmp_path / target)
+    assert (tmp_path / "m").read_text() == (tmp_path / "f" / "file").read_text() == "one"
+    assert not moves.there(tmp_path / "one") and moves.there(tmp_path / "two")
+    with pytest.raises(FileNotFoundError):
+        moves.rename(tmp_path / "absent", tmp_path / "m")
