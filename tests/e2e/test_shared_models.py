@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app.shared_models.credentials import Credentials, host_of
+from gateway.app.shared_models.credentials import Credentials, folder_of, host_of
 from tests.e2e import adminapi
 from tests.e2e.adminapi import problem
 from tests.e2e.conftest import EngineThread
@@ -108,7 +108,7 @@ def test_nobody_but_a_replica_is_given_anything(pair: list[Gatehouse], tmp_path:
         except OSError:
             return b""
 
-    folder = pair[1].state_dir / "replica"
+    folder = folder_of(pair[1].state_dir)
     real = ssl.create_default_context(cafile=str(folder / "replicas.pem"))
     real.load_cert_chain(min(folder.glob("client-*.pem")), min(folder.glob("key-*.pem")))
     assert CHAT[:1000] in asked(real), "the other replica's certificate"

@@ -6,6 +6,7 @@ replica makes its own key and certificates at its start, and again after half of
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,11 +19,19 @@ from gateway.core.modelshare import DOMAIN
 from gateway.core.spec import ClientTlsSpec
 
 DAYS: Final = 30
+FOLDER: Final = "replica-certificates"
 
 
 def host_of(replica: str) -> str:
     """The name that a replica's certificate is for."""
     return f"{replica}.{DOMAIN}"
+
+
+def folder_of(state_dir: Path) -> Path:
+    """Where they are kept. Raises OSError."""
+    if (earlier := state_dir / "replica").is_dir():  # as an earlier release did; without a name in the settings, the replica's id is there
+        shutil.rmtree(earlier)
+    return state_dir / FOLDER
 
 
 class Credentials:

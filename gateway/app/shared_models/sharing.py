@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from engines.host.catalogue.library import Library
 from gateway.app.shared_models.arrival import Arrival, BucketSource, NotHere, PeerSource, Source
 from gateway.app.shared_models.bucket import Bucket
-from gateway.app.shared_models.credentials import Credentials
+from gateway.app.shared_models.credentials import Credentials, folder_of
 from gateway.app.shared_models.offering import Offering
 from gateway.app.shared_models.stowing import Leases, Stowing
 from gateway.core.errors import ConfigError, GatehouseError, NotFound, VersionMismatch
@@ -118,7 +118,7 @@ class ModelSharing:
         """Listens, and returns the address that others are told. Raises ConfigError."""
         try:
             secret = self._secret("authority of replicas")
-            self._credentials = Credentials(secret, self._state_dir / "replica", self._replica)
+            self._credentials = Credentials(secret, folder_of(self._state_dir), self._replica)
         except OSError as error:
             raise ConfigError(f"the certificate for other replicas cannot be kept: {error}", path="state_dir") from None
         self._offering = Offering(self._credentials, self._library.local)

@@ -18,6 +18,7 @@ from sqlalchemy import update
 
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
+from gateway.app.replica import replica_id
 from gateway.app.shared_models import arrival, offering, sharing
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.core.clock import SystemClock
@@ -87,6 +88,7 @@ class Replica:
             self.state, lambda: places, lambda: uploads, lambda: self.engines, SystemClock(), signatures=lambda: self.signatures
         )
         await self.library.start()
+        replica_id(self.state, {})  # the file with the id of a replica that has no name of its own
         record = lambda event, name, detail: self.events.append((event, name, detail))  # noqa: E731
         parts = (self.stored, lambda purpose: self.secret, self.library, self.state, self.name, self.settings)
         self.sharing = ModelSharing(*parts, lambda: self.reserve, record, self.came, self.held, self.name)
