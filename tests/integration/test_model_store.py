@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from engines.host.catalogue.checksums import Stopped
 from gateway.app.shared_models import bucket, stowing
 from gateway.app.shared_models.bucket import Bucket, BucketFailed, Sent
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, LeaseLost
 from gateway.core.modelshare import SharedFile
 from tests.integration.seaweedfs import BUCKET, SeaweedServer, seaweedfs
 from tests.modelsigning import signature
@@ -238,6 +240,40 @@ async def test_a_replica_that_was_paused_and_taken_over_does_not_say_that_it_is_
     await eventually(lambda: taken and a.has("m.gguf") is None)
     await eventually(lambda: keys(server, prefix) == [])
     assert a.told("model_stored") == []
+
+
+async def test_what_was_being_sent_when_the_lease_was_lost_does_not_stay_there(
+    make: Make, models: list[bytes], server: SeaweedServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is deleted meanwhile. The object comes into being after the lease was lost, when its thread is through with it."""
+    monkeypatch.setattr(stowing, "HOLD", 0.4)
+    a = await make("a", store=server.spec(prefix)).start()
+    assert a.sharing.stowing is not None
+    begun_to_send, go_on, loop = threading.Event(), threading.Event(), asyncio.get_running_loop()
+    put, renew = a.sharing.stowing.bucket._client.put_object, a.held.renew_lease
+
+    def held_up(**given: Any) -> Any:
+        begun_to_send.set()
+        assert go_on.wait(20)
+        return put(**given)
+
+    async def told(*given: Any) -> Any:
+        try:
+            return await renew(*given)
+        except LeaseLost:
+            loop.call_later(0.3, go_on.set)
+            raise
+
+    a.sharing.stowing.bucket._client.put_object, a.held.renew_lease = held_up, told  # type: ignore[method-assign]
+    await a.add("m.gguf", models[0])
+    digest = (await a.shown("m.gguf"))["digest"]
+    await eventually(begun_to_send.is_set)
+    assert await a.held.take_lease(f"{stowing.LEASES}{digest[0]}", "a", 60) is not None
+    await a.stored.remove("m.gguf", "a")
+    await a.stored.drop("m.gguf", a.sharing.stowing.bucket.name)
+    await eventually(lambda: a.sharing.stowing and a.sharing.stowing._task and a.sharing.stowing._task.done())
+    assert go_on.is_set() and keys(server, prefix) == [] and a.told("model_stored") == []
+    assert a.sharing.stowing._after["m.gguf"] > time.monotonic(), "it is not tried again at once"
 
 
 async def test_settings_that_cannot_be_used_and_stores_that_are_none_are_told(server: SeaweedServer, prefix: str) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
@@ -87,6 +87,7 @@ class Bucket:
         )
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="gatehouse-model-store")
         self._open = True
+        self._puts: set[Future[None]] = set()
         self._rests = 0.0
         self.name = f"s3://{spec.bucket}/{spec.prefix}"
         """How it is called among those who have a model."""
@@ -118,7 +119,12 @@ class Bucket:
         """Puts a file there, or the parts of it that are not there yet. again: what an earlier try has put whole is left as it is.
 
         Raises BucketFailed, Changed, Stopped, OSError."""
-        await self._run(partial(self._put, self._key(digest, number), sent, again))
+        await self._run(partial(self._put, self._key(digest, number), sent, again), self._puts)
+
+    async def settled(self) -> None:
+        """Waits for the threads that put something: one whose caller was cancelled goes on until its part is sent, or by its deadline."""
+        if under_way := [asyncio.wrap_future(future) for future in list(self._puts)]:
+            await asyncio.wait(under_way)
 
     async def remove(self, digest: str) -> None:
         """Deletes all files of a model, and what was begun to be put. Raises BucketFailed."""
@@ -130,11 +136,16 @@ class Bucket:
 
     # --- in threads
 
-    async def _run(self, call: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T], among: set[Future[T]] | None = None) -> T:
+        """among: where it is noted as long as it runs."""
         if not self._open:
             raise BucketFailed("The gateway is shutting down.")
+        future = self._threads.submit(call)
+        if among is not None:
+            among.add(future)
+            future.add_done_callback(among.discard)
         try:
-            made = await asyncio.wrap_future(self._threads.submit(call))
+            made = await asyncio.wrap_future(future)
         except BucketFailed as error:
             if not error.absent:
                 self._failed(error.message)

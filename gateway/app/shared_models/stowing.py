@@ -121,6 +121,7 @@ class Stowing:
         except LeaseLost as error:
             log.warning("model %s and the store of models: %s", name, error.message)
             await self._tidy(name, digest)
+            self._after[name] = time.monotonic() + AGAIN
         except (GatehouseError, OSError) as error:
             why = error.message if isinstance(error, GatehouseError) else f"The disk refused: {error.strerror}."
             self._after[name] = time.monotonic() + AGAIN
@@ -135,6 +136,7 @@ class Stowing:
     async def _tidy(self, name: str, digest: str) -> None:
         """What a replica that was paused has put there after somebody else had deleted it."""
         try:
+            await self.bucket.settled()
             one = (await self._stored.every()).get(name)
             if one is None or ((one.removed or one.digest != digest) and one.copy_of(self.bucket.name) is None):
                 await self.bucket.remove(digest)
