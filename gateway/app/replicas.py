@@ -12,6 +12,7 @@ from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
 from gateway.app.release import release
 from gateway.app.shared_models.directory import SharedDirectory
+from gateway.app.shared_models.noting import Noting
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.app.store_link import StoreLink
 from gateway.core.clock import SystemEntropy
@@ -56,9 +57,10 @@ class Replicas:
     def _directory(self, link: StoreLink, fleet: Fleet, replica: str) -> SharedDirectory:
         """The registry that the replicas share."""
         store, members = link.store, self.members
-        parts = (fleet.registry_folder, store.model_uses, store, replica, members.holder, fleet.models_used)
+        noting = Noting(fleet.registry_folder, store.directory_models, replica)
+        parts = (fleet.registry_folder, store.model_uses, noting, store, replica, members.holder, fleet.models_used)
         made = SharedDirectory(*parts, lambda: members.serving, lambda: fleet.on_change())
-        fleet.files.neighbours, fleet.on_lacking = made, made.lacked
+        fleet.files.neighbours, fleet.files.trust.notes, fleet.on_lacking = made, noting, made.lacked
         return made
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -61,6 +62,14 @@ class SharedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     def copy_of(self, replica: str) -> Copy | None:
         return next((copy for copy in self.copies if copy.replica == replica), None)
+
+
+class NotedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a registry that replicas share, as the store knows it. path: of its file or folder there. versions: its files (a folder's
+    by their paths in it); two while it is being replaced, of which each is right."""
+
+    path: str
+    versions: tuple[tuple[SharedFile, ...], ...]
 
 
 class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +184,18 @@ class Neighbours(Protocol):
         """(REPLICA/ENGINE, the absolute path of its model here)"""
         ...
 
+    def describe(self, name: str, source: Path, go_on: Callable[[], bool]) -> NotedModel | None:
+        """What a file or folder that is to be added under this name consists of. None: nobody asks. Blocks. Raises OSError, Stopped."""
+        ...
+
+    def adding(self, model: NotedModel | None) -> AbstractAsyncContextManager[None]:
+        """A model is added within it, or an exception is raised. Raises StoreUnavailable."""
+        ...
+
+    async def removed(self, paths: Iterable[Path]) -> None:
+        """These files and folders were deleted."""
+        ...
+
 
 class NoNeighbours:
     """The registry is this replica's own."""
@@ -192,6 +213,15 @@ class NoNeighbours:
 
     def uses(self) -> list[tuple[str, str]]:
         return []
+
+    def describe(self, name: str, source: Path, go_on: Callable[[], bool]) -> NotedModel | None:
+        return None
+
+    def adding(self, model: NotedModel | None) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def removed(self, paths: Iterable[Path]) -> None:
+        return None
 
 
 class ModelCopies(Protocol):

@@ -46,6 +46,7 @@ from gateway.store.approvals import StoredApprovals
 from gateway.store.batches import StoredBatches
 from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
+from gateway.store.directory_models import StoredDirectoryModels
 from gateway.store.files import StoredFiles
 from gateway.store.hints import CHANNEL, Hint
 from gateway.store.jobs import StoredJobs
@@ -113,6 +114,7 @@ class Store(UsageTables, DeliveryTables):
         self.jobs = StoredJobs(self._database, self._now)
         self.model_copies = StoredModelCopies(self._database, self._now)
         self.model_uses = StoredModelUses(self._database, self._now)
+        self.directory_models = StoredDirectoryModels(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 

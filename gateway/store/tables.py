@@ -392,6 +392,17 @@ model_uses = sa.Table(
 )
 """Which models of the directory that replicas share each of them uses, as [engine, path, since when]; seen: when it last said so."""
 
+directory_models = sa.Table(
+    "directory_models",
+    metadata,
+    sa.Column("path", _text(512), primary_key=True),
+    sa.Column("files", sa.JSON, nullable=False),
+    sa.Column("earlier", sa.JSON(none_as_null=True)),
+    sa.Column("replica", sa.String(255), nullable=False),
+    sa.Column("noted", sa.Double, nullable=False),
+)
+"""What each model of that directory consists of, with checksums; earlier: of the one that is being replaced, so that both are right."""
+
 facts = sa.Table(
     "facts",
     metadata,

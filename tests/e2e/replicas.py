@@ -26,10 +26,10 @@ def replica(directory: Path, port: int, url: str, *, environ: dict[str, str] | N
 
 @pytest.fixture(scope="module")
 def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[list[Gatehouse]]:
-    """Import it, and `postgres`, into a test module. Both must end in order."""
+    """Import it, and `postgres`, into a test module. Both must end in order. They have one directory of model files."""
     server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.database()
-    gateways = [replica(tmp_path_factory.mktemp(f"replica{number}"), engine.port, url) for number in range(2)]
+    url, models = server.database(), {"directory": str(tmp_path_factory.mktemp("models"))}
+    gateways = [replica(tmp_path_factory.mktemp(f"replica{number}"), engine.port, url, model_sharing=models) for number in range(2)]
     try:
         for gateway in gateways:
             gateway.launch()

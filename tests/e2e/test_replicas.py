@@ -11,10 +11,11 @@ from typer.testing import CliRunner, Result
 
 from gateway.app.main import app
 from tests.cluster.servers import RedisServer
-from tests.e2e.adminapi import KEYS, admin
+from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
 from tests.e2e.replicas import replica, replicas  # noqa: F401 - a fixture
+from tests.e2e.test_shared_models import CHAT, add
 from tests.fakes.ports import empty_port
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 from tests.waiting import until
@@ -63,7 +64,34 @@ def test_the_store_is_cleared_by_one(replicas: list[Gatehouse]) -> None:  # noqa
         return found
 
     until(lambda: any(job["done_at"] for job in jobs(replicas[0])), what="the first run")
-    assert [job["name"] for job in jobs(replicas[1])] == ["prune"]
+    assert [job["name"] for job in jobs(replicas[1])] == ["model-directory", "prune"]
+
+
+def test_a_model_that_one_has_added_runs_at_both_and_at_none_once_somebody_else_has_changed_it(replicas: list[Gatehouse]) -> None:  # noqa: F811
+    place = Path(replicas[0].config["model_sharing"]["directory"])
+    with admin(replicas[0]) as one, admin(replicas[1]) as two:
+        add(one, "mine.gguf", CHAT)
+        until(lambda: "mine.gguf" in two.get("/model-files").text, what="the model at the other replica")
+        engine = {"name": "mine", "runtime": "llama.cpp", "model": "mine.gguf", "slots": 1, "context": 256}
+        assert (
+            two.post("/engines", json=engine).status_code == two.post("/models", json={"name": "mm", "pool": ["mine"]}).status_code == 201
+        )
+        for gateway in replicas:
+            until(lambda gateway=gateway: gateway.chat(model="mm", max_tokens=4).status_code == 200, seconds=90, what="an answer")
+        assert "mine" in problem(one.delete("/model-files/mine.gguf"), 409, "in_use")["detail"]
+
+        (place / "other").write_bytes(CHAT[:-1] + bytes([CHAT[-1] ^ 1]))
+        (place / "other").rename(place / "mine.gguf")
+        assert two.post("/engines", json={**engine, "name": "again"}).status_code == 201
+        for client in (one, two):
+            until(lambda client=client: "is not what was added" in client.get("/engines/again").text, seconds=60, what="the refusal")
+        for path in ("/models/mm", "/engines/mine", "/engines/again"):
+            assert two.delete(path).status_code == 200
+        until(lambda: two.delete("/model-files/mine.gguf").status_code == 200, what="the deletion, once no engine has it")
+        until(lambda: "mine.gguf" not in one.get("/model-files").text, what="the deletion at the other replica")
+    for gateway in replicas:
+        told = lambda gateway=gateway: any(record.get("event") == "model_refused" for record in gateway.audit())  # noqa: E731
+        until(told, what="the record of the refusal")
 
 
 def test_two_machines_with_one_id_are_reported(

@@ -166,6 +166,7 @@ class Library:
         found, looked = await self._found(name)
         if (problem := looked.facts(found).problem) is not None:
             raise GatehouseError(f"The model {name!r} cannot be used: {problem}.", code="model_invalid", status=422)
+        await self._work(partial(self.trust.sending, [found.path] if found.folder else [file.path for file in found.files], self._go_on))
         listed = [(file.path, file.size, self._checksums.get(file)) for file in found.every]
         if any(sha256 is None for _, _, sha256 in listed):
             raise GatehouseError(f"The files of {name!r} change.", code="model_invalid", status=409)
@@ -196,6 +197,7 @@ class Library:
                 paths = [found.path] if found.folder else [file.path for file in found.every]
                 bury = partial(graves.bury, self._quarantine, self._registry, paths, turn)
                 left = await asyncio.shield(self._owner.spawn(self._quick(bury), name="bury"))
+                await self.neighbours.removed(paths)
                 self._shelf.forget()
                 for grave in left:
                     self._owner.spawn(self._quick(partial(self._quarantine.remove, grave)), name="remove")
@@ -212,7 +214,7 @@ class Library:
     async def local(self) -> list[LocalModel]:
         """The models of the registry that are whole, with the checksums that are known."""
         looked = await self._look()
-        whole = [one for one in looked.models if one.place.source == "registry" and looked.facts(one).problem is None]
+        whole = (one for one in looked.models if one.place.source == "registry" and looked.facts(one).problem is None)
         return [shelf.local(found, self._checksums) for found in whole]
 
     async def withdraw(self, name: str, version: str) -> None:
@@ -233,9 +235,8 @@ class Library:
 
     async def _found(self, name: str) -> tuple[Found, shelf.Looked]:
         looked = await self._look()
-        for found in looked.models:
-            if found.name == name:
-                return found, looked
+        if (found := next((one for one in looked.models if one.name == name), None)) is not None:
+            return found, looked
         raise NotFound(f"There is no model file {name!r}.")
 
     def _users(self) -> Mapping[str, list[str]]:
@@ -403,10 +404,12 @@ class Library:
             await self._refuse_conflicts(upload.settings)
             source, mark = await self._work(partial(self._verify, upload)), self.neighbours.mark
             source = await self._work(partial(install.bring, upload, source, self._registry, mark))
+            noted = await self._work(partial(self.neighbours.describe, upload.settings.name, source, self._go_on))
             async with self._moving, self.neighbours.turn() as turn:
                 self._shelf.forget()
                 await self._refuse_conflicts(upload.settings)
-                target = await self._work(partial(install.install, upload, source, self._registry, mark, turn))
+                async with self.neighbours.adding(noted):
+                    target = await self._work(partial(install.install, upload, source, self._registry, mark, turn))
                 self._shelf.forget()
         except install.Refused as error:
             log.warning("the upload of %s is refused: %s", upload.settings.name, error.message)

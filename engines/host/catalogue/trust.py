@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from engines.host.catalogue import noted, refusals
 from engines.host.catalogue.checksums import Checksums, digest
+from engines.host.catalogue.noted import Notes
 from engines.host.catalogue.scan import File
 from engines.host.catalogue.shelf import file_at
 from gateway.core.fleet_specs import ModelSignaturesSpec
@@ -55,6 +57,8 @@ class Trust:
 
     def __init__(self, settings: Callable[[], ModelSignaturesSpec], checksums: Checksums) -> None:
         self._settings, self._checksums = settings, checksums
+        self.notes: Notes | None = None
+        """What the store has noted of a registry that replicas share."""
 
     def arriving(self, name: str, path: Path, signature: bytes | None, go_on: GoOn, known: str | None = None) -> None:
         """A model that is not in the registry yet. signature: of a file; a folder has its own. known: the SHA-256 of the file.
@@ -92,19 +96,39 @@ class Trust:
 
         Raises Untrusted, OSError, Stopped.
         """
+        paths = self._verified(model, options, go_on)
+        if model is not None and self.notes is not None and os.path.exists(model):
+            real = Path(os.path.realpath(model))
+            reads = iter((real,)) if real.is_dir() else _read_with(real, options)
+            try:
+                paths += noted.loading(self.notes, reads, self._checksums, go_on)
+            except noted.Altered as error:
+                raise Untrusted(str(error)) from None
+        if model is None or not paths:
+            return None
+        return Seal(model, os.path.realpath(model), _stamps(dict.fromkeys(map(str, paths))))
+
+    def sending(self, paths: Iterable[Path], go_on: GoOn) -> None:
+        """Files or a folder that another machine is to get. Raises GatehouseError, OSError, Stopped."""
+        if self.notes is not None:
+            try:
+                noted.loading(self.notes, (Path(os.path.realpath(path)) for path in paths), self._checksums, go_on)
+            except noted.Altered as error:
+                raise refusals.conflict("model_invalid", f"{str(error)[0].upper()}{str(error)[1:]}.") from None
+
+    def _verified(self, model: str | None, options: Mapping[str, Any], go_on: GoOn) -> list[Path]:
+        """All that was compared with signatures."""
         settings = self._settings()
         if not settings.keys:
-            return None
+            return []
         if model is None or not os.path.exists(model):
             if settings.required:
                 raise Untrusted(f"the model {model!r} is no file of this machine, so its signature cannot be verified")
-            return None
+            return []
         real = Path(os.path.realpath(model))
         if real.is_dir():
-            paths = self._folder(settings, real, go_on, None)
-        else:
-            paths = [path for one in _read_with(real, options) for path in self._file(settings, one, go_on)]
-        return Seal(model, str(real), _stamps(dict.fromkeys(map(str, paths)))) if paths else None
+            return self._folder(settings, real, go_on, None)
+        return [path for one in _read_with(real, options) for path in self._file(settings, one, go_on)]
 
     def _file(self, settings: ModelSignaturesSpec, path: Path, go_on: GoOn) -> list[Path]:
         if path.is_symlink():

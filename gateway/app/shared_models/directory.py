@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,9 +23,10 @@ from typing import Final, TypeVar
 from engines.host.catalogue import graves, moves
 from engines.host.catalogue.graves import Grave
 from engines.host.catalogue.install import INCOMING
+from gateway.app.shared_models.noting import Noting
 from gateway.app.shared_models.stowing import Leases
 from gateway.core.errors import ConfigError, GatehouseError, LeaseLost
-from gateway.core.modelshare import Turn
+from gateway.core.modelshare import NotedModel, Turn
 from gateway.core.storage import Lease
 from gateway.core.tasks import TaskOwner
 from gateway.store.model_uses import StoredModelUses, Uses
@@ -65,6 +66,7 @@ class SharedDirectory:
         self,
         root: Path,
         stored: StoredModelUses,
+        noting: Noting,
         leases: Leases,
         replica: str,
         holder: str,
@@ -72,7 +74,7 @@ class SharedDirectory:
         serving: Callable[[], Collection[str]],
         arrived: Callable[[], None],
     ) -> None:
-        self._root, self._stored, self._leases = root, stored, leases
+        self._root, self._stored, self.noting, self._leases = root, stored, noting, leases
         self._replica, self._holder, self._engines, self._serving, self._arrived = replica, holder, engines, serving, arrived
         self.mark = f"{replica}."
         self._known = ""
@@ -103,6 +105,7 @@ class SharedDirectory:
                     path=PATH,
                 )
             self._known = noted
+            await self.noting.begin()
             with suppress(OSError):  # it is full, or will be written when somebody adds a model
                 await self._in_thread(partial(graves.spare, self._root))
 
@@ -208,6 +211,16 @@ class SharedDirectory:
         for path in back:
             log.warning("model %s was being deleted or replaced by a replica that ended: it is back", path)
 
+    def describe(self, name: str, source: Path, go_on: Callable[[], bool]) -> NotedModel:
+        return self.noting.describe(name, source, go_on)
+
+    def adding(self, model: NotedModel | None) -> AbstractAsyncContextManager[None]:
+        assert model is not None
+        return self.noting.adding(model)
+
+    async def removed(self, paths: Iterable[Path]) -> None:
+        await self.noting.removed(paths)
+
     async def look(self) -> None:
         self._uses = await self._stored.every()
 
@@ -239,6 +252,7 @@ class SharedDirectory:
         while True:
             try:
                 await self._tell()
+                await self.noting.note_seen()
                 await self._find()
                 await self._tend(tidy=round % TIDY_EVERY == TIDY_EVERY - 1)
             except (GatehouseError, OSError) as error:

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 import shutil
+import tarfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,12 +19,16 @@ import pytest
 from engines.host.catalogue import graves, install, moves
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
+from engines.host.catalogue.trust import Untrusted
 from gateway.app.shared_models import directory
 from gateway.app.shared_models.directory import MARK, SharedDirectory
+from gateway.app.shared_models.noting import Noting
 from gateway.core.clock import SystemClock
-from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, LeaseLost, NotFound
+from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, LeaseLost, NotFound, StoreUnavailable
+from gateway.core.modelshare import NotedModel, SharedFile
 from gateway.core.specs import UploadsSpec
 from gateway.store.database import Database, make_engine
+from gateway.store.directory_models import StoredDirectoryModels
 from gateway.store.model_uses import StoredModelUses
 from gateway.store.tables import metadata
 from tests.unit.gateway.app.shared_models.test_sharing import DatabaseLeases, Replica, eventually, models  # noqa: F401 - a fixture
@@ -41,8 +46,8 @@ class Clock:
 class Neighbour(Replica):
     """A replica on the directory `root/shared`. engines: (name, model's name)."""
 
-    def __init__(self, name: str, root: Path, stored: StoredModelUses, held: DatabaseLeases) -> None:
-        self.name, self.state, self.shared, self.uses, self.held = name, root / name, root / "shared", stored, held
+    def __init__(self, name: str, root: Path, stored: StoredModelUses, models: StoredDirectoryModels, held: DatabaseLeases) -> None:
+        self.name, self.state, self.shared, self.uses, self.models, self.held = name, root / name, root / "shared", stored, models, held
         self.engines, self.serving, self.arrived = [], {"a", "b"}, 0
 
     async def start(self) -> Neighbour:
@@ -50,8 +55,10 @@ class Neighbour(Replica):
         used = lambda: [(engine, str(self.shared / model)) for engine, model in self.engines]  # noqa: E731
         self.library = Library(self.state, lambda: places, lambda: uploads, used, SystemClock(), registry=self.shared)
         holder = f"{self.name}/{os.urandom(4).hex()}"
-        self.directory = SharedDirectory(self.shared, self.uses, self.held, self.name, holder, used, lambda: self.serving, self.came)
-        self.library.neighbours = self.directory
+        noting = Noting(self.shared, self.models, self.name)
+        parts = (self.shared, self.uses, noting, self.held, self.name, holder, used)
+        self.directory = SharedDirectory(*parts, lambda: self.serving, self.came)
+        self.library.neighbours, self.library.trust.notes = self.directory, noting
         await self.library.start()
         self.directory.start()
         return self
@@ -90,10 +97,10 @@ async def make(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
     with engine.begin() as connection:
         metadata.create_all(connection)
     database = Database(engine, 10.0)
-    stored, made = StoredModelUses(database, clock), []
+    uses, models, made = StoredModelUses(database, clock), StoredDirectoryModels(database, clock), []
 
     def make(name: str) -> Neighbour:
-        made.append(Neighbour(name, tmp_path, stored, DatabaseLeases(database)))
+        made.append(Neighbour(name, tmp_path, uses, models, DatabaseLeases(database)))
         return made[-1]
 
     yield make
@@ -372,3 +379,88 @@ def test_a_name_that_something_has_is_not_taken(tmp_path: Path, monkeypatch: pyt
     assert not moves.there(tmp_path / "one") and moves.there(tmp_path / "two")
     with pytest.raises(FileNotFoundError):
         moves.rename(tmp_path / "absent", tmp_path / "m")
+
+
+async def loads(one: Neighbour, name: str) -> str:
+    """What an engine of this replica is told that is about to load the model; "" if it may."""
+    try:
+        seal = await asyncio.to_thread(one.library.trust.loading, str(one.shared / name), {}, lambda: True)
+    except Untrusted as error:
+        return str(error)
+    assert seal is not None and seal.whole()
+    return ""
+
+
+def altered(path: Path) -> None:
+    """As somebody would who can write there and hides it: other bytes, with the same size and modification time."""
+    data, status = bytearray(path.read_bytes()), path.stat()
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+async def test_a_file_that_was_changed_behind_the_gateways_is_not_loaded(pair: tuple[Neighbour, Neighbour], models: list[bytes]) -> None:
+    a, b = pair
+    await a.add("m.gguf", models[0])
+    assert [await loads(one, "m.gguf") for one in pair] == ["", ""]
+    altered(a.shared / "m.gguf")
+    for one in pair:
+        assert "'m.gguf' is not what was added: 'm.gguf' has other bytes" in await loads(one, "m.gguf")
+        with pytest.raises(GatehouseError, check=lambda error: error.status == 409):  # joined machines do not get it either
+            await one.library.contents("m.gguf")
+    await b.add("m.gguf", models[1], replace=True)
+    assert [await loads(one, "m.gguf") for one in pair] == ["", ""]
+    altered(a.shared / "m.gguf")
+    b.library._shelf.forget()
+    await b.delete("m.gguf")
+    shutil.copy(min(Path("engines/demo/artefacts").glob("demo-chat.gguf")), a.shared / "m.gguf")
+    assert await loads(a, "m.gguf") == "", "one that was put there by hand counts as it is when it is first loaded"
+    await eventually(lambda: a.directory.noting._seen == {})
+    altered(a.shared / "m.gguf")
+    assert "is not what was added" in await loads(b, "m.gguf")
+
+
+async def test_a_folder_is_loaded_with_what_was_added_and_nothing_else(pair: tuple[Neighbour, Neighbour], tmp_path: Path) -> None:
+    a, b = pair
+    source = min(Path("engines/demo/artefacts").rglob("model.onnx")).parent
+    with tarfile.open(tmp_path / "emb.tar", "w") as tar:
+        tar.add(source, "")
+    await a.add("emb", (tmp_path / "emb.tar").read_bytes())
+    assert await loads(b, "emb") == await loads(b, "emb/model.onnx") == ""
+    (a.shared / "emb" / "more.json").write_text("{}")
+    assert "'more.json' was put there" in await loads(b, "emb") and await loads(b, "emb/model.onnx")
+    (a.shared / "emb" / "more.json").unlink()
+    assert await loads(b, "emb") == ""
+    (a.shared / "emb" / "model.onnx").rename(a.shared / "emb" / "moved.onnx")
+    assert "'model.onnx' was taken away" in await loads(b, "emb")
+
+
+async def test_both_versions_are_right_while_one_takes_the_place_of_the_other(
+    pair: tuple[Neighbour, Neighbour], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    await a.add("m.gguf", models[0])
+    stored = a.directory.noting._stored
+    new = a.directory.describe("m.gguf", b.shared / "m.gguf", lambda: True)
+    async with a.directory.adding(replaced(new)):
+        assert await loads(b, "m.gguf") == ""
+    assert "has other bytes" in await loads(b, "m.gguf")
+    with pytest.raises(RuntimeError):
+        async with a.directory.adding(new):
+            raise RuntimeError
+    assert (await stored.every())["m.gguf"] == replaced(new), "it did not come about"
+    with pytest.raises(RuntimeError):
+        async with a.directory.adding(replaced(new, "n.gguf")):
+            raise RuntimeError
+    assert set(await stored.every()) == {"m.gguf"}
+
+    async def away(paths: Any = None) -> Any:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(b.directory.noting._stored, "every", away)
+    assert "has other bytes" in await loads(b, "m.gguf"), "what was known counts"
+
+
+def replaced(model: NotedModel, path: str = "m.gguf") -> NotedModel:
+    file = model.versions[0][0]
+    return NotedModel(path=path, versions=((SharedFile(path=path, size=file.size, sha256="f" * 64),),))
