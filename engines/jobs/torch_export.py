@@ -85,6 +85,7 @@ def export(torch: Any, transformers: Any, order: Any) -> dict[str, Any]:
     missing = sorted(name for name in told["missing_keys"] if not (output == "last_hidden_state" and "pooler" in name))
     if missing or told.get("mismatched_keys"):
         raise Refused(f"weights are missing, or have another shape than config.json says: {', '.join(map(str, missing))[:200]}")
+    _fits(json.loads((source / "tokenizer.json").read_bytes()), model.get_input_embeddings().weight.shape[0])
     size = 4 * sum(weights.numel() for weights in model.parameters())
     if size > MOST_BYTES:
         raise Refused(f"its weights have {size >> 20} MiB in F32; an ONNX file holds {MOST_BYTES >> 20} MiB")
@@ -128,6 +129,19 @@ def _checked(source: Path) -> dict[str, Any]:
     if not (source / "tokenizer.json").is_file():
         raise Refused("there is no tokenizer.json, which the onnx runtime needs")
     return config
+
+
+def _fits(tokenizer: Any, rows: int) -> None:
+    """rows: of the model's embeddings. A text with a token beyond them would fail, once the graph serves. Raises Refused."""
+    try:
+        vocabulary, added = tokenizer["model"]["vocab"], tokenizer.get("added_tokens") or []
+        ids = vocabulary.items() if isinstance(vocabulary, dict) else ((piece, at) for at, (piece, _) in enumerate(vocabulary))
+        token, highest = max([*ids, *((token["content"], token["id"]) for token in added)], key=lambda one: one[1], default=("", -1))
+        beyond = not 0 <= highest < rows
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Refused("tokenizer.json has no vocabulary as tokenizers write it") from None
+    if beyond:
+        raise Refused(f"tokenizer.json gives {str(token)[:64]!r} the id {highest}, and the model has {rows} embeddings")
 
 
 def _kind(source: Path, config: dict[str, Any]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.jobs import elsewhere
-from engines.jobs.torch_export import Refused, _checked, _kind
+from engines.jobs.torch_export import Refused, _checked, _fits, _kind
 
 
 def folder(path: Path, config: dict[str, Any], **files: Any) -> Path:
@@ -64,6 +64,28 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     (source / "model.safetensors").rename(source / "pytorch_model.bin")
     with pytest.raises(Refused, match="pickles"):
         _checked(source)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "reason"),
+    [
+        ({"model": {"vocab": {"a": 0, "b": 9}}}, None),
+        ({"model": {"vocab": [["a", -1.5], ["b", -2.0]]}, "added_tokens": [{"id": 2, "content": "[X]"}]}, None),
+        ({"model": {"vocab": {"a": 0, "b": 10}}}, "gives 'b' the id 10, and the model has 10 embeddings"),
+        ({"model": {"vocab": [["a", 0.0]] * 11}}, "the id 10"),
+        ({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 2**70, "content": "[X]"}]}, "gives '\\[X\\]' the id"),
+        ({"model": {"vocab": {}}}, "the id -1"),
+        ({"model": {"vocab": {"a": "0", "b": 1}}}, "no vocabulary"),
+        ({"model": {"vocab": 5}}, "no vocabulary"),
+        ({"model": {"vocab": {"a": None}}}, "no vocabulary"),
+        ([], "no vocabulary"),
+    ],
+)
+def test_a_tokenizer_has_no_more_tokens_than_the_model_knows(tokenizer: Any, reason: str | None) -> None:
+    if reason is None:
+        return _fits(tokenizer, 10)
+    with pytest.raises(Refused, match=reason):
+        _fits(tokenizer, 10)
 
 
 def test_in_a_python_without_pytorch_it_says_what_is_missing(tmp_path: Path) -> None:
