@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from engines.host.catalogue.checksums import Stopped
 from gateway.app.shared_models import bucket, stowing
@@ -274,6 +275,27 @@ async def test_what_was_being_sent_when_the_lease_was_lost_does_not_stay_there(
     await eventually(lambda: a.sharing.stowing and a.sharing.stowing._task and a.sharing.stowing._task.done())
     assert go_on.is_set() and keys(server, prefix) == [] and a.told("model_stored") == []
     assert a.sharing.stowing._after["m.gguf"] > time.monotonic(), "it is not tried again at once"
+
+
+async def test_a_model_that_the_store_never_takes_does_not_keep_others_waiting(
+    make: Make, models: list[bytes], server: SeaweedServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stowing, "AGAIN", 0.05)
+    a = await make("a", store=server.spec(prefix)).start()
+    assert a.sharing.stowing is not None
+    put, refused = a.sharing.stowing.bucket._client.put_object, {"Error": {"Code": "403", "Message": "Forbidden"}}
+
+    def some(**given: Any) -> Any:
+        if given["Metadata"]["model"] == "m.gguf":
+            raise ClientError(refused, "PutObject")
+        return put(**given)
+
+    a.sharing.stowing.bucket._client.put_object = some
+    await a.add("m.gguf", models[0])
+    await eventually(lambda: a.sharing.stowing and "m.gguf" in a.sharing.stowing.problems)
+    await a.add("n.gguf", models[1])
+    await stored(a, "n.gguf")
+    assert "403" in (await a.shown("m.gguf"))["problem"]
 
 
 async def test_settings_that_cannot_be_used_and_stores_that_are_none_are_told(server: SeaweedServer, prefix: str) -> None:

@@ -58,6 +58,8 @@ class Stowing:
         self._task: asyncio.Task[None] | None = None
         self._after: dict[str, float] = {}
         """Monotonic seconds from which on a model may be tried again."""
+        self._failed: dict[str, float] = {}
+        """When something last failed for a model: one for which it always does must not keep the others waiting."""
         self.problems: dict[str, str] = {}
         """Models that could not be put or deleted, and why."""
         bucket.on_change = self._changed
@@ -94,9 +96,10 @@ class Stowing:
         now = time.monotonic()
         self._after = {name: moment for name, moment in self._after.items() if moment > now}
         self.problems = {name: why for name, why in self.problems.items() if name in shared}
+        self._failed = {name: moment for name, moment in self._failed.items() if name in shared}
         if not self._works():
             return
-        for one in shared.values():
+        for one in sorted(shared.values(), key=lambda one: self._failed.get(one.name, 0.0)):
             if one.name in self._after:
                 continue
             there = one.copy_of(self.bucket.name)
@@ -118,13 +121,15 @@ class Stowing:
                 return
             await self._leased(work, lease)
             self.problems.pop(name, None)
+            self._failed.pop(name, None)
         except LeaseLost as error:
             log.warning("model %s and the store of models: %s", name, error.message)
             await self._tidy(name, digest)
             self._after[name] = time.monotonic() + AGAIN
         except (GatehouseError, OSError) as error:
             why = error.message if isinstance(error, GatehouseError) else f"The disk refused: {error.strerror}."
-            self._after[name] = time.monotonic() + AGAIN
+            self._failed[name] = time.monotonic()
+            self._after[name] = self._failed[name] + AGAIN
             if self.problems.get(name) != why:
                 log.warning("model %s and the store of models: %s", name, why)
             self.problems[name] = why
