@@ -339,6 +339,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names)}" if names else "none is known here"
 
 
+_NO_REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^/].*")
+
+
 def _untyped(node: Node, path: str) -> Any:
     """A scalar whose type follows from how it is written."""
     return _text(node, path) if not node.plain else values.untyped(node.text, plain=True)
@@ -347,7 +350,10 @@ def _untyped(node: Node, path: str) -> Any:
 def _scalar(node: Node, target: inspect.Type, path: str) -> Any:
     text = node.text
     if isinstance(target, inspect.CustomType):
-        return Secret(_text(node, path))
+        secret = _text(node, path)
+        if _NO_REFERENCE.fullmatch(secret):
+            raise node.origin.error(path, f"is no reference, and no secret looks like it: ${{{secret}}} is meant")
+        return Secret(secret)
     if isinstance(target, inspect.StrType):
         return _bounded_text(node, target, path)
     unquoted = node.plain or node.hidden

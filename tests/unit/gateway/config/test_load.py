@@ -294,6 +294,14 @@ def test_an_error_that_has_a_place_keeps_it(tmp_path: Path) -> None:
     assert str(late) == "the store: version: no"
 
 
+@pytest.mark.parametrize("written", ["env:UPSTREAM_KEY", "file:/run/secrets/key"])
+def test_a_reference_without_its_braces_is_no_secret(written: str) -> None:
+    """It would be sent as the secret itself, and refused by whoever gets it."""
+    with pytest.raises(ConfigError, match=r"\$\{" + written + r"\} is meant") as caught:
+        read(BASE + f"guardrails: [{{name: g, type: picky, settings: {{key: '{written}'}}}}]\n")
+    assert str(caught.value.path).endswith("settings.key")
+
+
 def test_describe_shows_no_secret() -> None:
     text = BASE + (
         "store: {url: 'postgresql://gate:pg-secret@db/gate'}\n"
