@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from gatehouse.client.tickets import RECEIPT, AsyncTickets, TicketRefused, Tickets, receipt_in
 from tests.e2e.adminapi import KEYS, admin
-from tests.e2e.harness import Gatehouse
+from tests.e2e.harness import ROOT, Gatehouse
 from tests.e2e.joining import CHAT as ENGINE
 from tests.e2e.joining import JoinedMachine, gateway_config, token
 from tests.waiting import until
@@ -167,6 +168,13 @@ def test_the_client_asks_and_runs_in_two_calls(gatehouse: Gatehouse, machine: Jo
             lines = list(response.iter_lines())
         assert "data: [DONE]" in lines and receipt_in("\n".join(lines)).startswith("ghr_")
         assert settled(gatehouse, streamed.id)["outcome"] == "ok"
+
+
+def test_the_example_of_the_page_runs(gatehouse: Gatehouse, machine: JoinedMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tickets.md").read_text(encoding="utf-8"), re.DOTALL)
+    text = example[0].replace("https://gateway.example", gatehouse.url).replace("demo-chat", "m1")
+    exec(compile(text, "tickets.md", "exec"), {"key": KEYS["none"]})
+    assert len(example) == 1 and capsys.readouterr().out.strip()
 
 
 async def test_the_client_for_asyncio_does_the_same(gatehouse: Gatehouse, machine: JoinedMachine) -> None:

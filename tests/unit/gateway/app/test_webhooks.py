@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,3 +221,15 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     """With the example that libraries for it are tested with."""
     found = signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_function_of_the_page_takes_what_is_genuine_and_nothing_else() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "cost.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "cost.md", "exec"), names)
+    secret, now = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", int(time.time())
+    headers = {"webhook-id": "d", "webhook-timestamp": str(now), "webhook-signature": signature(secret, "d", now, b"{}")}
+    assert names["genuine"](secret, headers, b"{}") and not names["genuine"](secret, headers, b"{ }")
+    old = {**headers, "webhook-timestamp": str(now - 301), "webhook-signature": signature(secret, "d", now - 301, b"{}")}
+    assert not names["genuine"](secret, old, b"{}") and not names["genuine"]("another-secret-0123456789", headers, b"{}")
