@@ -124,11 +124,27 @@ def _checked(source: Path) -> dict[str, Any]:
         raise Refused("its weights are quantised already")
     if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
         raise Refused("there is no model.safetensors; pickles are not read")
+    if "transformers_weights" in config:
+        raise Refused("config.json names another file of weights (transformers_weights); model.safetensors is read")
+    _parts(source / "model.safetensors.index.json")
     if (source / "adapter_config.json").exists():
         raise Refused("it is an adapter: merge it into its model first")
     if not (source / "tokenizer.json").is_file():
         raise Refused("there is no tokenizer.json, which the onnx runtime needs")
     return config
+
+
+def _parts(index: Path) -> None:
+    """The parts that an index names: transformers would read one with another name as a pickle. Raises Refused."""
+    if not index.is_file():
+        return
+    try:
+        parts = set(json.loads(index.read_bytes())["weight_map"].values())
+        bad = next((part for part in parts if not part.endswith(".safetensors") or "/" in part or part.startswith(".")), None)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Refused(f"{index.name} has no weight_map of names") from None
+    if bad is not None:
+        raise Refused(f"{index.name} names {bad[:64]!r}: parts are *.safetensors beside it, and pickles are not read")
 
 
 def _fits(tokenizer: Any, rows: int) -> None:
