@@ -10,6 +10,7 @@ from gateway.app.batch_creators import Creators
 from gateway.app.room import room
 from gateway.core.batches import BatchRecord, Creator, LineLost, LineOutcome
 from gateway.core.errors import ClientGone
+from gateway.core.labels import HEADER
 from gateway.core.ports import Reservation
 from gateway.core.types import Headers, Peer, Principal, Usage
 from gateway.pipeline.attempt import AT_CAPACITY
@@ -82,7 +83,7 @@ class LocalLines:
         if plane.standing.active and plane.standing.of(principal) is not None:
             return LineOutcome(403, b"", "", HALT_SECONDS)
         try:
-            return await run_line(plane, principal, creator.address, endpoint, body, told)
+            return await run_line(plane, principal, creator, endpoint, body, told)
         except Exception as error:  # boundary: whatever it was, an engine may have had the line
             log.exception("a line of %s has failed", told["id"])
             raise LineLost("The gateway failed while the line ran.") from error
@@ -93,12 +94,15 @@ class LocalLines:
 
 
 async def run_line(
-    plane: DataPlane, principal: Principal, address: str, endpoint: str, body: bytes, told: dict[str, object]
+    plane: DataPlane, principal: Principal, creator: Creator, endpoint: str, body: bytes, told: dict[str, object]
 ) -> LineOutcome:
     """Cancelled: the engine's work is cancelled too. Both of its audit records say which line of which batch it is."""
     client = LineClient(plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
     headers = {b"content-type": b"application/json"}
-    peer, request_id = Peer(address), plane.next_id()
+    if creator.labels:
+        headers[HEADER] = ",".join(creator.labels).encode("latin-1")
+    # A label counts only from a trusted peer. These headers are the gateway's own, so there is nothing else to be trusted.
+    peer, request_id = Peer(creator.address, bool(creator.labels)), plane.next_id()
     exchange = Exchange(plane, plane.current(), client, endpoint.encode(), headers, peer, request_id)
     exchange.principal, exchange.body = principal, body
     exchange.detail = {"batch": told}

@@ -4,7 +4,7 @@ The work on them is gateway.app.batch_work."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -43,8 +43,8 @@ class BatchBook:
 
     # --- for clients
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any]) -> BatchRecord:
-        return await self.make(Creator.of(principal, peer), wanted)
+    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
+        return await self.make(Creator.of(principal, peer, labels), wanted)
 
     async def make(self, creator: Creator, wanted: Mapping[str, Any]) -> BatchRecord:
         """Raises as `create`."""

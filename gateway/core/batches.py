@@ -3,7 +3,7 @@ Moments are seconds since the epoch by the database's clock."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -37,7 +37,8 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line."""
+    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the
+    request that made it; its lines have them."""
 
     id: str
     tenant: str
@@ -53,11 +54,12 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     session: str = ""
     address: str = ""
+    labels: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, principal: Principal, peer: Peer) -> Creator:
-        taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name != "address"}
-        return cls(**taken, address=peer.address)
+    def of(cls, principal: Principal, peer: Peer, labels: Collection[str] = ()) -> Creator:
+        taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name not in ("address", "labels")}
+        return cls(**taken, address=peer.address, labels=tuple(sorted(labels)))
 
     @property
     def name(self) -> str:
@@ -184,8 +186,8 @@ class FileDesk(Protocol):
 class BatchDesk(Protocol):
     """Batches, tenant by tenant."""
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any]) -> BatchRecord:
-        """wanted: the decoded body. Raises RequestError, NotFound, PermissionDenied, LimitExceeded."""
+    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
+        """wanted: the decoded body. labels: of all its data. Raises RequestError, NotFound, PermissionDenied, LimitExceeded."""
         ...
 
     async def batch(self, tenant: str, id: str) -> BatchRecord: ...

@@ -6,11 +6,12 @@ never taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gateway.core.errors import RequestError
 from gateway.core.guardrail_specs import LabelSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
+from gateway.core.values import UNLABELLED
 
 HEADER: Final = b"x-gatehouse-data-label"
 """Labels that a trusted peer gives to a request, separated by commas."""
@@ -32,11 +33,22 @@ class Labels:
         """The labels that a request has before anything has read it. model: the public name. Raises RequestError for a label of a trusted
         peer that is not known here, and for a client's that cannot be read."""
         found = self.of_tenant(principal.tenant) | self.of_model(model)
-        if peer.trusted and (given := headers.get(HEADER)) is not None:
-            found |= self._named(given)
+        if peer.trusted and HEADER in headers:
+            found |= self.of_peer(headers, peer)
         if "metadata" in request.fields and (own := request.api.label(request)) in self._known:
             found |= {own}
         return found
+
+    def of_peer(self, headers: Headers, peer: Peer) -> frozenset[str]:
+        """What a trusted peer says of a request. Raises RequestError for a label that is not known here."""
+        given = headers.get(HEADER) if peer.trusted else None
+        return UNLABELLED if given is None else self._named(given)
+
+    def of_metadata(self, body: Mapping[str, Any]) -> frozenset[str]:
+        """What a client says of a batch, in `metadata.data_label`."""
+        metadata = body.get("metadata")
+        own = metadata.get("data_label") if isinstance(metadata, dict) else None
+        return frozenset((own,)) if isinstance(own, str) and own in self._known else UNLABELLED
 
     def of_tenant(self, tenant: str) -> frozenset[str]:
         """What all requests of a tenant have."""

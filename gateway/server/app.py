@@ -55,7 +55,7 @@ class DataApplication:
         tickets: tuple[TicketBook, TicketDesk] | None = None,
     ) -> None:
         self._plane, self._health, self._desk = plane, health, desk
-        self._work = None if work is None else WorkEndpoint(work, self._identified)
+        self._work = None if work is None else WorkEndpoint(plane, work, self._identified)
         self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
         self._responses = responses.ResponsesEndpoint(plane)
         self._tickets = None if tickets is None else TicketEndpoint(plane, *tickets, self._identified)

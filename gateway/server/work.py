@@ -12,6 +12,8 @@ import msgspec
 from gateway.core.batches import BatchDesk, FileRecord, Upload, WorkDesk
 from gateway.core.errors import ClientGone, PermissionDenied, RequestError
 from gateway.core.types import Headers, Principal
+from gateway.core.values import UNLABELLED
+from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.multipart import MultipartReader, Part, boundary_of
 from gateway.wire.openai.batches import shown_batch, shown_file
@@ -32,8 +34,8 @@ def serves(path: bytes) -> bool:
 class WorkEndpoint:
     """identify: whose credential the headers hold; raises AuthenticationError and the like."""
 
-    def __init__(self, desk: WorkDesk, identify: Identify) -> None:
-        self._desk, self._identify = desk, identify
+    def __init__(self, plane: DataPlane, desk: WorkDesk, identify: Identify) -> None:
+        self._plane, self._desk, self._identify = plane, desk, identify
 
     async def answer(self, scope: Message, receive: Receive, send: Send) -> Answer | None:
         """Status and body, or None where the answer was streamed. Raises GatehouseError."""
@@ -105,8 +107,9 @@ class WorkEndpoint:
     ) -> Answer:
         tenant = principal.tenant
         if not rest and method == "POST":
-            wanted = await _json(receive)
-            return 200, shown_batch(await batches.create(principal, scope["state"]["peer"], wanted))
+            wanted, peer, known = await _json(receive), scope["state"]["peer"], self._plane.current().labels
+            labels = UNLABELLED if known is None else known.of_peer(scope["state"]["headers"], peer) | known.of_metadata(wanted)
+            return 200, shown_batch(await batches.create(principal, peer, wanted, labels))
         if not rest and method in ("GET", "HEAD"):
             query = query_of(scope, "limit", "after")
             found, more = await batches.batches(tenant, limit=limit_of(query, 100, 20), after=query.get("after"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import OTHER_KEY, Gatehouse, configuration, errors_of, external
+from tests.waiting import until
 
 LABELS = {"name": "g", "type": "pii", "settings": {"entities": {"email": "label"}}}
 ROOT_KEY = "root-key-0123456789abcdef0123456789abcdef"
@@ -30,6 +32,8 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, clo
     config = configuration(
         root / "state",
         listen={"trusted_peers": ["127.0.0.1"]},
+        files={"enabled": True, "reserve_bytes": 0},
+        batches={"enabled": True, "lease": "2s"},
         labels={"restricted": {"tenants": ["globex"]}, "health": {"models": ["clinic"]}},
         engines=[external("ours", engine.port, slots=64, clearance=["*"]), external("cloud", cloud.port, slots=64)],
         models=[
@@ -75,6 +79,27 @@ def test_a_label_keeps_a_request_from_engines_that_are_not_cleared(labelled: Gat
     assert posts(labelled, text=SECRET) == {"ours"}, "a guardrail's"
     assert posts(labelled, model="backed", text=SECRET) == {"ours"}, "behind a model that may not see it"
     assert len(cloud.received) == before
+
+
+def test_the_lines_of_a_batch_have_the_labels_of_the_request_that_made_it(labelled: Gatehouse, cloud: EngineThread) -> None:
+    one = {"method": "POST", "url": "/v1/chat/completions", "body": {"model": "m1", "messages": [{"role": "user", "content": "hello"}]}}
+    lines = "\n".join(json.dumps({"custom_id": str(number), **one}) for number in range(4))
+    batch = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    with labelled.client() as http:
+        file = http.post("/v1/files", files={"file": ("in.jsonl", lines.encode())}, data={"purpose": "batch"}).json()["id"]
+
+        def seen(headers: dict[str, str] | None = None, **fields: object) -> int:
+            """How many lines of a batch the engine got that is not cleared."""
+            before = len(cloud.received)
+            made = http.post("/v1/batches", json={"input_file_id": file, **batch, **fields}, headers=headers).json()["id"]
+            until(lambda: http.get(f"/v1/batches/{made}").json()["request_counts"]["completed"] == 4, what="the batch's lines")
+            return len(cloud.received) - before
+
+        assert seen() == 2
+        assert seen({"x-gatehouse-data-label": "health"}) == 0, "a trusted peer's"
+        assert seen(metadata={"data_label": "restricted"}) == 0, "the client's"
+        unknown = http.post("/v1/batches", json={"input_file_id": file, **batch}, headers={"x-gatehouse-data-label": "healht"})
+        assert unknown.status_code == 400 and errors_of(unknown)["param"] == "x-gatehouse-data-label"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -4,7 +4,7 @@ for what the store knows; it runs the lines of batches that the control process 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,8 +93,8 @@ class FeedBatches:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any]) -> BatchRecord:
-        return (await self._channel.ask(MakeBatch(Creator.of(principal, peer), dict(wanted)), SECONDS)).batch
+    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
+        return (await self._channel.ask(MakeBatch(Creator.of(principal, peer, labels), dict(wanted)), SECONDS)).batch
 
     async def batch(self, tenant: str, id: str) -> BatchRecord:
         return (await self._channel.ask(FindBatch(tenant, id), SECONDS)).batch
