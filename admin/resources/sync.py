@@ -25,7 +25,7 @@ from admin.resources.apply import COLLECTIONS as POLICIES
 from admin.resources.apply import about
 from admin.resources.groups import GROUPS
 from admin.resources.prices import PRICES
-from admin.resources.tenants import TENANTS
+from admin.resources.tenants import TENANTS, purged
 from admin.resources.users import USERS
 from gateway.core.durations import shown
 from gateway.core.errors import AlreadyExists, NotFound, RequestError, VersionMismatch
@@ -404,6 +404,8 @@ async def write(call: Call, doing: Sequence[Item], restores: int | None = None) 
         await call.store.write_all(writes, removals=removals, keys=changed, **told)
     except (AlreadyExists, NotFound) as error:  # it was otherwise when it was read, moments before
         raise VersionMismatch(f"{error.message} Somebody else has changed that since it was read; read it again.") from None
+    if not call.dry_run:
+        await purged(call, [removal.name for removal in removals if removal.kind == "tenants"])
 
 
 def operations() -> list[Operation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -9,13 +10,16 @@ import msgspec
 from msgspec import Meta
 
 from admin import problems
-from admin.operation import Call
+from admin.operation import Answer, Call
 from admin.permissions import FIELDS
 from admin.resource import Collection, Metadata, Shapes, Tenant, shapes_of
 from admin.resources.suspensions import Suspendable, is_suspended, suspended
+from gateway.core.caching import Purge
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.network import parse
 from gateway.core.storage import Resource
+
+log = logging.getLogger("gatehouse.admin")
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
 Networks = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=256)]
@@ -105,6 +109,12 @@ class Tenants(Collection[TenantSettings]):
     def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         return {**super().file_view(call, body), "suspended": is_suspended(call, "tenant", str(body["name"]))}
 
+    async def delete(self, call: Call) -> Answer:
+        answer = await super().delete(call)
+        if not call.dry_run:
+            await purged(call, [call.path["name"]])
+        return answer
+
     async def found(self, call: Call) -> tuple[str, str, dict[str, Any]]:
         """For a suspension: the tenant of the path, of the store or of the file."""
         name = call.path["name"]
@@ -112,6 +122,14 @@ class Tenants(Collection[TenantSettings]):
         view = await self._found(call, "tenants:read")
         call.require("tenants:suspend", name)
         return name, name, view
+
+
+async def purged(call: Call, names: Iterable[str]) -> None:
+    """Takes the answers that caches keep for deleted tenants: whoever gets such a name next must not be given them."""
+    for name in names:
+        silent: Sequence[str] = () if call.ports.caches is None else (await call.ports.caches.purge(Purge(tenant=name), call.actor))[1]
+        if silent:
+            log.warning("cached answers of the deleted tenant %r may be left in %s: purge them", name, ", ".join(silent))
 
 
 TENANTS = Tenants("tenants", "tenant", TenantSettings, in_file, lambda body: str(body["name"]), check, unused)

@@ -62,7 +62,12 @@ class FindAnswer(Ask[AnswerFound], frozen=True, kw_only=True):
 
 def owner_of(caller: Principal) -> str:
     """Whom an answer belongs to within a tenant: a person, whichever of their credentials they use, or a credential without one."""
-    return f"user {caller.user}" if caller.user else f"{caller.kind} {caller.id}"
+    return owner("user", caller.user) if caller.user else owner(caller.kind, caller.id)
+
+
+def owner(kind: str, id: str) -> str:
+    """kind: `user`, or that of a credential."""
+    return f"{kind} {id}"
 
 
 class ConversationDesk(Protocol):

@@ -113,11 +113,7 @@ class KeptAnswers:
     async def erase_all(self, tenant: str) -> int:
         """Erases what a tenant has; returns how many answers that was."""
 
-        def gone(connection: sa.Connection) -> int:
-            _overwriting(connection)
-            return connection.execute(sa.delete(table).where(table.c.tenant == tenant)).rowcount
-
-        return await self._database.run(gone, write=True)
+        return await self._database.run(lambda connection: erased(connection, tenant), write=True)
 
     async def sweep(self) -> Sizes:
         """Forgets what has expired."""
@@ -128,6 +124,13 @@ class KeptAnswers:
             return Sizes(int(count), int(size))
 
         return await self._database.run(clear, write=True)
+
+
+def erased(connection: sa.Connection, tenant: str, owner: str | None = None) -> int:
+    """Erases what a tenant has, or only what one owner in it has; how many answers that was."""
+    which = sa.true() if owner is None else table.c.owner == owner
+    _overwriting(connection)
+    return connection.execute(sa.delete(table).where(table.c.tenant == tenant, which)).rowcount
 
 
 def _overwriting(connection: sa.Connection) -> None:

@@ -14,7 +14,7 @@ from gateway.core.network import parse
 from gateway.core.people import full_name
 from gateway.core.secret import Secret
 from gateway.core.storage import KeyRecord, KeySettings, Page
-from gateway.store import resources, rows
+from gateway.store import resources, rows, tenant_rows
 from gateway.store.rows import Transaction
 from gateway.store.tables import former_secrets, keys
 from gateway.wire.table import OPERATIONS
@@ -230,6 +230,8 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
     rows.check_version(old.version, version)
     tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key == id))
     tx.connection.execute(sa.delete(keys).where(keys.c.id == id))
+    if not old.user:
+        tenant_rows.forget_caller(tx.connection, old.tenant, "api_key", id)
     tx.changed("keys", id, "deleted")
     return old
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from gateway.core.errors import VersionMismatch
 from gateway.core.people import parts
 from gateway.core.storage import KeyRecord, KeyWrite, Page, Removal, Resource, Write
-from gateway.store import key_rows, people_rows, resources
+from gateway.store import key_rows, people_rows, resources, tenant_rows
 from gateway.store.rows import Transaction
 
 SHOWN_KEYS: Final = 5
@@ -83,15 +83,20 @@ def remove(tx: Transaction, kind: str, name: str, version: int | None, actor: st
     resources.tracked(tx, kind, name, gone.body, None, actor)
     if kind == "users":
         people_rows.forget(tx, name, gone.tenant, parts(name)[0], actor)
+        tenant_rows.forget_caller(tx.connection, gone.tenant, "user", parts(name)[0])
+    elif kind == "tenants":
+        tenant_rows.forget(tx.connection, name)
     return gone
 
 
 def unused(tx: Transaction, kind: str, name: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) if something still names what was deleted."""
+    """Raises VersionMismatch (409 `in_use`) if something still names what was deleted, or is its own."""
     if kind == "roles":
         resources.unbound(tx.connection, name)
     elif kind == "limits" and (naming := key_rows.naming(tx.connection, name)):
         raise limit_in_use(name, naming)
+    elif kind == "tenants":
+        tenant_rows.unused(tx.connection, name)
 
 
 def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:

@@ -1,0 +1,41 @@
+"""What is left of a tenant, a user or a key that is deleted. A name may be given again, and whoever gets it must find nothing of others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from gateway.core.batches import OVER
+from gateway.core.conversations import owner
+from gateway.core.errors import VersionMismatch
+from gateway.store import kept_answers, rows
+from gateway.store.tables import approvals, batches, files, job_schedules
+
+_LEFT: Final = (
+    ("files", files.c.id),
+    ("schedules", job_schedules.c.name),
+)
+"""What, and its name: each is deleted with a permission of its own. The input of a batch that is not over is a file that cannot be."""
+
+
+def unused(connection: sa.Connection, tenant: str) -> None:
+    """Raises VersionMismatch (409 `in_use`) for a tenant that still has something of this."""
+    for what, name in _LEFT:
+        rows.one_by_one(connection, f"{what} of {tenant}")
+        found = connection.execute(sa.select(name).where(name.table.c.tenant == tenant).limit(1)).scalar()
+        if found is not None:
+            message = f"The tenant {tenant!r} still has {what}, {found!r} for one: delete them first."
+            raise VersionMismatch(message, code="in_use", status=409, param="name")
+
+
+def forget(connection: sa.Connection, tenant: str) -> None:
+    """Erases what nobody but the tenant's callers could: kept responses, batches that are over, approvals."""
+    kept_answers.erased(connection, tenant)
+    connection.execute(sa.delete(batches).where(batches.c.tenant == tenant, batches.c.state.in_(OVER)))
+    connection.execute(sa.delete(approvals).where(approvals.c.tenant == tenant))
+
+
+def forget_caller(connection: sa.Connection, tenant: str, kind: str, id: str) -> None:
+    """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner)."""
+    kept_answers.erased(connection, tenant, owner(kind, id))
