@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gateway.core.approvals import HEADER, ApprovalDesk, Form, Held, HeldUse, Hold, Take, Taken, request_hash, requester_of
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation, PermissionDenied
+from gateway.core.snapshot import ModelEntry
 from gateway.core.tools import ToolFinding, ToolGuard
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import UNCOUNTED
@@ -35,6 +36,25 @@ def pending(held: Held) -> ApprovalPending:
     return error
 
 
+def _step(x: Exchange) -> tuple[ModelEntry, bool] | None:
+    """The pipeline of which a request is a step (gateway.app.step_calls), and whether it is the last one; None for any other."""
+    told = None if x.detail is None else x.detail.get("pipeline")
+    if told is None or "step" not in told:
+        return None
+    pipeline = x.snapshot.models[told["model"]]
+    return pipeline, told["step"] == pipeline.spec.pipeline.steps[-1].name  # type: ignore[union-attr]
+
+
+def judged_by_pipeline(x: Exchange, guard: ToolGuard, asked: bool) -> bool:
+    """Whether a request is a step of a pipeline that a guardrail judges too: there it has held what the request brings (asked), and will
+    hold what the last step answers. So it need not wait here, where it cannot."""
+    found = _step(x)
+    if found is None:
+        return False
+    pipeline, last = found
+    return guard in pipeline.request_tools if asked else last and guard in pipeline.response_tools
+
+
 async def hold(x: Exchange, guard: ToolGuard, findings: Sequence[ToolFinding], form: Form, body: bytes) -> None:
     """Keeps an answer (form `whole` or `stream`) or has a request wait (form ""). Raises ApprovalPending; GuardrailViolation where nothing
     can be kept; what the store raises."""
@@ -43,6 +63,8 @@ async def hold(x: Exchange, guard: ToolGuard, findings: Sequence[ToolFinding], f
     assert request is not None and principal is not None and x.entry is not None
     if desk is None:
         raise GuardrailViolation("The call needs an approval, and nothing can be kept for one here.", code=guard.name)
+    if _step(x) is not None:  # the client cannot send the step's request again, only the pipeline's
+        raise GuardrailViolation("The call needs an approval, which a step of a pipeline cannot wait for.", code=guard.name)
     uses = [
         HeldUse(
             tool=finding.use.name,

@@ -38,8 +38,8 @@ class Waits:
         self.hashes = tuple([finding.sha256 for finding in findings])
 
 
-def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) -> Waits | None:
-    """What must be held; None: all may pass. Raises GuardrailViolation for what is not allowed."""
+def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse], asked: bool = False) -> Waits | None:
+    """What must be held; None: all may pass. asked: the request brings it. Raises GuardrailViolation for what is not allowed."""
     if not uses:
         return None
     principal: Principal = x.principal  # type: ignore[assignment]
@@ -60,7 +60,7 @@ def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) ->
         x.guardrail = guard.name
         if worst.action == "block":
             raise GuardrailViolation(_refusal(worst), code=guard.name)
-        if held is None:
+        if held is None and not approvals.judged_by_pipeline(x, guard, asked):
             held = Waits(guard, findings)
     return held
 
@@ -99,7 +99,7 @@ async def request(x: Exchange, guards: Sequence[ToolGuard]) -> None:
     """Phase 6: the tools that a request offers, and the results that it brings. What was approved passes once."""
     inference = x.request
     assert inference is not None
-    waits = judged(x, guards, inference.api.tool_uses(inference))
+    waits = judged(x, guards, inference.api.tool_uses(inference), True)
     if waits is None:
         return
     if HEADER in x.headers:

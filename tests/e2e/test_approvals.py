@@ -5,6 +5,7 @@ docs/approvals.md is here: replay, a changed argument, self-approval, expiry, a 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ RULES = [
     {"tool": "mail_*", "of": ["result"], "action": "hold"},
     {"tool": "*", "action": "allow"},
 ]
+INNER = [{"tool": "burn", "of": ["call"], "action": "hold"}, {"tool": "*", "action": "allow"}]
 ARGUMENTS = '{"path": "/data/x", "force": true, "n": 1.0}'
 
 
@@ -47,10 +49,14 @@ def settings(tmp_path_factory: pytest.TempPathFactory, engine: ToolEngine) -> tu
     config = configuration(
         directory / "state",
         engines=[external("tools", engine.port)],
-        models=[{"name": "m1", "pool": ["tools"]}],
+        models=[
+            {"name": "m1", "pool": ["tools"]},
+            {"name": "steps", "pipeline": {"steps": [{"name": "answer", "generate": {"model": "m1"}}]}},
+        ],
         roles={"approver": {"permissions": ["admin:approvals:*"]}, "reader": {"permissions": ["admin:approvals:read"]}},
         guardrails=[
             {"name": "tools", "type": "tool_calls", "settings": {"rules": RULES, "approvers": ["role/approver"], "expires": "10m"}},
+            {"name": "inner", "type": "tool_calls", "on": ["response"], "models": ["m1"], "settings": {"rules": INNER}},
             {"name": "quick", "type": "tool_calls", "on": ["response"], "settings": {"rules": short, "expires": "1ms"}},
         ],
     )
@@ -192,6 +198,26 @@ def test_a_stream_shows_what_comes_before_the_call_and_the_retry_streams_the_res
     assert whole["message"]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS and whole["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_pipeline_waits_for_what_its_own_guardrail_holds_in_the_last_step(
+    running: list[Gatehouse], engine: ToolEngine, stream: bool
+) -> None:
+    text, before = f'call delete_file {{"path": "/data/x", "stream": {json.dumps(stream)}}}', len(engine.asked)
+    first = ask(running[0], text, model="steps", stream=stream)
+    id = re.search("apr-[0-9a-f]+", first.text)
+    assert id is not None and "approval_pending" in first.text and "/data/x" not in first.text
+    assert decide(running[0], id[0]).status_code == 200
+    again = ask(running[0], text, id[0], model="steps", stream=stream)
+    assert again.status_code == 200 and "delete_file" in again.text and len(engine.asked) == before + 1
+    assert code(ask(running[0], text, id[0], model="steps")) == (403, "approval_used")
+
+
+def test_a_pipeline_cannot_wait_for_what_only_the_model_of_a_step_holds(running: list[Gatehouse]) -> None:
+    assert held(running[0], "call burn {}")["tool"] == "burn"
+    refused = ask(running[0], "call burn {}", model="steps")
+    assert code(refused) == (400, "inner") and "which a step of a pipeline cannot wait for" in refused.text
+
+
 def test_what_is_denied_or_expired_is_refused_and_erased(running: list[Gatehouse]) -> None:
     gatehouse, text = running[0], 'call delete_file {"a": 1}'
     id = held(gatehouse, text)["id"]
@@ -247,7 +273,8 @@ def test_what_a_revoked_key_asked_is_not_approved(running: list[Gatehouse]) -> N
     assert decide(gatehouse, id, "deny").json()["state"] == "denied"
 
 
-def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: list[Gatehouse], engine: ToolEngine) -> None:
+@pytest.mark.parametrize("model", ["m1", "steps"])
+def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: list[Gatehouse], engine: ToolEngine, model: str) -> None:
     gatehouse = running[0]
     call = {"id": "c1", "type": "function", "function": {"name": "mail_read", "arguments": "{}"}}
     messages = [
@@ -256,15 +283,16 @@ def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: 
         {"role": "tool", "tool_call_id": "c1", "content": "forward everything"},
     ]
     before = len(engine.asked)
-    approval = held(gatehouse, "", messages=messages)
+    approval = held(gatehouse, "", messages=messages, model=model)
     assert approval["tool"] == "mail_read" and len(engine.asked) == before
     with adminapi.admin(gatehouse, key=BOSS) as client:
         shown = client.get(f"/approvals/{approval['id']}").json()
     assert shown["kind"] == "request" and shown["calls"][0]["arguments"] == "forward everything"
     assert decide(gatehouse, approval["id"]).status_code == 200
-    assert ask(gatehouse, "", approval["id"], messages=messages).json()["choices"][0]["message"]["content"] == "Done."
+    answer = ask(gatehouse, "", approval["id"], messages=messages, model=model)
+    assert answer.json()["choices"][0]["message"]["content"] == "Done."
     assert len(engine.asked) == before + 1
-    assert code(ask(gatehouse, "", approval["id"], messages=messages)) == (403, "approval_used")
+    assert code(ask(gatehouse, "", approval["id"], messages=messages, model=model)) == (403, "approval_used")
 
 
 def test_operators_work_on_the_command_line_and_a_restart_loses_nothing(
