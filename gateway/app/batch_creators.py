@@ -2,7 +2,7 @@
 
 A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches. Of
 somebody who logged in otherwise, the groups and roles of the login are those of the moment when the batch was made, and what the store adds
-and takes away is that of now.
+and takes away is that of now; a token that is revoked ends its batches, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gateway.core.storage import KeyRecord
 from gateway.core.types import Principal
 from gateway.identity.api_key import static_principal
 from gateway.identity.people import People, Rights, entitle_key, entitle_login, entitle_personal
+from gateway.identity.revocations import Revocations
 from gateway.identity.stored import principal_of
 
 KINDS: Final = ("oidc", "ldap", "mtls")
@@ -50,8 +51,10 @@ class Creators:
         current: Callable[[], Snapshot],
         networks: Networks,
         clock: Clock,
+        revocations: Revocations,
     ) -> None:
         self._key, self._people, self._current, self._networks, self._clock = key, people, current, networks, clock
+        self._revocations = revocations
         self._known: dict[Creator, _Known] = {}
 
     def forget(self) -> None:
@@ -61,6 +64,9 @@ class Creators:
     async def of(self, creator: Creator) -> Principal:
         """With priority `batch`. The same object while nothing has changed, so that decisions are remembered. Raises PermissionDenied where
         the credential has ended; StoreUnavailable, Overloaded."""
+        revoked = self._revocations
+        if revoked.active and any(revoked.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins):
+            raise ended()
         now, known, snapshot = self._clock.monotonic(), self._known.get(creator), self._current()
         if known is None or now >= known.until or known.snapshot is not snapshot or (known.rights is not None and not known.rights.valid):
             principal, rights = await self._found(creator, snapshot)

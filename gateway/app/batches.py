@@ -44,7 +44,7 @@ class BatchBook:
     # --- for clients
 
     async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
-        return await self.make(Creator.of(principal, peer, labels), wanted)
+        return await self.make(Creator.of_batch(principal, peer, labels), wanted)
 
     async def make(self, creator: Creator, wanted: Mapping[str, Any]) -> BatchRecord:
         """Raises as `create`."""

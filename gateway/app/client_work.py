@@ -27,6 +27,7 @@ from gateway.core.network import Networks
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
+from gateway.identity.revocations import Revocations
 from gateway.pipeline.plane import DataPlane
 from gateway.store.feed import CHANGE, RESYNC
 
@@ -50,6 +51,7 @@ class ClientWork:
         holder: str,
         *,
         workers: bool,
+        revocations: Revocations,
     ) -> None:
         self.desk: WorkDesk | None = None
         self.files: ClientFiles | None = None
@@ -73,7 +75,7 @@ class ClientWork:
             if workers:
                 self.lines = self._lines = WorkerLines(spec.batches.spare, SystemClock())
             else:
-                self._creators = Creators(self._store.get_key, link.people, plane.current, networks, SystemClock())
+                self._creators = Creators(self._store.get_key, link.people, plane.current, networks, SystemClock(), revocations)
                 self.lines = LocalLines(plane, self._creators, spec.batches.spare)
         if spec.batches.enabled and self.lines is not None:
             self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)

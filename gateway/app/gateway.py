@@ -180,7 +180,7 @@ class Gateway:
     def _make_client_work(self, holder: str) -> None:
         """Files and batches, the webhook of approvals, and engines on trial."""
         parts = (self.store_link, self.texts.vault, self.plane, self.countries.networks, self.events.record, self._owner, holder)
-        self.work = ClientWork(self.spec, *parts, workers=self._workers)
+        self.work = ClientWork(self.spec, *parts, workers=self._workers, revocations=self.revocations)
         store, record = self.store_link.store, self.events.record
         self.operator_jobs = OperatorJobs(self.spec, store, self.fleet.files, self.work, self.plane, record, self.replica, holder)
         told = (lambda: self.plane.current().spec, self.changes.refresh, self.events.record, self._owner)

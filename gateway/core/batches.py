@@ -15,6 +15,8 @@ FILE_PREFIX: Final = "file-"
 BATCH_PREFIX: Final = "batch_"
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """What the lines of a batch may ask for."""
+TOKEN: Final = "oidc"
+"""The kind of callers whose tokens can be revoked while a batch of theirs runs."""
 MOST_ERRORS: Final = 100
 """Errors that a batch names."""
 State = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -37,8 +39,9 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the
-    request that made it; its lines have them."""
+    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the request that made
+    it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, and of those it was issued for: it counts while none of them is
+    revoked."""
 
     id: str
     tenant: str
@@ -55,11 +58,22 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     address: str = ""
     labels: tuple[str, ...] = ()
+    logins: tuple[tuple[str, str, float | None], ...] = ()
 
     @classmethod
-    def of(cls, principal: Principal, peer: Peer, labels: Collection[str] = ()) -> Creator:
-        taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name not in ("address", "labels")}
-        return cls(**taken, address=peer.address, labels=tuple(sorted(labels)))
+    def of(cls, principal: Principal, peer: Peer) -> Creator:
+        own = ("address", "labels", "logins")
+        taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name not in own}
+        return cls(**taken, address=peer.address)
+
+    @classmethod
+    def of_batch(cls, principal: Principal, peer: Peer, labels: Collection[str]) -> Creator:
+        """The same with what ends or bounds a batch beside the rights of its creator."""
+        logins, login = list[tuple[str, str, float | None]](), principal.login if principal.kind == TOKEN else None
+        while login is not None:
+            logins.append((login.issuer, login.token_id, login.issued))
+            login = login.source
+        return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins))
 
     @property
     def name(self) -> str:

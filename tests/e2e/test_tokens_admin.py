@@ -32,6 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
         {"permissions": ["config:*"], "max_age": "1h"},
         {"permissions": ["upgrade:*"], "acr": ["high"], "amr": ["mfa"]},
     ]
+    config |= {"files": {"enabled": True, "reserve_bytes": 0}, "batches": {"enabled": True, "lease": "2s", "parallel": 1}}
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
         yield gatehouse
 
@@ -71,6 +72,29 @@ def test_a_revoked_token_is_refused_by_every_worker_and_so_is_what_it_was_exchan
     cli(running, "restore", made["id"])
     until(lambda: chat(running, token).status_code == 200, what="the token again")
     assert any(record.get("event") == "admin.revocations.create" for record in running.audit())
+
+
+def test_a_batch_ends_when_the_token_that_made_it_is_revoked(
+    running: Gatehouse,
+    provider: Provider,  # noqa: F811
+    engine: EngineThread,
+) -> None:
+    token = provider.token()
+    one = {"method": "POST", "url": "/v1/chat/completions", "body": {"model": "m1", "messages": [{"role": "user", "content": "hello"}]}}
+    lines = "\n".join(json.dumps({"custom_id": str(number), **one}) for number in range(3))
+    engine.play("hold")
+    with running.client(token) as http:
+        file = http.post("/v1/files", files={"file": ("in.jsonl", lines.encode())}, data={"purpose": "batch"}).json()["id"]
+        wanted = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        batch = http.post("/v1/batches", json=wanted).json()["id"]
+    engine.holds(1)
+    made = json.loads(cli(running, "revoke", "--issuer", provider.url, "--id", claims(token)["jti"], "--why", "stolen", "-o", "json"))
+    everywhere(running, token, 401)
+    engine.release()
+    with admin(running) as client:
+        found = until(lambda: (one := client.get(f"/batches/{batch}").json())["state"] == "failed" and one, what="the end of the batch")
+    assert found["errors"][0]["code"] == "creator_stopped" and found["completed"] == 1
+    cli(running, "restore", made["id"])
 
 
 def test_a_subject_loses_what_was_issued_until_now_and_nothing_later(running: Gatehouse, provider: Provider) -> None:  # noqa: F811

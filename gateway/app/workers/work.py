@@ -39,6 +39,7 @@ from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.types import Peer, Principal
 from gateway.identity.people import People
+from gateway.identity.revocations import Revocations
 from gateway.pipeline.plane import DataPlane
 
 SECONDS: Final = 10.0
@@ -94,7 +95,7 @@ class FeedBatches:
         self._channel = channel
 
     async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
-        return (await self._channel.ask(MakeBatch(Creator.of(principal, peer, labels), dict(wanted)), SECONDS)).batch
+        return (await self._channel.ask(MakeBatch(Creator.of_batch(principal, peer, labels), dict(wanted)), SECONDS)).batch
 
     async def batch(self, tenant: str, id: str) -> BatchRecord:
         return (await self._channel.ask(FindBatch(tenant, id), SECONDS)).batch
@@ -110,7 +111,16 @@ class FeedBatches:
 class WorkerWork:
     """desk: None where files are not enabled. spec: this worker's share. Life: `start`."""
 
-    def __init__(self, spec: ConfigSpec, channel: Channel, plane: DataPlane, people: People, networks: Networks, record: Record) -> None:
+    def __init__(
+        self,
+        spec: ConfigSpec,
+        channel: Channel,
+        plane: DataPlane,
+        people: People,
+        networks: Networks,
+        record: Record,
+        revocations: Revocations,
+    ) -> None:
         self._channel = channel
         self.desk: WorkDesk | None = None
         self.files: ClientFiles | None = None
@@ -121,7 +131,7 @@ class WorkerWork:
         self.files = ClientFiles(spec.files, FeedFiles(channel), Path(spec.state_dir), FeedKeys(channel), record)
         batches = None
         if spec.batches.enabled or spec.jobs.enabled:
-            self._creators = Creators(self._key, people, plane.current, networks, SystemClock())
+            self._creators = Creators(self._key, people, plane.current, networks, SystemClock(), revocations)
             self._lines = LocalLines(plane, self._creators, spec.batches.spare)
         if spec.batches.enabled:
             batches = FeedBatches(channel)

@@ -1,13 +1,68 @@
-"""Who made a batch: what makes them another caller."""
+"""Who made a batch: what makes them another caller, and what ends them."""
 
 from __future__ import annotations
 
-from gateway.app.batch_creators import COMPARED
-from gateway.core.types import Principal
+from typing import Any, cast
+
+import pytest
+
+from gateway.app.batch_creators import COMPARED, Creators
+from gateway.core.batches import Creator
+from gateway.core.clock import FakeClock
+from gateway.core.errors import PermissionDenied
+from gateway.core.network import Networks
+from gateway.core.storage import PersonRecord
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import Peer, Principal
+from gateway.core.values import Login
+from gateway.identity.people import People
+from gateway.identity.revocations import Revocations, Row, name_of
 
 DERIVED = {"recorded", "key_salt", "tenant_salt", "login"}
 """Kept beside the rest, or told again by each login."""
+IDP = "https://idp.example"
 
 
 def test_every_right_of_a_caller_is_compared() -> None:
     assert set(COMPARED) | DERIVED == set(Principal.__slots__) and not set(COMPARED) & DERIVED
+
+
+@pytest.mark.parametrize(
+    ("row", "refused"),
+    [
+        (("token", IDP, "t-1", 0.0, 9e9), True),
+        (("token", IDP, "t-0", 0.0, 9e9), True),
+        (("token", IDP, "t-2", 0.0, 9e9), False),
+        (("subject", IDP, "alice", 100.0, 9e9), True),
+        (("subject", IDP, "alice", 49.0, 9e9), False),
+        (("subject", IDP, "bob", 100.0, 9e9), False),
+        (("issuer", IDP, "", 100.0, 9e9), True),
+        (("issuer", "https://other.example", "", 100.0, 9e9), False),
+        (("all", "", "", 100.0, 9e9), True),
+    ],
+)
+async def test_a_batch_ends_with_the_token_that_made_it(row: Row, refused: bool) -> None:
+    revocations, owner = Revocations(), TaskOwner("test")
+
+    async def person(tenant: str, user: str, groups: Any) -> PersonRecord:
+        return PersonRecord()
+
+    async def no_key(id: str) -> Any:
+        raise AssertionError("no key is asked for")
+
+    snapshot = cast(Any, object())
+    creators = Creators(no_key, People(person, owner), lambda: snapshot, Networks(), FakeClock(), revocations)
+    login = Login("token", issuer=IDP, token_id="t-1", issued=100.0, source=Login(issuer=IDP, token_id="t-0", issued=50.0))
+    alice = Principal("alice", "acme", "oidc", ("*",), user="alice", login=login)
+    made = Creator.of_batch(alice, Peer("127.0.0.1"), ())
+    assert (await creators.of(made)).id == "alice"
+    revocations.apply({name_of(row): row}, ())
+    if refused:
+        with pytest.raises(PermissionDenied) as caught:
+            await creators.of(made)
+        assert caught.value.code == "creator_stopped"
+    else:
+        assert (await creators.of(made)).id == "alice"
+    revocations.apply({}, [name_of(row)])
+    assert (await creators.of(made)).id == "alice"
+    await owner.aclose()
