@@ -170,6 +170,28 @@ def only_figures(value: Any, depth: int) -> bool:
     return removed
 
 
+def without_codes(choice: dict[str, Any]) -> bool:
+    """Removes lists of numbers from a choice, its message and its delta, such as `token_ids`: they say what the text says, ahead of what
+    guardrails hold and as it was before they rewrote it, and nothing reads them. Returns whether there were any."""
+    removed = False
+    for holder in (choice, choice.get("message"), choice.get(_DELTA)):
+        if holder.__class__ is dict:
+            for key in [key for key, value in holder.items() if value.__class__ is list and _is_code(value)]:
+                del holder[key]
+                removed = True
+    return removed
+
+
+def _is_code(value: list[Any], depth: int = 0) -> bool:
+    """Whether a list holds numbers, or lists of them; one that is nested too deep counts as one."""
+    if depth >= MAX_DEPTH:
+        return True
+    return any([inner.__class__ in _NUMBERS or (inner.__class__ is list and _is_code(inner, depth + 1)) for inner in value])
+
+
+_NUMBERS: Final = (int, float)
+
+
 _TEXTS: Final = (str, dict, list)
 
 
@@ -224,7 +246,7 @@ def is_json(body: bytes) -> bool:
 class OpenAiAnswer(WholeAnswer):
     """A whole answer, decoded. generates: its text is in `choices`. inspected: guardrails read it. Raises EngineError for one that is not
     an object with its texts where they belong: an unreadable answer must not pass. `body` is without the fields that `trim` removes, and
-    without log probabilities that do not only repeat what is read."""
+    without token identifiers and log probabilities that do not only repeat what is read."""
 
     __slots__ = ("_document",)
 
@@ -254,6 +276,7 @@ class OpenAiAnswer(WholeAnswer):
         changed = trim(document, lists=not generates)
         if inspected and choices.__class__ is list:
             for choice in choices:
+                changed |= without_codes(choice)
                 if choice.get(LOGPROBS) is not None:
                     changed |= narrow(choice)
         if changed:

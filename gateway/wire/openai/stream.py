@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, TextFilter
-from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim
+from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim, without_codes
 from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.shapes import MAX_MISSES, Spoken, plain, shape
@@ -220,6 +220,9 @@ class OpenAiReader(EventReader):
             return self.rest(texts) + DONE
         document, choices = _opened(payload)
         changed = trim(document, lists=False)
+        for choice in choices:
+            if choice.__class__ is dict:
+                changed |= without_codes(choice)
         if not changed:
             self._spoken = self._learned(event, document, choices)
         before = b""

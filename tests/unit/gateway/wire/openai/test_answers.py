@@ -36,6 +36,17 @@ def test_texts_of_an_answer() -> None:
     assert document["choices"][0]["logprobs"] is None
 
 
+def test_numbers_that_stand_for_the_text_are_removed_where_guardrails_read_it() -> None:
+    call = {"function": {"name": "n", "arguments": {"list": [1, 2]}}}
+    message = {"content": "a", "token_ids": [5], "tool_calls": [call], "annotations": [{"start": 1}], "states": [[0.5]], "none": []}
+    choices = [{"index": 0, "message": message, "token_ids": [1, 2], "prompt_token_ids": [3]}, {"index": 1, "text": "b", "token_ids": [4]}]
+    body = json.dumps({"choices": choices}).encode()
+    found = json.loads(OpenAiAnswer(body, True).body)["choices"]
+    kept = {"content": "a", "tool_calls": [call], "annotations": [{"start": 1}], "none": []}
+    assert found == [{"index": 0, "message": kept}, {"index": 1, "text": "b"}]
+    assert json.loads(OpenAiAnswer(body, True, inspected=False).body)["choices"] == choices
+
+
 @pytest.mark.parametrize(
     ("choice", "texts"),
     [

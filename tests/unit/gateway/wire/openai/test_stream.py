@@ -137,6 +137,8 @@ FRAMES = [
     b'data: {"id":"c","x":"content\\":\\"","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n',
     b'data: {"id":"c","choices":[{"index":"0","delta":{"content":"%b"}}]}\n\n',
     b': {"id":"c","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n',
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%b"},"token_ids":[7]}]}\n\n',
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%b","codes":[[7.5]]}}]}\n\n',
 ]
 
 
@@ -173,3 +175,9 @@ def test_events_that_differ_only_in_their_text_are_parsed_once(frame: bytes) -> 
 @pytest.mark.parametrize("frame", FRAMES[3:8] + FRAMES[10:])
 def test_events_with_more_than_a_text_are_always_parsed(frame: bytes) -> None:
     assert passed([frame % text for text in (b"a", b"b", b"c")], True)[1] == 0
+
+
+@pytest.mark.parametrize("frame", FRAMES[12:])
+def test_token_identifiers_do_not_carry_what_is_held(frame: bytes) -> None:
+    found, _ = passed([frame % b"a", frame % b"b"], True)
+    assert "7" not in json.dumps(found) and "a" in json.dumps(found)
