@@ -70,6 +70,7 @@ class Creators:
         now, known, snapshot = self._clock.monotonic(), self._known.get(creator), self._current()
         if known is None or now >= known.until or known.snapshot is not snapshot or (known.rights is not None and not known.rights.valid):
             principal, rights = await self._found(creator, snapshot)
+            self._admit(principal, creator.address, snapshot)
             principal.priority = "batch"
             if known is not None and _same(known.principal, principal):
                 principal = known.principal
@@ -96,14 +97,23 @@ class Creators:
             raise ended() from None
         if record.tenant != creator.tenant or record.user != creator.user:
             raise ended()
-        rules = self._networks.rules(record.cidrs)
-        if rules is not None and not rules.admits(creator.address):
+        if not self._admits(record.cidrs, creator.address):
             raise PermissionDenied("The key that made the batch may not be used from where it was made.", code="creator_stopped")
         rights = await self._rights(record.tenant, record.user, ())
         found = entitle_personal(record, rights.record) if record.user else entitle_key(principal_of(record), rights.record)
         if found is None:
             raise ended()
         return found, rights
+
+    def _admit(self, principal: Principal, address: str, snapshot: Snapshot) -> None:
+        """As gateway.identity.networked does for a login. Raises PermissionDenied."""
+        given = snapshot.spec.network.tenants.get(principal.tenant, ())
+        if not self._admits(principal.networks, address) or not self._admits(given, address):
+            raise PermissionDenied("The tenant may not be used from where the batch was made.", code="creator_stopped")
+
+    def _admits(self, networks: tuple[str, ...], address: str) -> bool:
+        rules = self._networks.rules(networks)
+        return rules is None or rules.admits(address)
 
     async def _rights(self, tenant: str, user: str, groups: tuple[str, ...]) -> Rights:
         for _ in range(TRIES):
