@@ -322,8 +322,8 @@ class LlamaRuntime(TextPaths):
             "gpu_busy": gpu.busy,
         }  # fmt: skip
         if self._embedder is not None:
-            busy, slots = self._embedder.outstanding, self._spec.slots
-            return report | {"in_use": min(busy, slots), "queue": max(0, busy - slots), "context": self._embedder.limit}
+            embedder = self._embedder
+            return report | {"in_use": embedder.running, "queue": embedder.waiting, "context": embedder.limit}
         engine = self.generator()
         stats = engine.batcher.stats
         report |= {
@@ -367,7 +367,7 @@ class LlamaRuntime(TextPaths):
             self._engine.batcher.close()
             self._engine.executor.shutdown(wait=False, cancel_futures=True)
         if self._embedder is not None:
-            self._embedder.close()
+            await self._embedder.aclose()
         for resource in (*reversed(self._draft or ()), self._context, self._model):
             if resource is not None:
                 resource.close()

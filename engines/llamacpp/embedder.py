@@ -1,17 +1,13 @@
-"""`POST /v1/embeddings`: texts of several requests share a batch; one thread runs llama.cpp, as in `batcher`."""
+"""`POST /v1/embeddings`: texts of several requests share a batch (`engines.sidecar.batcher`); one thread runs llama.cpp."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import sys
-import threading
-import time
 import traceback
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from typing import Final
 
 import msgspec
 import numpy
@@ -20,115 +16,61 @@ from numpy.typing import NDArray
 from engines.chat.engine import MOST_CHARACTERS
 from engines.chat.params import EmbeddingRequest, parse, prompts_of
 from engines.llamacpp.native import Batch, Context, Model, NativeError
-from engines.sidecar.shell import ApiError, Request, Response, overloaded
+from engines.sidecar.batcher import Batcher, BatchQueue, Key, RunFailed, Unit
+from engines.sidecar.shell import ApiError, Request, Response
+from gateway.core.clock import SystemClock
 
 Vector = NDArray[numpy.float32]
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    tokens: list[int]
-    future: asyncio.Future[Vector]
-    began: int = 0
-    ended: int = 0
+LEAST_TOKENS: Final = 256
+"""Tokens of a batch that keep a processor's cores busy: a batch has them however long they take."""
 
 
 class Embedder:
-    """Batches texts. A text must fit into one batch; `limit` is the longest, in tokens. raw: vectors stay as the model gives them."""
+    """Batches texts. A text must fit into one batch; `limit` is the longest, in tokens. sequences: texts of a batch. queue: requests that
+    wait. raw: vectors stay as the model gives them."""
 
     def __init__(self, model: Model, context: Context, *, sequences: int, batch: int, queue: int, raw: bool = False) -> None:
         self._raw = raw
         self._model = model
         self._context = context
         self._batch = Batch(batch)
-        self._sequences = sequences
-        self._queue = queue
+        self._key = Key("text", batch, LEAST_TOKENS, sequences)
         self.limit = min(batch, context.cells, model.n_ctx_train or batch)  # a BERT has no position beyond those it was trained with
-        self._inbox: deque[_Item | None] = deque()
-        self._bell = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._outstanding = 0
         self.tokens = 0
-        self.failed: str | None = None
-        self._thread = threading.Thread(target=self._run, name="embed", daemon=True)
+        self._batcher = Batcher(BatchQueue(0.0, queue), self._compute, SystemClock())
 
     @property
-    def outstanding(self) -> int:
-        """Texts that run or wait."""
-        return self._outstanding
+    def running(self) -> int:
+        """Texts that are being computed."""
+        return self._batcher.running
+
+    @property
+    def waiting(self) -> int:
+        """Requests with texts that wait."""
+        return self._batcher.queue.jobs
 
     def start(self) -> None:
         """Start the thread; results go to the running loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._batcher.start()
 
-    async def embed(self, prompts: Sequence[list[int]], request: Request | None = None) -> list[Vector]:
+    async def embed(self, prompts: Sequence[list[int]], request: Request) -> list[Vector]:
         """Vectors of the prompts, of length 1 unless raw. request: is told of its phases. Raises ApiError."""
-        if self._outstanding and self._outstanding + len(prompts) > self._queue:
-            raise overloaded(f"{self._outstanding} texts are waiting; no more are taken")
-        loop = asyncio.get_running_loop()
-        items = [_Item(tokens, loop.create_future()) for tokens in prompts]
-        if request is not None:
-            request.timed = partial(_phases, items, time.perf_counter_ns())
-        self._outstanding += len(items)
-        self._inbox.extend(items)
-        self._bell.set()
-        return list(await asyncio.gather(*(item.future for item in items)))
-
-    def close(self) -> None:
-        """End the thread after its batch."""
-        self._inbox.append(None)
-        self._bell.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._bell.wait()
-            self._bell.clear()
-            while self._inbox:
-                items = self._take()
-                if items is None:
-                    return
-                self._serve(items)
-
-    def _take(self) -> list[_Item] | None:
-        """As many waiting texts as fit into one batch; None at the end."""
-        items: list[_Item] = []
-        room = self._batch.capacity
-        while self._inbox and len(items) < self._sequences:
-            item = self._inbox[0]
-            if item is None:
-                return items or None
-            if len(item.tokens) > room:
-                break
-            self._inbox.popleft()
-            room -= len(item.tokens)
-            items.append(item)
-        return items
-
-    def _serve(self, items: list[_Item]) -> None:
-        wanted = [item for item in items if not item.future.cancelled()]
-        results: list[Vector] | ApiError
-        began = time.perf_counter_ns()
+        units = [Unit(self._key, tokens, len(tokens)) for tokens in prompts]
         try:
-            results = self._compute(wanted)
-        except Exception as exc:  # noqa: BLE001 - boundary: a fault ends the texts of this batch, not the engine
-            traceback.print_exception(exc, file=sys.stderr)
-            results = ApiError(500, "the engine failed on this batch", kind="engine_error", code="engine_failed")
-        for item in wanted:
-            item.began, item.ended = began, time.perf_counter_ns()
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._deliver, wanted, results, len(items))
+            return await self._batcher.submit(units, priority=request.priority, deadline=request.deadline, request=request)
+        except RunFailed as failed:
+            traceback.print_exception(failed.cause, file=sys.stderr)
+            raise ApiError(500, "the engine failed on this text", kind="engine_error", code="engine_failed") from None
 
-    def _compute(self, items: list[_Item]) -> list[Vector]:
-        if not items:
-            return []
+    async def aclose(self) -> None:
+        """End the thread after its batch."""
+        await self._batcher.aclose()
+
+    def _compute(self, texts: Sequence[list[int]]) -> list[Vector]:
+        """On the thread. Raises NativeError."""
         batch = self._batch
         batch.clear()
-        last = []
-        for seq, item in enumerate(items):
-            last.append(batch.add(seq, 0, item.tokens, output_last=True))
+        last = [batch.add(seq, 0, tokens, output_last=True) for seq, tokens in enumerate(texts)]
         batch.output[: batch.count] = 1
         encoder = self._model.has_encoder and not self._model.has_decoder
         if self._context.memory:
@@ -137,23 +79,8 @@ class Embedder:
         if status != 0:
             raise NativeError(f"llama.cpp returned {status} for a batch of embeddings")
         self.tokens += batch.count
-        vectors = [self._context.embedding_of(seq, last[seq]) for seq in range(len(items))]
+        vectors = [self._context.embedding_of(seq, last[seq]) for seq in range(len(texts))]
         return vectors if self._raw else [normalised(vector) for vector in vectors]
-
-    def _deliver(self, items: list[_Item], results: list[Vector] | ApiError, count: int) -> None:
-        self._outstanding -= count
-        for at, item in enumerate(items):
-            if item.future.done():
-                continue
-            if isinstance(results, ApiError):
-                item.future.set_exception(results)
-            else:
-                item.future.set_result(results[at])
-
-
-def _phases(items: list[_Item], prepared: int) -> list[tuple[str, int]]:
-    """Of one request's texts, which may have been in several batches."""
-    return [("prepare", prepared), ("queue", min(item.began for item in items)), ("run", max(item.ended for item in items))]
 
 
 def normalised(vector: Vector) -> Vector:

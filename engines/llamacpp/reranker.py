@@ -50,10 +50,14 @@ class PairReader:
         between = [separator] if llama_cpp.llama_vocab_get_add_sep(vocab) and separator >= 0 else []
         return [[self._model.bos] if self._model.add_bos and self._model.bos >= 0 else [], ends + between, ends]
 
-    def read(self, query: str, document: str, limit: int, truncate: bool, place: str) -> tuple[list[int], int]:
-        """The pair's tokens and how many of the document's were cut off to fit into `limit`. Raises ApiError 400 if it must not be cut, or
-        if there is no room for it beside the query."""
-        left, right = (self._model.tokenize(text, add_special=False, parse_special=False) for text in (query, document))
+    def tokens(self, text: str) -> list[int]:
+        """Of one text of a pair."""
+        return self._model.tokenize(text, add_special=False, parse_special=False)
+
+    def read(self, query: list[int], document: str, limit: int, truncate: bool, place: str) -> tuple[list[int], int]:
+        """The tokens of a pair, those of its query given (`tokens`), and how many of the document's were cut off to fit into `limit`.
+        Raises ApiError 400 if it must not be cut, or if there is no room for it beside the query."""
+        left, right = query, self.tokens(document)
         room = limit - len(self._before) - len(left) - len(self._between) - len(self._after)
         over = len(right) - room
         if over > 0 and (not truncate or room < 1):
@@ -89,10 +93,12 @@ class LlamaPairs(PairScorer):
 
     def _read(self, pairs: Sequence[tuple[str, str]], asked: Asked) -> list[tuple[list[int], int]]:
         limit, truncate = self._embedder.limit, asked.truncate is True
-        return [
-            self._reader.read(query, document, limit, truncate, f"{asked.parameter}[{index}]")
-            for index, (query, document) in enumerate(pairs)
-        ]
+        found, before, tokens = [], "", self._reader.tokens("")
+        for index, (query, document) in enumerate(pairs):
+            if query != before:  # in most requests all pairs have one query
+                before, tokens = query, self._reader.tokens(query)
+            found.append(self._reader.read(tokens, document, limit, truncate, f"{asked.parameter}[{index}]"))
+        return found
 
 
 def _logistic(score: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import onnxruntime as ort
 
 from engines.onnx import classification, embeddings, rerank, spans
-from engines.onnx.batcher import Batcher, BatchQueue, RunFailed
 from engines.onnx.folder import ModelFolder, read_folder
 from engines.onnx.offload import Offload
 from engines.onnx.options import OnnxOptions, Task, read_options
@@ -23,6 +23,7 @@ from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_indepe
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
 from engines.onnx.tokens import TextTokenizer
+from engines.sidecar.batcher import Batcher, BatchQueue, RunFailed
 from engines.sidecar.loading import LoadError
 from engines.sidecar.rerank import Rerank
 from engines.sidecar.shell import ApiError, Handler, Request, Response
@@ -77,8 +78,9 @@ class OnnxRuntime:
 
     async def start(self) -> None:
         """Start the batcher's threads and bind the endpoints to them."""
+        sys.setswitchinterval(0.0005)  # the longest that the event loop waits for a thread that tokenises
         model = self._loaded()
-        queue = BatchQueue(self.spec.batching.max_delay_ms / 1000, max(1, self.spec.queue + self.spec.slots), self.spec.batching.max_batch)
+        queue = BatchQueue(self.spec.batching.max_delay_ms / 1000, max(1, self.spec.queue + self.spec.slots))
         self._batcher = Batcher(queue, model.run, self._clock, self._stats.batch, model.instances)
         self._batcher.start()
         model.serve(self._batcher, self._offload, self._stats)

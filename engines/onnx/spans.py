@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from engines.onnx.batcher import Batcher
 from engines.onnx.offload import CHARACTERS_PER_COST, Offload
 from engines.onnx.session import Array, Port, Session
 from engines.onnx.text import Grouping, LongText, TextReader, Tokens
 from engines.onnx.texttask import TextRequest, TextTask, inputs_of
+from engines.sidecar.batcher import Batcher
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError, Request, Response
 

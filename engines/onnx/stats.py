@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from engines.onnx.batcher import Unit
 from engines.onnx.text import Tokens
+from engines.sidecar.batcher import Unit
 
 WINDOW = 10.0
 """Seconds over which tokens per second are averaged."""

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engines.onnx.batcher import Batcher, Key, Unit
 from engines.onnx.offload import BYTES_PER_COST, Offload
 from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
+from engines.sidecar.batcher import Batcher, Key, Unit
 from engines.sidecar.http import ApiError, Request, Response
 from gateway.wire.oip import codec
 from gateway.wire.oip.codec import InferRequest, Tensor, TensorError

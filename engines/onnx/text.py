@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
-from engines.onnx.batcher import Key, Unit
 from engines.onnx.session import NUMPY, Array, Session
+from engines.sidecar.batcher import Key, Unit
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError
 
@@ -19,6 +19,10 @@ BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 KNOWN_INPUTS = frozenset({IDS, MASK, TYPES, POSITIONS})
 DEFAULT_MAX_LENGTH = 512
+LONG_TEXT = 2048
+"""Characters."""
+LEAST_TOKENS = 256
+"""Tokens of a batch that keep a processor's cores busy: more at once save nothing there, and a batch has them however long they take."""
 
 
 class Tokens(NamedTuple):
@@ -66,6 +70,45 @@ class LongText(NamedTuple):
         return found
 
 
+class Frame(NamedTuple):
+    """The special tokens that a tokenizer puts before a text (or the first of two), between both, and behind. kinds: the type ids of
+    what is before, the first text, what is between, the second text and what is behind."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    kinds: list[int]
+
+    def around(self, first: list[int], second: list[int]) -> tuple[list[int], list[int]]:
+        """(ids, type ids) of texts in their frame."""
+        parts = (self.before, first, self.between, second, self.after)
+        types = [kind for part, kind in zip(parts, self.kinds, strict=True) for _ in part]
+        return [token for part in parts for token in part], types
+
+
+def frame_of(tokenizer: Tokenizer, pair: bool) -> Frame | None:
+    """The frame, learned from one probe and tried on another; None for a tokenizer that does something else. What is cut is framed
+    with it: the tokenizers package would also frame what was cut off, for two texts in all combinations, which takes gigabytes for two
+    of 64 KiB."""
+    made: Frame | None = None
+    for texts in (("a", "b a"), ("b a b a", "a")):
+        one, two = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        found = tokenizer.post_process(one, two if pair else None, True)
+        ids, types = found.ids, found.type_ids
+        if made is None:
+            own = [number for number, special in enumerate(found.special_tokens_mask) if not special]
+            if not one.ids or not two.ids or len(own) != len(one.ids) + (len(two.ids) if pair else 0):
+                return None
+            edges = [own[0], own[len(one.ids) - 1] + 1]
+            edges += [own[len(one.ids)], own[-1] + 1] if pair else edges[1:] * 2
+            parts = [slice(start, end) for start, end in zip([0, *edges], [*edges, len(ids)], strict=True)]
+            kinds = [types[part][0] if types[part] else 0 for part in parts]
+            made = Frame(ids[parts[0]], ids[parts[2]], ids[parts[4]], kinds)
+        if made.around(one.ids, two.ids if pair else []) != (ids, types):
+            return None
+    return made
+
+
 class TextReader:
     """Turns texts and token lists into batches for one graph. Thread-safe: the tokenizer is never changed after construction."""
 
@@ -86,6 +129,7 @@ class TextReader:
         if unknown or IDS not in self._types:
             raise LoadError("model_invalid", f"{path.parent}: a graph that reads {', '.join(self._types)} is not a text model")
         self._pad = self._padding()
+        self._frame, self._pair_frame = frame_of(self.tokenizer, False), frame_of(self.tokenizer, True)
 
     def _padding(self) -> int:
         for token in ("[PAD]", "<pad>", "<|endoftext|>", "<|padding|>"):
@@ -94,38 +138,45 @@ class TextReader:
                 return int(found)
         return 0
 
+    def encode(self, text: str, special: bool = False) -> Encoding:
+        """A text's tokens. Of a long one without the interpreter's lock, which only the call for several texts gives up: the event
+        loop goes on meanwhile."""
+        if len(text) <= LONG_TEXT:
+            return self.tokenizer.encode(text, add_special_tokens=special)
+        found: Encoding = self.tokenizer.encode_batch([text], add_special_tokens=special)[0]
+        return found
+
     def read(self, text: str, truncate: bool, what: str) -> Tokens:
         """Tokens of a text, special ones included. Raises ApiError when it is too long and may not be cut."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        dropped = self._excess(len(encoding.ids), self.max_length - self._special, truncate, what)
-        if dropped:
-            encoding.truncate(self.max_length - self._special)
-        encoding = self.tokenizer.post_process(encoding, None, True)
-        ids = np.asarray(encoding.ids, self._types[IDS])
-        if not len(ids):
-            raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
-        types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
-        return Tokens(ids, types, dropped)
+        encoding, frame = self.encode(text), self._frame
+        room = self.max_length - self._special
+        dropped = self._excess(len(encoding), room, truncate and frame is not None, what)
+        if dropped and frame is not None:
+            return self._tokens(*frame.around(encoding.ids[:room], []), dropped, what)
+        whole = self.tokenizer.post_process(encoding, None, True)
+        return self._tokens(whole.ids, whole.type_ids, 0, what)
 
-    def pair(self, query: str, document: str, truncate: bool, what: str) -> Tokens:
-        """Tokens of two texts that the model reads together. The document is cut first, to no less than half of the room; then the query.
-        Raises ApiError when they are too long together and may not be cut."""
-        first, second = (self.tokenizer.encode(text, add_special_tokens=False) for text in (query, document))
+    def pair(self, query: Encoding, document: str, truncate: bool, what: str) -> Tokens:
+        """Tokens of two texts that the model reads together; those of the query are its own (`encode`). The document is cut first, to no
+        less than half of the room; then the query. Raises ApiError when they are too long together and may not be cut."""
+        second, frame = self.encode(document), self._pair_frame
         room = self.max_length - self.tokenizer.num_special_tokens_to_add(True)
-        dropped = self._excess(len(first.ids) + len(second.ids), room, truncate, what)
-        if dropped:
-            first.truncate(min(len(first.ids), max(room - len(second.ids), room - room // 2)))
-            second.truncate(room - len(first.ids))
-        encoding = self.tokenizer.post_process(first, second, True)
-        ids = np.asarray(encoding.ids, self._types[IDS])
-        if not len(ids):
-            raise ApiError(400, f"{what}: expected texts of at least one token, received none", param=what)
-        types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
-        return Tokens(ids, types, dropped)
+        dropped = self._excess(len(query) + len(second), room, truncate and frame is not None, what)
+        if dropped and frame is not None:
+            kept = min(len(query), max(room - len(second), room - room // 2))
+            return self._tokens(*frame.around(query.ids[:kept], second.ids[: room - kept]), dropped, what)
+        whole = self.tokenizer.post_process(query, second, True)
+        return self._tokens(whole.ids, whole.type_ids, 0, what)
+
+    def _tokens(self, ids: list[int], types: list[int], dropped: int, what: str) -> Tokens:
+        if not ids:
+            raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
+        kinds = np.asarray(types, self._types[TYPES]) if TYPES in self._types else None
+        return Tokens(np.asarray(ids, self._types[IDS]), kinds, dropped)
 
     def windows(self, text: str) -> LongText:
         """All of a text, in as many windows as it needs; each shares a quarter with the next."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        encoding = self.encode(text)
         room = self.max_length - self._special
         step = max(1, room - room // 4)
         before, behind = self._around()
@@ -192,7 +243,7 @@ class Grouping(NamedTuple):
         if self.mode == "off":
             return Unit(Key(("text", length), 1), tokens)
         bucket = length if self.mode == "exact" else next((size for size in BUCKETS if length <= size), length)
-        return Unit(Key(("text", bucket), max(1, min(self.max_batch, self.max_tokens // bucket))), tokens)
+        return Unit(Key(("text", bucket), max(1, min(self.max_batch, self.max_tokens // bucket)), max(1, LEAST_TOKENS // bucket)), tokens)
 
 
 def choose_grouping(run: Any, reader: TextReader, max_batch: int, max_tokens: int, tolerance: float) -> Grouping:

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from engines.onnx.batcher import Batcher
 from engines.onnx.offload import BYTES_PER_COST, CHARACTERS_PER_COST, Offload
 from engines.onnx.text import Grouping, TextReader, Tokens
+from engines.sidecar.batcher import Batcher
 from engines.sidecar.shell import ApiError, Request
 
 MAX_INPUTS = 2048
@@ -106,7 +106,12 @@ class TextTask:
         cut = self._truncate if truncate is None else truncate
 
         def tokens() -> Read:
-            return Read([self.reader.pair(one, two, cut, what(index)) for index, (one, two) in enumerate(pairs)])
+            found, before, query = [], "", self.reader.encode("")
+            for index, (one, two) in enumerate(pairs):
+                if one != before:  # in most requests all pairs have one query
+                    before, query = one, self.reader.encode(one)
+                found.append(self.reader.pair(query, two, cut, what(index)))
+            return Read(found)
 
         return await self._offload.call(sum(len(one) + len(two) for one, two in pairs) / CHARACTERS_PER_COST, tokens)
 

@@ -12,11 +12,11 @@ class TextTokenizer(Tokenizer):
     """The tokenizer that a text model reads with."""
 
     def __init__(self, reader: TextReader) -> None:
-        self._tokenizer = reader.tokenizer
+        self._reader, self._tokenizer = reader, reader.tokenizer
         self.longest, self.vocabulary = reader.max_length, reader.vocabulary
 
     def text(self, text: str, special: bool) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        return list(self._reader.encode(text, special).ids)
 
     def joined(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))

@@ -160,7 +160,7 @@ def measure(folder: Path, hashes: bool, seconds: float) -> None:
     with Gatehouse(folder, config) as running:
         assert running.process is not None
         address = running.url.removeprefix("http://")
-        sockets = {str(e["name"]): str(next((folder / "state").rglob(f"{e['name']}*.sock"))) for e in engines}
+        sockets = {str(e["name"]): str(next((folder / "state").rglob(f"{e['name']}-*/s.sock"))) for e in engines}
         asyncio.run(Figures().crowd(address, infer(TRIVIAL, 4), 1, seconds))
         for label, model, size in (("request", TOTAL, 1), ("there and back", ECHO, 1), ("request, 6 MiB", TOTAL, 6)):
             memory(label, running.process.pid, address, infer(model, size * MIB // 4), seconds)

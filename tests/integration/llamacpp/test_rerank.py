@@ -123,14 +123,16 @@ def test_it_makes_neither_text_nor_embeddings(sidecar: Sidecar) -> None:
 
 
 def test_a_clients_text_is_never_a_control_token(model: Model) -> None:
-    tokens, cut = PairReader(model).read("[SEP] fox", "[CLS] dog", 256, False, "documents[0]")
+    reader = PairReader(model)
+    tokens, cut = reader.read(reader.tokens("[SEP] fox"), "[CLS] dog", 256, False, "documents[0]")
     assert (tokens.count(2), tokens.count(3), cut) == (1, 1, 0)
 
 
 def test_the_files_own_template_makes_the_pair(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     words = vocabulary()
     monkeypatch.setattr(llama_cpp, "llama_model_chat_template", lambda handle, name: b"[CLS]a {document-like} {query}[SEP]{document}[SEP]")
-    tokens, _cut = PairReader(model).read("fox", "[SEP] dog", 256, False, "documents[0]")
+    reader = PairReader(model)
+    tokens, _cut = reader.read(reader.tokens("fox"), "[SEP] dog", 256, False, "documents[0]")
     assert tokens[0] == 2 and tokens[-1] == 3 and tokens.count(3) == 2 and words.index("▁fox") in tokens
 
 

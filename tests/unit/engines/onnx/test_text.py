@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
 from engines.onnx.embeddings import Embedder, find_output
 from engines.onnx.options import OnnxOptions
 from engines.onnx.session import Session, load_session
-from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping
+from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping, frame_of
 from engines.onnx.texttask import inputs_of
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError
@@ -50,6 +51,46 @@ def test_cutting_keeps_the_special_tokens_and_counts(reader: TextReader) -> None
         reader.read(" ".join(["cat"] * 15), False, "input[3]")
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input[3]")
     assert "at most 14 tokens, received 15" in caught.value.message
+
+
+PROCESSORS = (
+    processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    ),
+    processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2)),
+    processors.TemplateProcessing(single="$A", pair="$A [SEP] $B:1", special_tokens=[("[SEP]", 3)]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_what_is_cut_is_framed_as_the_tokenizer_frames_it(folder: Path, processor: Any) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processor
+    single, pair = frame_of(tokenizer, False), frame_of(tokenizer, True)
+    assert single is not None and pair is not None
+    one, two = (tokenizer.encode(text, add_special_tokens=False) for text in ("a cat in it", "cat a"))
+    alone, both = tokenizer.post_process(one, None, True), tokenizer.post_process(one, two, True)
+    assert single.around(one.ids, []) == (alone.ids, alone.type_ids)
+    assert pair.around(one.ids, two.ids) == (both.ids, both.type_ids)
+
+
+def test_two_long_texts_are_cut_without_framing_what_is_cut_off(folder: Path) -> None:
+    """The tokenizers package would, in all combinations: 100 s and 18 GB for these."""
+    reader = TextReader(folder / "tokenizer.json", open_folder(folder), models.MAX_LENGTH)
+    query, document = reader.encode("cat " * 16_000), "a " * 16_000
+    found = reader.pair(query, document, True, "documents[0]")
+    assert found.ids.tolist() == [15] * 8 + [4] * 8
+    assert found.dropped == 32_000 - (models.MAX_LENGTH - reader.tokenizer.num_special_tokens_to_add(True))
+
+
+def test_a_tokenizer_that_repeats_a_text_cuts_none(tmp_path: Path, folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A $A", pair="$B $A", special_tokens=[])
+    tokenizer.save(str(tmp_path / "odd.json"))
+    reader = TextReader(tmp_path / "odd.json", open_folder(folder), models.MAX_LENGTH)
+    for read in (lambda: reader.read("cat " * 50, True, "input"), lambda: reader.pair(reader.encode("a"), "cat " * 50, True, "input")):
+        with pytest.raises(ApiError, match="at most 16 tokens"):
+            read()
 
 
 def test_token_arrays_are_used_as_they_are(reader: TextReader) -> None:

@@ -8,8 +8,10 @@ Who runs when
     Among ready batches the one with the best first unit (priority, then arrival) runs.
 
 Fairness
-    A job enters the queue one window (the rows of a full batch) at a time; the next window goes behind what arrived meanwhile. A request
-    of 2,048 texts does not hold up a request of one. Requests of one caller are independent of one another, as HTTP's are: they share
+    A job enters the queue one window (the rows of a batch) at a time. Its first window is queued by its arrival; each later one lets
+    pass what arrives within PATIENCE, and then has its turn: a request of 2,048 texts neither holds up one of a single text nor
+    starves. So that a turn is short, a batch has only so many rows as take about STEP seconds, by what such rows took so far, but at
+    least `key.least`, which keep the hardware busy. Requests of one caller are independent of one another, as HTTP's are: they share
     batches like all others, and one may overtake another.
 
 Failure
@@ -31,14 +33,23 @@ from engines.sidecar.shell import ApiError, Request, overloaded
 from gateway.core.clock import Clock
 
 REMEMBERED_KEYS = 256
-"""For so many keys the size of the last batch is known."""
+"""For so many keys the size of the last batch is known, and what a row of it took."""
+STEP = 0.1
+"""Seconds that a batch is to take at most: so long one that has just come waits for the device."""
+PATIENCE = 1.0
+"""Seconds that whatever comes meanwhile is ahead of the rest of a job that has had a batch."""
+_NEWEST = 0.3
+"""Weight of the newest batch in what a row takes."""
 
 
 class Key(NamedTuple):
-    """What units must have in common to share a batch, and how many rows that may have."""
+    """What units must have in common to share a batch, and how many rows and units that may have. least: so many rows it may have however
+    long they take; 0: as many as fit."""
 
     group: Hashable
     capacity: int
+    least: int = 0
+    units: int = 1 << 20
 
 
 class Unit:
@@ -50,7 +61,7 @@ class Unit:
         self.key, self.payload, self.rows = key, payload, rows
         self.index = 0
         self.arrived = 0.0
-        self.rank = (0, 0)
+        self.rank = (0, 0.0, 0)
         self.job: BatchJob
 
 
@@ -91,15 +102,15 @@ class RunFailed(Exception):
 class BatchQueue:
     """Decides which units run together and when. No clock, no threads, no I/O: times are handed in."""
 
-    def __init__(self, max_delay: float, limit: int, window: int) -> None:
+    def __init__(self, max_delay: float, limit: int) -> None:
         self.max_delay = max_delay
         self.limit = limit
-        self.window = max(1, window)
         self.waiting = 0
         """Units in the queue, those of later windows not counted."""
         self._buckets: dict[Key, list[Unit]] = {}
         self._open: dict[BatchJob, None] = {}
         self._last: OrderedDict[Key, int] = OrderedDict()
+        self._costs: OrderedDict[Key, float] = OrderedDict()
         self._sequence = 0
 
     @property
@@ -113,17 +124,31 @@ class BatchQueue:
             raise Full
         self._open[job] = None
         job.later.extend(job.units)
-        self._admit(job, now)
+        self._admit(job, now, now)
 
-    def _admit(self, job: BatchJob, now: float) -> None:
-        """Queue the job's next window."""
-        rows = 0
-        while job.later and rows < self.window:
+    def room(self, key: Key) -> int:
+        """How many rows a batch of this key may have now."""
+        if not 0 < key.least < key.capacity:
+            return key.capacity
+        cost = self._costs.get(key)
+        return key.least if not cost else min(key.capacity, max(key.least, int(STEP / cost)))
+
+    def took(self, key: Key, rows: int, seconds: float) -> None:
+        """Learn from a batch that has run."""
+        cost, known = seconds / rows, self._costs.get(key)
+        self._costs[key] = cost if known is None else known + _NEWEST * (cost - known)
+        _bounded(self._costs, key)
+
+    def _admit(self, job: BatchJob, arrived: float, due: float) -> None:
+        """Queue the job's next window: as many units of one key as may run together. due: it is ahead of what comes later than that."""
+        key, rows = job.later[0].key, 0
+        room = self.room(key)
+        bucket = self._buckets.setdefault(key, [])
+        while job.later and job.later[0].key == key and rows < room and job.queued < key.units:
             unit = job.later.popleft()
             rows += unit.rows
             self._sequence += 1
-            unit.rank, unit.arrived = (job.priority, self._sequence), now
-            bucket = self._buckets.setdefault(unit.key, [])
+            unit.rank, unit.arrived = (job.priority, due, self._sequence), arrived
             insort(bucket, unit, key=_rank)
             job.queued += 1
             self.waiting += 1
@@ -154,7 +179,7 @@ class BatchQueue:
         best: list[Unit] = []
         wait: float | None = None
         for key, bucket in self._buckets.items():
-            found, full = _collect(key, bucket)
+            found, full = _collect(key, bucket, self.room(key))
             left = min(unit.arrived for unit in found) + self.max_delay - now
             if not full and left > 0 and sum(unit.rows for unit in found) < self._last.get(key, 0):
                 wait = left if wait is None else min(wait, left)
@@ -171,15 +196,13 @@ class BatchQueue:
         self._keep(key, [unit for unit in self._buckets[key] if id(unit) not in taken])
         self.waiting -= len(units)
         self._last[key] = sum(unit.rows for unit in units)
-        self._last.move_to_end(key)
-        if len(self._last) > REMEMBERED_KEYS:
-            self._last.popitem(last=False)
+        _bounded(self._last, key)
         for unit in units:
             job = unit.job
             job.queued -= 1
             if not job.queued:
                 if job.later:
-                    self._admit(job, now - self.max_delay)  # it has waited already
+                    self._admit(job, now - self.max_delay, now + PATIENCE)  # it has waited for company already
                 else:
                     self._close(job)
 
@@ -194,19 +217,26 @@ class BatchQueue:
         self._open.pop(job, None)
 
 
-def _collect(key: Key, bucket: list[Unit]) -> tuple[list[Unit], bool]:
-    """The units at the head of a bucket that may run together now, and whether they fill a batch."""
+def _collect(key: Key, bucket: list[Unit], room: int) -> tuple[list[Unit], bool]:
+    """The units at the head of a bucket that may run together now, and whether they fill a batch of `room` rows."""
     rows = 0
     for count, unit in enumerate(bucket):
-        if count and rows + unit.rows > key.capacity:
+        if count and rows + unit.rows > room:
             return bucket[:count], True
         rows += unit.rows
-        if rows >= key.capacity:
+        if rows >= room or count + 1 >= key.units:
             return bucket[: count + 1], True
     return list(bucket), False
 
 
-def _rank(unit: Unit) -> tuple[int, int]:
+def _bounded(known: OrderedDict[Key, Any], used: Key) -> None:
+    """Forgets the key that was not used for longest if too many are known."""
+    known.move_to_end(used)
+    if len(known) > REMEMBERED_KEYS:
+        known.popitem(last=False)
+
+
+def _rank(unit: Unit) -> tuple[int, float, int]:
     return unit.rank
 
 
@@ -364,5 +394,7 @@ class Batcher:
         for unit, (result, error) in zip(units, outcomes, strict=True):
             unit.job.ended = ended
             unit.job.done(unit, result, error)
+        if all(error is None for _result, error in outcomes):
+            self.queue.took(units[0].key, sum(unit.rows for unit in units), seconds)
         self._observe(units, seconds, self._clock.monotonic())
         self._schedule()

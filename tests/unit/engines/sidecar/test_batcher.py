@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.onnx.batcher import Batcher, BatchJob, BatchQueue, Full, Key, RunFailed, Unit
+from engines.sidecar.batcher import PATIENCE, REMEMBERED_KEYS, STEP, Batcher, BatchJob, BatchQueue, Full, Key, RunFailed, Unit
 from engines.sidecar.shell import ApiError
 from gateway.core.clock import FakeClock, SystemClock
 from tests.waiting import reached
 
 DELAY = 0.002
-SHORT, LONG = Key("short", 4), Key("long", 2)
+SHORT, LONG, TIMED = Key("short", 4), Key("long", 2), Key("timed", 8, 3, 5)
 
 
-def queue(limit: int = 100, window: int = 4) -> BatchQueue:
-    return BatchQueue(DELAY, limit, window)
+def queue(limit: int = 100) -> BatchQueue:
+    return BatchQueue(DELAY, limit)
 
 
 def job(*keys: Key, name: str = "", priority: int = 1, rows: int = 1) -> BatchJob:
@@ -109,6 +109,54 @@ def test_a_window_is_counted_in_rows() -> None:
     assert [names(found.take(0.0)[0]) for _ in range(4)] == [["big0"], ["small0"], ["big1"], ["big2"]]
 
 
+def test_what_comes_while_a_large_request_runs_is_ahead_of_its_rest_for_a_while() -> None:
+    """And two large ones take turns, wherever their units' keys differ."""
+    found = queue()
+    found.add(job(*[SHORT] * 12, name="big"), 0.0)
+    assert names(found.take(0.0)[0]) == ["big0", "big1", "big2", "big3"]
+    found.add(job(*[LONG] * 4, name="new"), PATIENCE / 2)
+    assert names(found.take(PATIENCE / 2)[0]) == ["new0", "new1"]
+    found.add(job(LONG, name="late"), PATIENCE + DELAY)
+    assert names(found.take(PATIENCE + DELAY)[0]) == ["big4", "big5", "big6", "big7"], "it has waited"
+    assert names(found.take(PATIENCE + DELAY)[0]) == ["late0", "new2"]
+    found.add(job(LONG, name="later"), 2 * PATIENCE)
+    assert names(found.take(2 * PATIENCE)[0]) == ["new3", "later0"]
+    assert names(found.take(2 * PATIENCE)[0]) == ["big8", "big9", "big10", "big11"]
+
+
+def test_a_batch_has_what_takes_a_step_but_no_less_than_keeps_the_hardware_busy() -> None:
+    found, key = queue(), Key("text", 32, 4)
+    found.add(job(*[key] * 100), 0.0)
+    assert len(found.take(0.0)[0]) == 4, "nothing is known"
+    found.took(key, 4, 4 * STEP / 10)
+    assert found.room(key) == 10
+    assert len(found.take(0.0)[0]) == 4, "the window that was queued before"
+    assert len(found.take(0.0)[0]) == 10
+    for _ in range(20):
+        found.took(key, 10, 10 * STEP)
+    assert found.room(key) == 4, "one row takes a step, and still"
+    for _ in range(60):
+        found.took(key, 4, STEP / 1000)
+    assert found.room(key) == 32, "never more than fit"
+    assert found.room(SHORT) == 4, "unless it says so, a batch is not bounded by time"
+
+
+def test_units_of_a_batch_are_bounded_beside_their_rows() -> None:
+    found, key = queue(), Key("tokens", 100, 50, 3)
+    found.add(job(*[key] * 4, name="a", rows=2), 0.0)
+    found.add(job(*[key] * 2, name="b", rows=60), 0.0)
+    assert [names(found.take(0.0)[0]) for _ in range(4)] == [["a0", "a1", "a2"], ["b0"], ["a3"], ["b1"]]
+
+
+def test_the_costs_of_many_keys_are_forgotten() -> None:
+    found = queue()
+    for number in range(2 * REMEMBERED_KEYS):
+        found.took(Key(number, 8, 1), 1, 1.0)
+    assert found.room(Key(0, 8, 1)) == found.room(Key(2 * REMEMBERED_KEYS - 1, 8, 1)) == 1
+    found.took(Key(0, 8, 1), 1, STEP / 8)
+    assert found.room(Key(0, 8, 1)) == 8, "what was known of it is gone"
+
+
 def test_requests_of_different_lengths_wait_for_none_but_their_own_kind() -> None:
     """One caller's requests are independent: short ones and long ones fill batches of their own, whatever came first."""
     found = queue()
@@ -141,7 +189,7 @@ def test_a_job_that_is_removed_runs_no_more() -> None:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.lists(st.sampled_from([SHORT, LONG]), min_size=1, max_size=9), st.integers(0, 2)),
+        st.tuples(st.just("add"), st.lists(st.sampled_from([SHORT, LONG, TIMED]), min_size=1, max_size=9), st.integers(0, 2)),
         st.tuples(st.just("take"), st.floats(0, 0.005)),
         st.tuples(st.just("remove"), st.integers(0, 5)),
     ),
@@ -161,7 +209,9 @@ def test_any_history_runs_every_unit_once(history: list[tuple[Any, ...]]) -> Non
         assert not units or wait is None
         if units:
             assert len({unit.key for unit in units}) == 1
-            assert sum(unit.rows for unit in units) <= units[0].key.capacity
+            key, rows = units[0].key, sum(unit.rows for unit in units)
+            assert rows <= found.room(key) <= key.capacity and len(units) <= key.units
+            found.took(key, rows, clock.monotonic() % 0.2)
             ran.extend(units)
         elif wait is not None:
             assert 0 < wait <= DELAY
@@ -218,7 +268,7 @@ async def model() -> Model:
 
 @pytest.fixture
 async def batcher(model: Model) -> AsyncIterator[Batcher]:
-    made = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock())
+    made = Batcher(BatchQueue(DELAY, 8), model.run, SystemClock())
     made.start()
     yield made
     model.gate.set()
@@ -237,7 +287,7 @@ async def test_requests_of_one_turn_share_a_batch(batcher: Batcher, model: Model
 
 
 async def test_several_instances_run_a_batch_each_and_no_more(model: Model) -> None:
-    made = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock(), instances=2)
+    made = Batcher(BatchQueue(DELAY, 8), model.run, SystemClock(), instances=2)
     made.start()
     model.gate.clear()
     asked = []
@@ -328,7 +378,7 @@ async def test_cancelling_what_is_being_computed_harms_nobody(batcher: Batcher, 
 
 
 async def test_closing_fails_what_waits(model: Model) -> None:
-    batcher = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock())
+    batcher = Batcher(BatchQueue(DELAY, 8), model.run, SystemClock())
     batcher.start()
     model.gate.clear()
     first = asyncio.ensure_future(batcher.submit(units(1)))
@@ -347,7 +397,7 @@ async def test_closing_fails_what_waits(model: Model) -> None:
 
 async def test_batches_are_observed(model: Model) -> None:
     seen: list[tuple[int, float]] = []
-    batcher = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock(), lambda units, seconds, now: seen.append((len(units), seconds)))
+    batcher = Batcher(BatchQueue(DELAY, 8), model.run, SystemClock(), lambda units, seconds, now: seen.append((len(units), seconds)))
     batcher.start()
     await batcher.submit(units(1, 2))
     await batcher.aclose()
