@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from engines.confinement import confine
+from engines.llamacpp import sanity
 from engines.sidecar.loading import readable
 from engines.windows import DEFAULT_WINDOWS, windowed
 
@@ -58,7 +59,6 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
 }  # fmt: skip
-
 
 RANK = 4
 """The pooling type of rerankers: the model gives a score for each class, not an embedding."""
@@ -377,7 +377,9 @@ def describe(file: Gguf) -> Metadata:
         raise GgufError("general.architecture is missing")
     number = _numbers(pairs, architecture)
     layers, width = number("block_count", 1, 1024), number("embedding_length", 1, 1 << 20)
-    context, experts = number("context_length", 1, 1 << 31), number("expert_used_count", 0, 65_536, 0)
+    if wrong := sanity.check(pairs, architecture, layers, number):
+        raise GgufError(wrong)
+    context, experts = number("context_length", sanity.LEAST_CONTEXT, 1 << 31), number("expert_used_count", 0, 65_536, 0)
     wide = _largest(pairs, architecture, number, "feed_forward_length")
     tokens = _vocabulary(pairs)
     sizes = [0] * layers

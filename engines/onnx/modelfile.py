@@ -12,14 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from engines.onnx import functions
 from engines.onnx.protobuf import Broken, fields, message, number, text
 from engines.sidecar.loading import LoadError
 
+MAX_LOCATION = 1024
+"""Bytes of the name of a file with weights."""
+MAX_SHOWN = 100
+_IN_MEMORY = "_ORT_MEM_ADDR_"
+"""ONNX Runtime takes this place for its own memory, and the offset for an address in it."""
 MAX_DEPTH = 32
 """Deepest nesting of graphs in attributes (If, Loop, Scan)."""
 
 # onnx.proto3: message -> field number
-MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_GRAPH, MODEL_OPSET = 1, 2, 7, 8
+MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_GRAPH, MODEL_OPSET, MODEL_FUNCTION = 1, 2, 7, 8, 25
+FUNCTION_NODE = 7
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE = 1, 5, 15
 NODE_ATTRIBUTE = 5
@@ -85,7 +92,9 @@ def check_external(model: ModelFile) -> None:
 
 def _check_external(path: Path, root: Path, entry: ExternalData) -> None:
     place = PurePosixPath(entry.location)
-    where = f"{path}: weights of {entry.tensor!r}"
+    where = f"{path}: weights of {entry.tensor[:MAX_SHOWN]!r}"
+    if "\0" in entry.location or len(entry.location.encode()) > MAX_LOCATION or _IN_MEMORY in place.parts:
+        raise LoadError("model_invalid", f"{where}: {entry.location[:MAX_SHOWN]!r} is no name of a file in the model's folder")
     file = (root / place).resolve()
     if not entry.location or place.is_absolute() or ".." in place.parts or not file.is_relative_to(root):
         raise LoadError("model_invalid", f"{where} lie outside the model's folder: {entry.location!r}")
@@ -105,6 +114,8 @@ def _model(path: Path, view: memoryview) -> ModelFile:
     ir_version, producer, nodes, graphs = 0, "", 0, 0
     opsets: dict[str, int] = {}
     external: list[ExternalData] = []
+    whole = memoryview(b"")
+    made: list[memoryview] = []
     for field, value in fields(view, "model"):
         if field == MODEL_IR_VERSION:
             ir_version = number(value, "ir_version")
@@ -115,9 +126,16 @@ def _model(path: Path, view: memoryview) -> ModelFile:
             opsets["" if domain == "ai.onnx" else domain] = version
         elif field == MODEL_GRAPH:
             graphs += 1
-            nodes += _graph(message(value, "graph"), external, 0)
+            whole = message(value, "graph")
+            nodes += _graph(whole, external, 0)
+        elif field == MODEL_FUNCTION:
+            made.append(message(value, "function"))
+            for part, inner in fields(made[-1], "function"):
+                if part == FUNCTION_NODE:
+                    nodes += 1 + _node(message(inner, "node"), external, 0)
     if not ir_version or not opsets or graphs != 1:
         raise Broken("ir_version, opset_import or graph is absent")
+    functions.check(made, whole)
     return ModelFile(path, ir_version, producer, opsets, nodes, tuple(external))
 
 
@@ -172,7 +190,7 @@ def _tensor(view: memoryview, external: list[ExternalData]) -> None:
         elif field == TENSOR_EXTERNAL:
             pair = {part: text(inner, "external_data") for part, inner in fields(message(value, "external_data"), "external_data")}
             entries[pair.get(ENTRY_KEY, "")] = pair.get(ENTRY_VALUE, "")
-    if outside:
+    if outside or entries:  # the same field of a later part of the message may have the flag
         try:
             found = ExternalData(name, entries.get("location", ""), int(entries.get("offset", "0")), int(entries.get("length", "0")))
         except ValueError:

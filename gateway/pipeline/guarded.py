@@ -19,6 +19,8 @@ from gateway.core.waiting import Driver, Maybe, Signal
 log = logging.getLogger("gatehouse.guardrails")
 BUDGET: Final = 30.0
 """Seconds, where the configuration names no budget."""
+SMALL_BUDGET: Final = 0.1
+"""With less, a guardrail does at once what it would do when the first text needs it (`prepare`, where it has that)."""
 UNREADABLE: Final = "The content could not be inspected."
 MOST_SPANS: Final = 32
 """Findings of one guardrail in one record; further ones are counted."""
@@ -137,6 +139,10 @@ class Guarded:
         self.triggered: bool = self.trigger != ""
         self.patterned: bool = hasattr(guardrail, "trigger")
         self.guardrail, self.fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
+        if budget < SMALL_BUDGET:
+            prepare: Callable[[], None] | None = getattr(guardrail, "prepare", None)
+            if prepare is not None:
+                prepare()
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:
         try:
@@ -201,7 +207,8 @@ class Guarded:
         tally.ns += took
         if isinstance(verdict, Verdict):
             if took > self.budget_ns:
-                return self.failed(BudgetMissed())
+                missed = self.failed(BudgetMissed())
+                return missed if verdict is ALLOW or not self.fail_open else verdict  # what it found, it found, though late
             if verdict is ALLOW:
                 tally.allowed += 1
             return verdict

@@ -63,6 +63,10 @@ class DenyList:
         self.longest = phrases.longest
         """Characters that a stream may hold, without invisible ones."""
 
+    def prepare(self) -> None:
+        """Compile now what the first text with the letters of a phrase would."""
+        self._phrases.prepare()
+
     def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
         """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all
         texts together is enough."""

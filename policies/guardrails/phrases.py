@@ -150,6 +150,11 @@ class PhraseSet:
         """As `may_occur`, and as `occurs_in`."""
         return self._occurs(data.translate(ASCII_BYTES), patient=True)
 
+    def prepare(self) -> None:
+        """Compile all that `occurs` needs."""
+        if self._exact is None:
+            self._exact = _compile(_pattern(self._phrases, BOUNDARY, " "))
+
     @property
     def made(self) -> bool:
         """Whether all is compiled that `occurs` needs."""

@@ -44,6 +44,26 @@ def test_a_good_file_is_described(good: bytes) -> None:
     assert data.pooling == 0 and data.sampling == {}
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"llama.context_length": 7}, "llama.context_length is 7, not 8 to"),
+        ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "layer_norm_rms_epsilon is -1.0"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon is nan"),
+        ({"llama.expert_count": 4}, "llama.expert_used_count is 0, of 4 experts"),
+        ({"llama.expert_count": 4, "llama.expert_used_count": 5}, "llama.expert_used_count is 5, of 4"),
+        ({"llama.expert_count": 1 << 20}, "llama.expert_count is 1048576, not 0 to"),
+        ({"llama.nextn_predict_layers": 3}, "nextn_predict_layers is 3, and llama.block_count 1"),
+        ({"tokenizer.ggml.model": "no_vocab"}, "tokenizer.ggml.model is 'no_vocab'"),
+    ],
+)
+def test_what_would_end_llama_cpp_is_refused_by_its_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = write(tmp_path / "made.gguf", SHAPE, values={**metadata(SHAPE), **changes})
+    with pytest.raises(GgufError) as caught:
+        describe(read(path))
+    assert words in str(caught.value)
+
+
 def test_what_is_printed_is_what_placement_reads(good: bytes) -> None:
     assert msgspec.json.decode(msgspec.json.encode(describe(parse(good))), type=Metadata).architecture == "llama"
 
@@ -163,7 +183,7 @@ def test_a_reranker_needs_its_head(tmp_path: Path) -> None:
 
 
 def test_the_feed_forward_of_all_experts_counts(tmp_path: Path) -> None:
-    values = metadata(SHAPE, llama__expert_used_count=3, llama__expert_feed_forward_length=500)
+    values = metadata(SHAPE, llama__expert_count=8, llama__expert_used_count=3, llama__expert_feed_forward_length=500)
     assert describe(read(write(tmp_path / "m.gguf", SHAPE, values=values))).feed_forward == 1500
 
 

@@ -116,6 +116,29 @@ def test_external_data(tmp_path: Path) -> None:
     assert external_files(found) == (tmp_path / "weights.bin",)
 
 
+@pytest.mark.parametrize("location", ["w\0.bin", "a" * 5000, "a/" * 3000 + "x", "*/_ORT_MEM_ADDR_/*"])
+def test_external_data_without_a_name(tmp_path: Path, location: str) -> None:
+    with_external(tmp_path / "m.onnx", location)
+    (tmp_path / "*" / "_ORT_MEM_ADDR_").mkdir(parents=True)
+    (tmp_path / "*" / "_ORT_MEM_ADDR_" / "*").write_bytes(bytes(64))
+    error = refused(tmp_path / "m.onnx")
+    assert error.code == "model_invalid" and "is no name of a file" in str(error) and len(str(error)) < 600
+
+
+def test_external_data_in_functions_and_without_its_flag(tmp_path: Path) -> None:
+    tensor = with_external(tmp_path / "m.onnx", "../w.bin").graph.initializer[0]
+    constant = helper.make_node("Constant", [], ["k"])
+    constant.attribute.append(onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=tensor))
+    model = models.affine()
+    model.functions.append(helper.make_function("d", "f", ["a"], ["k"], [constant], [helper.make_opsetid("", 17)]))
+    models.save(model, tmp_path / "m.onnx")
+    assert "outside the model's folder: '../w.bin'" in str(refused(tmp_path / "m.onnx"))
+    model = with_external(tmp_path / "m.onnx", "../w.bin")
+    model.graph.initializer[0].ClearField("data_location")
+    models.save(model, tmp_path / "m.onnx")
+    assert "outside the model's folder: '../w.bin'" in str(refused(tmp_path / "m.onnx"))
+
+
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "a/../../secret", "", "link"])
 def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret").write_bytes(bytes(100))

@@ -17,7 +17,7 @@ from gateway.pipeline.guarded import MOST_SPANS, BudgetMissed, Guarded, Note, wi
 from gateway.telemetry.metrics import MOST_REFUSED, Metrics
 from policies.callers import concerning
 from policies.guardrails.denylist import DenyList
-from policies.guardrails.phrases import PhraseSet
+from policies.guardrails.phrases import Pace, PhraseSet
 from tests.unit.gateway.pipeline.test_inspect import Scripted, stream, text_of
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, World, chunk
 
@@ -210,6 +210,22 @@ async def driven(waiting: Awaitable[int], seconds: float) -> int:
 
     Driver(steps(), lambda error: None if error is None else found.fail(error)).start()
     return await as_future(found)
+
+
+@pytest.mark.parametrize("fail_open", [True, False])
+def test_what_was_found_late_is_acted_on_where_failures_pass(fail_open: bool) -> None:
+    failures: list[tuple[str, str]] = []
+    guard = Guarded(DenyList("words", PhraseSet([PHRASE]), mask=False), fail_open, lambda *event: failures.append(event), budget=0.0)
+    found = [guard.check([text]) for text in ("a red falcon", "all is well")]
+    assert [verdict.action for verdict in found if isinstance(verdict, Verdict)] == ["block" if fail_open else "error", "error"]
+    assert failures == [("words", "open" if fail_open else "closed")] * 2
+
+
+def test_with_a_small_budget_all_is_made_at_once() -> None:
+    lists = [PhraseSet([PHRASE], Pace()) for _ in range(2)]
+    for phrases, budget in zip(lists, (0.01, 30.0), strict=True):
+        Guarded(DenyList("words", phrases, mask=False), False, lambda *event: None, budget=budget)
+    assert [phrases.made for phrases in lists] == [True, False]
 
 
 async def test_waiting_within_a_budget() -> None:
