@@ -141,9 +141,11 @@ class TextReader:
     def encode(self, text: str, special: bool = False) -> Encoding:
         """A text's tokens. Of a long one without the interpreter's lock, which only the call for several texts gives up: the event
         loop goes on meanwhile."""
+        found: Encoding
         if len(text) <= LONG_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens=special)
-        found: Encoding = self.tokenizer.encode_batch([text], add_special_tokens=special)[0]
+            found = self.tokenizer.encode(text, add_special_tokens=special)
+        else:
+            found = self.tokenizer.encode_batch([text], add_special_tokens=special)[0]
         return found
 
     def read(self, text: str, truncate: bool, what: str) -> Tokens:
