@@ -114,14 +114,18 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
             wanted = {**texts, **times, **({} if of_key is None else {"key": of_key}), **({"records": "true"} if records else {})}
             clients: list[Callable[[], Client]] = [session.client, *(partial(session.client_of, url) for url in also or ())]
             found, whole = _of_all(session, clients, wanted, limit)
-        session.out.rows(found, columns(found))
-        if not found and session.out.for_people:
-            more = f"; --event '{event}*' finds all whose names begin so" if event is not None and not event.endswith("*") else ""
-            session.out.remark(f"nothing was found{more}")
+        _show(session, found, event)
         if not whole:
             raise typer.Exit(1)
 
     return search
+
+
+def _show(session: Session, found: list[dict[str, Any]], event: str | None) -> None:
+    session.out.rows(found, columns(found))
+    if not found and session.out.for_people:
+        more = f"; --event '{event}*' finds all whose names begin so" if event is not None and not event.endswith("*") else ""
+        session.out.remark(f"nothing was found{more}")
 
 
 def columns(found: Sequence[dict[str, Any]]) -> Sequence[str]:
