@@ -70,10 +70,12 @@ class JoinedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class MachinesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Machines that join. lease: for how long one counts as there after it was heard. reassign: for how long its lease may be over before
-    the engines that were placed there are placed elsewhere."""
+    the engines that were placed there are placed elsewhere. failing: for how long a placed engine may fail at a machine that is heard
+    before it is started elsewhere; 0: it stays."""
 
     lease: Timeout = 1.5
     reassign: Seconds = 5.0
+    failing: Seconds = 30.0
 
 
 class ModelStoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -163,3 +163,8 @@ class Leases:
 def up(beat: Beat) -> frozenset[str]:
     """The engines that the machine says are ready."""
     return frozenset(engine.name for engine in beat.engines if engine.state == "ready")
+
+
+def down(beat: Beat) -> frozenset[str]:
+    """The engines that the machine says have failed."""
+    return frozenset(engine.name for engine in beat.engines if engine.state == "failed")

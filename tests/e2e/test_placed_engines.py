@@ -13,10 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.core.joining import host_of
 from gateway.core.placing import orders_host_of
+from tests.cluster.machine import Ports
 from tests.e2e.adminapi import admin
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, errors_of
 from tests.e2e.joining import JoinedMachine, gateway_config, stop_all, token
+from tests.fakes.barred_way import BarredWay
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -31,17 +34,34 @@ def gatehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
     large = {**PLACE, "context": 4 * MIB, "slots": 1024}
     config["engines"].append({**config["engines"][0], "name": "large", "joined": {**config["engines"][0]["joined"], "place": large}})
     config["models"].append({"name": "m2", "pool": ["large"]})
-    config["machines"]["reassign"] = "1s"
+    config["machines"] |= {"reassign": "1s", "failing": "4s"}
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def machines(gatehouse: Gatehouse, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, JoinedMachine]]:
+def ways() -> Iterator[dict[str, tuple[BarredWay, list[str]]]]:
+    """The ways to machines, and what their command lines say of them."""
+    ports, made = Ports(), {}
+    for name in ("gpu-1", "gpu-2"):
+        listen, advertised = ports.take(), ports.take()
+        arguments = ["--listen", f"127.0.0.1:{listen}", "--advertise", f"127.0.0.1:{advertised}"]
+        made[name] = (BarredWay(advertised, listen), arguments)
+    yield made
+    for way, _ in made.values():
+        way.close()
+    ports.close()
+
+
+@pytest.fixture(scope="module")
+def machines(
+    gatehouse: Gatehouse, ways: dict[str, tuple[BarredWay, list[str]]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, JoinedMachine]]:
     directory, text = tmp_path_factory.mktemp("machines"), token(gatehouse, engines=["*"])["token"]
-    names = ("gpu-1", "gpu-2")
-    made = {name: JoinedMachine(directory, name, [], accepts=ACCEPTS).start(gatehouse.admin_url, text) for name in names}
+    made = {name: JoinedMachine(directory, name, [], accepts=ACCEPTS) for name in ways}
     try:
+        for name, machine in made.items():
+            machine.start(gatehouse.admin_url, text, *ways[name][1])
         until(lambda: "ready" in where(gatehouse).values(), what="the engine at a machine")
         yield made
     finally:
@@ -84,6 +104,30 @@ def test_an_engine_is_started_where_there_is_room_with_the_files_that_are_sent(
     assert errors_of(answer)["code"] == "insufficient_memory"
     placed = [record for record in gatehouse.audit() if record.get("event") == "engine_placed"]
     assert ("chat", name) in [(one["target"], one["detail"]["machine"]) for one in placed]
+
+
+def test_an_engine_that_cannot_be_reached_for_long_is_started_elsewhere(
+    gatehouse: Gatehouse, machines: dict[str, JoinedMachine], ways: dict[str, tuple[BarredWay, list[str]]]
+) -> None:
+    first = until(lambda: next((one for one in machines if at(gatehouse, one)), None), what="the engine at one machine")
+    other = next(name for name in machines if name != first)
+    ways[first][0].bar(host_of(first, "chat"))
+    try:
+
+        def told() -> bool:
+            with admin(gatehouse) as api:
+                return where(gatehouse).get(first) == "failing" and "chat: " in api.get(f"/machines/{first}").json()["reason"]
+
+        until(told, what="that it fails at the first machine")
+        until(lambda: at(gatehouse, other), what="the engine at the other machine alone")
+    finally:
+        ways[first][0].bar("")
+    events = [(one["event"], one["target"], one["detail"]["machine"]) for one in gatehouse.audit() if "machine" in one.get("detail", {})]
+    begun = events.index(("engine_failing", "chat", first))
+    assert [event for event in events[begun:] if event[1] == "chat"][1:] == [
+        ("engine_placed", "chat", other),
+        ("engine_unplaced", "chat", first),
+    ]
 
 
 def test_a_killed_machines_engine_is_started_elsewhere_and_stays_there(gatehouse: Gatehouse, machines: dict[str, JoinedMachine]) -> None:

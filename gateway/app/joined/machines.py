@@ -21,7 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.app.following import Followed
 from gateway.app.joined.authority import Authorities
-from gateway.app.joined.placing import Host
+from gateway.app.joined.failing import Failing, Sight, sight
+from gateway.app.joined.placing import Host, Pair
 from gateway.app.tickets import TicketOffice
 from gateway.app.upstreams import permitted
 from gateway.config.expand import AT, Machines, OnMachine
@@ -36,7 +37,7 @@ from gateway.core.specs import EngineSpec
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from gateway.routing.health import Probe, ProbeResult
-from gateway.routing.leases import Leases, up
+from gateway.routing.leases import Leases, down, up
 from gateway.routing.registry import EndpointRegistry
 from policies.patterns import matches
 
@@ -85,6 +86,8 @@ class JoinedMachines:
         """(engine, machine, whether that is drained) -> whether it gets new requests for an engine that is placed. Set by the placement."""
         self.fences: Callable[[], dict[str, int]] = dict
         """The fences of the engines that this gateway places. Set by the placement."""
+        self.failing: Failing | None = None
+        """What it sees of placed engines that fail. Set by the placement."""
         self.leases = Leases(clock, 1.5, lambda: secrets.token_urlsafe(24), self._moved)
         self.heard = self._followed.heard
         self.office: TicketOffice | None = None
@@ -163,7 +166,22 @@ class JoinedMachines:
                 continue
             since = now - lease.since
             silent = since if lease.state == "lost" else None
-            found.append(Host(name, machine.engines, machine.drained, silent, since, lease.beat.room, up(lease.beat)))
+            told = (lease.beat.room, up(lease.beat), True, down(lease.beat))
+            found.append(Host(name, machine.engines, machine.drained, silent, since, *told))
+        return found
+
+    def sights(self, hosts: list[Host]) -> dict[Pair, Sight]:
+        """What this gateway sees of engines at machines that are heard: of those in use, and of those that these hosts hold."""
+        found: dict[Pair, Sight] = {}
+        for engine, brought in self._in_use.items():
+            for one in brought:
+                endpoint = self._registry.find(f"{engine}{AT}{one.machine}")
+                if endpoint is not None and self.leases.out(one.machine) is None:
+                    beat = self.leases.machines[one.machine].beat
+                    found[engine, one.machine] = Sight("") if beat is None else sight(engine, up(beat), down(beat), endpoint)
+        for host in hosts:
+            for placed in host.room.placed if host.silent is None else ():
+                found.setdefault((placed.name, host.name), sight(placed.name, host.ready, host.broken, None))
         return found
 
     @property
@@ -359,7 +377,7 @@ class JoinedMachines:
             "serves": serves,
             "engines": [msgspec.to_builtins(engine) for engine in beat.engines],
             "load": msgspec.to_builtins(beat.load),
-            "reason": self._refused.get(name) or self.leases.out(name) or "",
+            "reason": self._refused.get(name) or self.leases.out(name) or ("" if self.failing is None else self.failing.at(name)),
         }
 
     def collect(self) -> Iterable[Metric]:
@@ -375,6 +393,8 @@ class JoinedMachines:
         lost.add_metric([], float(self.leases.losses))
         yield from (states, lost)
         yield from self._figures()
+        if self.failing is not None:
+            yield from self.failing.collect()
 
     def _figures(self) -> Iterable[Metric]:
         """What machines tell of the engines that they serve."""

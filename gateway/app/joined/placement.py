@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import msgspec
 from engines.host.lifecycle import backoff
 from engines.host.memory_ledger import MemoryLedger
 from engines.runtimes import RUNTIMES
+from gateway.app.joined.failing import Failing
 from gateway.app.joined.machines import JoinedMachines
 from gateway.app.joined.placing import Decision, Host, Pair, Past, Wish, decide, outdated
 from gateway.app.joined.sending import Sending
@@ -49,7 +50,7 @@ CONFIRM: Final = 15.0
 TOLD_AFTER: Final = 1.0
 """Seconds after an order until a failure that the machine tells is that order's, and not an earlier one's."""
 AGAIN: Final = 5.0
-"""Between two tries to read a model that could not be read."""
+"""Between two tries to read a model that could not be read, or to end an engine where that could not be said."""
 AT_ONCE: Final = 4
 """Machines that are sent to at a time."""
 LEAVE_SECONDS: Final = 1.0
@@ -147,7 +148,8 @@ class Placement:
         self._seen_drained: frozenset[str] = frozenset()
         self._sending = asyncio.Semaphore(AT_ONCE)
         self._begun, self._hold = float("inf"), HOLD
-        machines.serves_on, machines.fences = self._serves_on, self._fences
+        self._failing = Failing(self._now, record)
+        machines.serves_on, machines.fences, machines.failing = self._serves_on, self._fences, self._failing
 
     def begin(self) -> None:
         self._begun = self._now()
@@ -181,8 +183,7 @@ class Placement:
         wishes = [wish for engine in engines if (wish := self._wish(engine)) is not None]
         hosts = [self._reachable(host, by_name) for host in hosts]
         self._learn(hosts, wishes)
-        past = Past({pair: sent.device for pair, sent in self._sent.items()}, self._barred(), frozenset(self._had))
-        decision = decide(wishes, hosts, past, merged.spec.machines.reassign)
+        decision = decide(wishes, hosts, self._past(wishes, hosts, merged.spec.machines.failing), merged.spec.machines.reassign)
         wished = {wish.engine for wish in wishes}  # an engine whose model cannot be read here may be another replica's to place
         decision.remove = [pair for pair in decision.remove if pair[0] in wished or pair[0] not in by_name]
         self._move(decision, hosts, outdated(wishes, hosts))
@@ -198,10 +199,16 @@ class Placement:
         for pair in decision.remove:
             self._remove(pair, by_name.get(pair[0]))
 
+    def _past(self, wishes: list[Wish], hosts: list[Host], after: float) -> Past:
+        wanted, failing = {wish.engine: wish.revision for wish in wishes}, self._failing
+        moving = failing.look(hosts, wanted, self._machines.sights(hosts), after, places=lambda engine: self._fence(engine) is not None)
+        under_way = {pair: sent.device for pair, sent in self._sent.items()}
+        return Past(under_way, self._barred(), frozenset(self._had), moving, failing.over, failing.shunned, failing.well, failing.unwell)
+
     def _reachable(self, host: Host, engines: dict[str, EngineSpec]) -> Host:
         """Whether it is where machines may be, for any of the engines: `ear` looks at each one."""
         there = host.silent is not None or not engines or any(self._machines.ear(host.name, one) is not None for one in engines.values())
-        return host if there else Host(host.name, host.serves, host.drained, None, host.since, host.room, host.ready, False)
+        return host if there else replace(host, reachable=False)
 
     def _learn(self, hosts: list[Host], wishes: list[Wish]) -> None:
         """What beats confirm, and what they say came to nothing."""
@@ -410,6 +417,7 @@ class Placement:
                 self._record("engine_unplaced", pair[0], {"machine": pair[1]})
         except (GatehouseError, TimeoutError) as error:
             log.warning("engine %s could not be ended at machine %s: %s", *pair, error)
+            self._ending[pair] = self._now() + AGAIN
 
     # --- what is told
 
@@ -453,14 +461,10 @@ class Placement:
             for placed in host.room.placed:
                 if placed.name == engine:
                     state = "lost" if host.silent is not None else "failed" if placed.failed == placed.revision else "loading"
-                    found.append(
-                        {
-                            "machine": host.name,
-                            "state": "ready" if state == "loading" and engine in host.ready else state,
-                            "revision": placed.revision,
-                            "reason": placed.reason,
-                        }
-                    )
+                    state = "ready" if state == "loading" and engine in host.ready else state
+                    why = self._failing.why(engine, host.name) if state in ("ready", "loading") else ""
+                    told = {"state": "failing" if why else state, "revision": placed.revision, "reason": why or placed.reason}
+                    found.append({"machine": host.name, **told})
         coming = [pair[1] for pair, sent in self._sent.items() if pair[0] == engine and pair[1] not in {one["machine"] for one in found}]
         found += [{"machine": machine, "state": "sending", "revision": "", "reason": ""} for machine in coming]
         reason, code = self._told.get(engine, ("", None))

@@ -1,8 +1,8 @@
 """Which machine is to run which engine: a decision from what machines tell, without any I/O.
 
 An engine stays where it is. It gets a machine where it has fewer than its copies: the one, of those that may have it and have room for it,
-that has had it before, or else the one with the most memory left. It loses one where it has more, where the machine is drained and others
-serve, and where it came to nothing. A machine that is not heard keeps its engines for `reassign` seconds.
+that has had it before, or else the one with the most memory left. It loses one where it has more, where the machine is drained or fails and
+others serve, and where it came to nothing. A machine that is not heard keeps its engines for `reassign` seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Wish:
 @dataclass(frozen=True)
 class Host:
     """A machine. serves: patterns of engines, from its token. silent: seconds since its lease was over; None: it is heard. since: seconds
-    for which it has been as it is. ready: engines that it says are ready."""
+    for which it has been as it is. ready: engines that it says are ready; broken: those that it says have failed."""
 
     name: str
     serves: tuple[str, ...]
@@ -50,16 +50,24 @@ class Host:
     room: Room
     ready: frozenset[str]
     reachable: bool = True
+    broken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Past:
     """What a gateway remembers. under_way: orders that no beat has confirmed yet. barred: machines where an engine came to nothing, for the
-    time being, with the reason and its code. had: where engines were before."""
+    time being, with the reason and its code. had: where engines were before. failing: what is to be moved, one machine of an engine at
+    most; over: all that would be; shunned: where it was moved from, for the time being, which is a last resort. well,
+    unwell: what serves, or does not, as this gateway sees it (gateway.app.joined.failing)."""
 
     under_way: Mapping[Pair, str] = field(default_factory=dict)
     barred: Mapping[Pair, tuple[str, str]] = field(default_factory=dict)
     had: frozenset[Pair] = frozenset()
+    failing: Mapping[Pair, str] = field(default_factory=dict)
+    over: frozenset[Pair] = frozenset()
+    shunned: frozenset[Pair] = frozenset()
+    well: frozenset[Pair] = frozenset()
+    unwell: frozenset[Pair] = frozenset()
 
 
 @dataclass
@@ -117,7 +125,7 @@ def outdated(wishes: Sequence[Wish], hosts: Sequence[Host]) -> set[Pair]:
 
 
 def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left: dict[str, _Left], made: Decision) -> None:
-    holding, leaving, silent = [], [], []
+    holding, leaving, silent, failing = [], [], [], []
     for host in hosts:
         placed = _placed(host).get(wish.engine)
         if placed is None:
@@ -130,6 +138,8 @@ def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left
             made.remove.append(pair)
         elif not _may(wish, host) or host.drained:
             leaving.append(host)
+        elif pair in past.failing:
+            failing.append(host)
         else:
             holding.append(host)
             old = placed.revision != wish.revision and pair not in past.barred and pair not in past.under_way
@@ -137,8 +147,12 @@ def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left
                 made.put[pair] = device
     coming = [machine for engine, machine in past.under_way if engine == wish.engine and machine not in {one.name for one in holding}]
     lacking = wish.copies - len(holding) - len(silent) - len(coming)
-    taken = {host.name for host in (*holding, *leaving, *silent)} | set(coming)
-    while lacking > 0 and (found := _best(wish, (host for host in hosts if host.name not in taken), past, left)) is not None:
+    taken = {host.name for host in (*holding, *leaving, *silent, *failing)} | set(coming)
+    while lacking > 0:
+        again = lacking > len(failing)  # to replace what fails, a machine where it failed before is none
+        free = [host for host in hosts if host.name not in taken and (again or (wish.engine, host.name) not in past.shunned)]
+        if (found := _best(wish, free, past, left)) is None:
+            break
         name, device = found
         made.put[wish.engine, name] = device
         _take(left[name], wish, device)
@@ -146,12 +160,17 @@ def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left
         lacking -= 1
     if lacking > 0:
         made.why[wish.engine] = _reason(wish, [host for host in hosts if host.name not in taken], past)
-    _release(wish, holding, leaving, lacking, made)
+    _release(wish, holding, leaving, lacking, past, made)
+    if failing and lacking <= 0:
+        others = {(wish.engine, host.name) for host in holding}
+        if len(others & past.well) >= max(1, wish.copies - len(others & past.over)):
+            made.remove += [(wish.engine, host.name) for host in failing]
 
 
-def _release(wish: Wish, holding: list[Host], leaving: list[Host], lacking: int, made: Decision) -> None:
-    """Takes the engine from machines that it leaves, and from those that it has too many of: the last to have come back first."""
-    ready = [host for host in holding if wish.engine in host.ready]
+def _release(wish: Wish, holding: list[Host], leaving: list[Host], lacking: int, past: Past, made: Decision) -> None:
+    """Takes the engine from machines that it leaves, and from those that it has too many of: those that do not serve first, then the last
+    to have come back."""
+    ready = [host for host in holding if wish.engine in host.ready and (wish.engine, host.name) not in past.unwell]
     enough = len(ready) >= wish.copies
     for host in leaving:
         if enough or wish.engine not in host.ready:
@@ -167,7 +186,7 @@ def _release(wish: Wish, holding: list[Host], leaving: list[Host], lacking: int,
 
 def _best(wish: Wish, hosts: Iterable[Host], past: Past, left: dict[str, _Left]) -> tuple[str, str] | None:
     """(machine, device), None: it fits nowhere."""
-    best: tuple[tuple[bool, bool, int, str], str, str] | None = None
+    best: tuple[tuple[bool, bool, bool, int, str], str, str] | None = None
     for host in hosts:
         if not _open(wish, host) or (wish.engine, host.name) in past.barred:
             continue
@@ -176,7 +195,8 @@ def _best(wish: Wish, hosts: Iterable[Host], past: Past, left: dict[str, _Left])
         if device is None or room.engines < 1 or room.disk < wish.size:
             continue
         wished = device == "cpu" or wish.device != "cpu"
-        rank = ((wish.device != "cpu") == (device != "cpu"), (wish.engine, host.name) in past.had and wished, room.memory, host.name)
+        pair = (wish.engine, host.name)
+        rank = (pair not in past.shunned, (wish.device != "cpu") == (device != "cpu"), pair in past.had and wished, room.memory, host.name)
         if best is None or rank > best[0]:
             best = rank, host.name, device
     return None if best is None else (best[1], best[2])

@@ -76,6 +76,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_machine_engine_vram_bytes": "control",
     "gatehouse_machines": "control",
     "gatehouse_open_files": "sum",
+    "gatehouse_placed_engine_failing": "control",
     "gatehouse_proofs_redis_up": "control",
     "gatehouse_queued": "sum",
     "gatehouse_replica_duplicates": "control",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,42 @@ def test_what_came_to_nothing_is_taken_away_and_tried_elsewhere() -> None:
     made = decided([wish()], [failed, host("y")], past)
     assert made.remove == [("chat", "x")] and made.put == {("chat", "y"): "cpu"}
     assert "x: no such device" in decided([wish()], [host("x")], past).why["chat"][0]
+
+
+def test_what_fails_stays_until_another_serves_in_its_place() -> None:
+    x, y = ("chat", "x"), ("chat", "y")
+    past = Past(failing={x: "no answer"}, over=frozenset({x}), unwell=frozenset({x}))
+    first = decided([wish()], [host("x", "chat"), host("y")], past)
+    assert first.put == {y: "cpu"} and first.remove == []
+    for seen in (past, replace(past, unwell=frozenset({x, y}))):
+        assert decided([wish()], [host("x", "chat"), host("y", "chat")], seen) == Decision(), "the machine alone says that it is ready"
+    assert decided([wish()], [host("x", "chat"), host("y", "chat")], replace(past, well=frozenset({y}))).remove == [x]
+    nowhere = decided([wish()], [host("x", "chat"), host("y", memory=GIB)], past)
+    assert nowhere.remove == [] and nowhere.put == {} and nowhere.why["chat"][1] == "insufficient_memory"
+    assert decided([wish()], [host("x", "chat"), host("y")], replace(past, shunned=frozenset({y}))).put == {}
+    last = Past(shunned=frozenset({y}))
+    assert decided([wish()], [host("y")], last).put == {y: "cpu"}, "better where it failed than nowhere"
+    assert decided([wish()], [host("y", memory=99 * GIB), host("z")], last).put == {("chat", "z"): "cpu"}
+    both = replace(past, shunned=frozenset({y}), failing={x: "no answer"})
+    assert decided([wish(copies=2)], [host("x", "chat"), host("y")], both).put == {y: "cpu"}, "the other copy has been lost"
+
+
+def test_of_several_copies_that_fail_one_is_moved_and_its_replacement_is_enough() -> None:
+    x, y, z = (("chat", name) for name in "xyz")
+    hosts = [host("x", "chat"), host("y", "chat"), host("z", "chat")]
+    past = Past(failing={x: "no answer"}, over=frozenset({x, y}), unwell=frozenset({x, y}), well=frozenset({z}))
+    assert decided([wish(copies=2)], hosts, past).remove == [x]
+    assert decided([wish(copies=2)], hosts, replace(past, over=frozenset({x}), well=frozenset({y}))).remove == [], "z does not serve yet"
+    assert decided([wish(copies=2)], hosts[:2], replace(past, well=frozenset({y}))).remove == [], "there is no third machine"
+
+
+def test_what_does_not_serve_goes_first_and_is_no_replacement() -> None:
+    x, y = ("chat", "x"), ("chat", "y")
+    both = [host("x", "chat"), host("y", "chat", since=2.0)]
+    assert decided([wish()], both, Past(unwell=frozenset({x}))).remove == [x]
+    assert decided([wish()], both, Past(unwell=frozenset({x, y}))).remove == []
+    drained = [host("x", "chat", drained=True), host("y", "chat")]
+    assert decided([wish()], drained, Past(unwell=frozenset({y}))) == Decision(moving={x})
 
 
 def test_a_new_revision_replaces_the_old_one_where_it_is() -> None:
