@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 import ssl
 import threading
@@ -17,9 +18,10 @@ from typer.testing import CliRunner
 
 from gateway.app.main import app
 from gateway.core.joining import BEATS, JOIN, host_of
+from tests import modelsigning
 from tests.e2e.adminapi import KEYS, admin
-from tests.e2e.harness import Gatehouse
-from tests.e2e.joining import UP, JoinedMachine, Pretender, gateway_config, token
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse
+from tests.e2e.joining import CHAT, UP, JoinedMachine, Pretender, gateway_config, token
 from tests.e2e.test_cli import environment
 from tests.waiting import until
 
@@ -170,6 +172,36 @@ def test_tokens_are_for_their_names_their_time_and_their_uses(gatehouse: Gatehou
         assert api.post("/join-tokens", json={"machines": ["*"], "engines": ["*"]}).status_code == 403
 
 
+def test_a_machine_that_wants_signatures_serves_no_model_without_one(
+    gatehouse: Gatehouse, machines: list[JoinedMachine], tmp_path: Path
+) -> None:
+    model, key = tmp_path / "signed.gguf", tmp_path / "key.pem"
+    shutil.copy(ROOT / "engines/demo/artefacts" / DEMO_MODEL, model)
+    key.write_bytes(modelsigning.pem())
+    engine = {**CHAT, "model": str(model)}
+    third = JoinedMachine(tmp_path / "m", "gpu-3", [engine], model_signatures={"keys": [str(key)], "required": True})
+    third.start(gatehouse.admin_url, token(gatehouse)["token"])
+
+    def reason() -> str:
+        with admin(gatehouse) as api:
+            told = api.get("/machines/gpu-3").json().get("engines") or [{}]
+        return str(told[0].get("reason"))
+
+    try:
+        until(lambda: "not signed" in reason() and "no signature" in reason(), what="the refusal")
+        modelsigning.sign(model, modelsigning.OTHER)
+        until(lambda: "not signed" in reason() and "no signature" not in reason(), what="the refusal of another's signature")
+        assert "chat@gpu-3" not in states(gatehouse)
+        modelsigning.sign(model)
+        until(lambda: "chat@gpu-3" in served_by(gatehouse), what="requests there")
+    finally:
+        third.stop()
+    with admin(gatehouse) as api:
+        assert api.delete("/machines/gpu-3").status_code == 200
+    until(lambda: set(states(gatehouse)) == {"chat@gpu-1", "chat@gpu-2"}, what="its end")
+    until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at the others alone")
+
+
 HOSTILE = [
     {"engines": [{**UP, "slots": -1}]},
     {"engines": [{**UP, "in_use": 10**30}]},
@@ -220,7 +252,7 @@ def test_what_a_machine_says_changes_nothing_that_it_may_not_decide(gatehouse: G
         for name in ("gpu-5", "gpu-6", "gpu-9"):
             assert api.delete(f"/machines/{name}").status_code == 200
     until(lambda: set(states(gatehouse)) == {"chat@gpu-1", "chat@gpu-2"}, what="the end of the removed")
-    assert served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}
+    until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at both in each worker")
 
 
 def test_a_removed_machine_vanishes_and_one_that_leaves_ends_well(gatehouse: Gatehouse, machines: list[JoinedMachine]) -> None:
@@ -228,10 +260,10 @@ def test_a_removed_machine_vanishes_and_one_that_leaves_ends_well(gatehouse: Gat
     with admin(gatehouse) as api:
         assert api.delete("/machines/gpu-1").status_code == 200
     until(lambda: set(states(gatehouse)) == {"chat@gpu-2"}, what="the end of its engines")
-    assert served_by(gatehouse, 3) == {"chat@gpu-2"}
+    until(lambda: served_by(gatehouse, 6) == {"chat@gpu-2"}, what="requests at the other alone, in each worker")
     assert first.process is not None and first.process.wait(60) == 1
     assert any("was removed" in line for line in first.lines)
     assert second.stop() == 0
     until(lambda: set(states(gatehouse)) == {"chat"}, what="the end of the one that left")
-    assert gatehouse.chat().status_code == 503
+    until(lambda: gatehouse.chat().status_code == 503, what="that no worker has one")
     assert "machine_left" in {record.get("event") for record in gatehouse.audit()}

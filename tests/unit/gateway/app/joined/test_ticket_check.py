@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import b64encode
+import hmac
+import json
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway.app.joined.ticket_check import MOST_USED, Checker
 from gateway.core.errors import GatehouseError
-from gateway.core.tickets import SKEW, TICKET, sealed
+from gateway.core.tickets import SKEW, TICKET, Ticket, sealed
 from tests.unit.gateway.core.test_tickets import ticket
 
 KEY = Ed25519PrivateKey.generate()
@@ -55,6 +57,40 @@ def test_a_ticket_is_good_once() -> None:
     text = made(check)
     assert [refused(check, text), refused(check, text)] == ["", "used_ticket"]
     assert refused(check, made(check, id="1" * 32)) == ""
+
+
+def resealed(text: str, tag: str = TICKET, **fields: object) -> str:
+    """With other fields under the signature that there is."""
+    payload, _, signature = text[len(TICKET) :].partition(".")
+    content = {**json.loads(urlsafe_b64decode(payload + "==")), **fields}
+    return f"{tag}{urlsafe_b64encode(json.dumps(content, separators=(',', ':')).encode()).decode().rstrip('=')}.{signature}"
+
+
+@pytest.mark.parametrize("field", Ticket.__struct_fields__)
+def test_each_field_is_signed(field: str) -> None:
+    check, _ = checker()
+    text = made(check)
+    assert resealed(text) == text
+    was = json.loads(urlsafe_b64decode(text[len(TICKET) :].partition(".")[0] + "=="))[field]
+    other = not was if isinstance(was, bool) else was + 1 if isinstance(was, int | float) else f"{was}0"
+    assert refused(check, resealed(text, **{field: other})) == "invalid_ticket"
+    assert refused(check, text) == "", "what was given is still good"
+
+
+@pytest.mark.parametrize("said", [{"alg": "none"}, {"alg": "HS256", "kid": PUBLIC}, {"kid": "bm8="}, {"jwk": {"x": PUBLIC}}])
+def test_a_ticket_does_not_say_how_or_by_whom_it_is_to_be_verified(said: dict[str, object]) -> None:
+    """There is one algorithm, and the keys are those of the gateways: what a ticket says of either is other bytes, or nobody's."""
+    check, _ = checker()
+    text = made(check)
+    assert refused(check, resealed(text, **said)) == "invalid_ticket"
+    payload, tag = resealed(text, **said)[len(TICKET) :].partition(".")[0], b"gatehouse ticket 1\n"
+    signed = tag + urlsafe_b64decode(payload + "==")
+    for secret in (PUBLIC.encode(), b64decode(PUBLIC), b""):
+        for signature in (hmac.digest(secret, signed, "sha512"), hmac.digest(secret, signed, "sha256") * 2, bytes(64)):
+            forged = f"{TICKET}{payload}.{urlsafe_b64encode(signature).decode().rstrip('=')}"
+            assert refused(check, forged) == "invalid_ticket"
+    assert refused(check, resealed(text, "ghr_")) == "invalid_ticket", "nor is it what it says it is"
+    assert refused(check, text) == ""
 
 
 def test_what_does_not_fit_uses_nothing_up() -> None:
