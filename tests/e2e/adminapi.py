@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.harness import Gatehouse, configuration, external
+from tests.e2e.harness import PLAIN, Gatehouse, configuration, external
 
 ROLES = ("admin", "operator", "tenant-admin", "auditor", "viewer", "none")
 KEYS = {role: f"{role}-key-0123456789abcdef0123456789abcdef" for role in ROLES}
@@ -25,7 +25,7 @@ def config(state_dir: Path, port: int, **parts: Any) -> dict[str, Any]:
 
 def admin(gatehouse: Gatehouse, role: str = "admin", key: str | None = None) -> httpx.Client:
     headers = {"authorization": f"Bearer {key or KEYS[role]}"}
-    return httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=90)
+    return httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, verify=PLAIN, trust_env=False, timeout=90)
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

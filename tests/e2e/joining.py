@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway.core.joining import BEATS, JOIN, SIGNATURE, Joining, signed
 from tests.e2e import adminapi
 from tests.e2e.adminapi import admin
-from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse
+from tests.e2e.harness import DEMO_MODEL, PLAIN, ROOT, Gatehouse
 from tests.waiting import until
 
 CHAT = {"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 2, "context": 256}
@@ -131,7 +131,7 @@ class Pretender:
     def post(self, path: str, body: bytes, headers: dict[str, str] | None = None, key: Ed25519PrivateKey | None = None) -> httpx.Response:
         signature = b64encode((key or self.key).sign(signed(path, body))).decode()
         given = {SIGNATURE: signature, **(headers or {})}
-        return httpx.post(f"{self._url}{path}", content=body, headers=given, trust_env=False, timeout=60)
+        return httpx.post(f"{self._url}{path}", content=body, headers=given, verify=PLAIN, trust_env=False, timeout=60)
 
     def join(self, text: str, name: str | None = None) -> httpx.Response:
         public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
