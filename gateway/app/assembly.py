@@ -14,7 +14,7 @@ from gateway.app.access import AccessBuilder
 from gateway.app.answer_versions import version_of
 from gateway.app.countries import Countries
 from gateway.app.model_steps import Pipelines, StepsRoute
-from gateway.app.moderation import moderation_of
+from gateway.app.moderation import moderation_steps
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.caches.registry import AnswerCaches
@@ -30,9 +30,9 @@ from gateway.core.prices import LineUp, Price
 from gateway.core.proofs import Claim
 from gateway.core.rollouts import Watch
 from gateway.core.shapes import ShapeGuard
-from gateway.core.slices import Steps, in_slices
+from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
@@ -116,13 +116,14 @@ class Assembler:
         """What `assemble` would refuse, as far as that shows without starting anything. Raises ConfigError."""
         await self._countries.read(spec)
         parts = await self._parts.build(spec, before)
-        moderation_of(spec, _asking(await in_slices(self._reading(spec, parts)), self._parts), self._parts)
+        await in_slices(moderation_steps(spec, _asking(await in_slices(self._reading(spec, parts)), self._parts), self._parts))
         await in_slices(router_steps(spec.models, spec.engines, self._registry, self._parts.selectors))
 
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
         reading = yield from self._reading(spec, parts)
-        prices = of_models(spec.prices, [model.name for model in spec.models], _device_prices(spec))
+        by_time = yield from _device_prices(spec)
+        prices = of_models(spec.prices, [model.name for model in spec.models], by_time)
         for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
             hint = nearest(pattern, [model.name for model in spec.models])
             log.warning("no model is named %r, which has a price; %s", pattern, hint)
@@ -132,7 +133,7 @@ class Assembler:
         yield
         asking = _asking(reading, self._parts)
         yield
-        moderations = moderation_of(spec, asking, self._parts)
+        moderations = yield from moderation_steps(spec, asking, self._parts)
         yield
         entries: dict[str, ModelEntry] = {}
         salts = Salts(self._salts())
@@ -247,17 +248,19 @@ def _asking(reading: list[_Reading], parts: PartsBuilder) -> list[tuple[int, Gua
     return [(number, guard, guarded) for number, (guard, guarded, _) in enumerate(reading) if parts.row(guard).asks]
 
 
-def _device_prices(spec: ConfigSpec) -> dict[str, Price]:
+def _device_prices(spec: ConfigSpec) -> Steps[dict[str, Price]]:
     """What models cost by the time of their engines' devices, for those whose engines have rates."""
-    engines = {engine.name: engine for engine in spec.engines}
-    if all(engine.cost is None for engine in spec.engines):
-        return {}
+    rated: dict[str, EngineSpec] = {}
+    for some in portions(spec.engines):
+        rated.update([(engine.name, engine) for engine in some if engine.cost is not None])
+        yield
     found: dict[str, Price] = {}
-    for model in spec.models:
+    for model in spec.models if rated else ():
         names = [member if isinstance(member, str) else member.engine for member in model.pool]
-        price = device_price([engines[name] for name in names if name in engines])
+        price = device_price([rated[name] for name in names if name in rated])
         if price is not None:
             found[model.name] = price
+        yield
     return found
 
 

@@ -25,6 +25,7 @@ from gateway.core.errors import StoreUnavailable
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
+from gateway.store.config_rows import Written, compressed
 
 log = logging.getLogger("gatehouse.config")
 
@@ -95,8 +96,8 @@ class ConfigHistory:
             "digest": digest,
             "rolled_back_to": applied.restores,
         }
-        payload = await asyncio.to_thread(self._payload, applied.before, applied.after, applied.text)
-        await self._store.note_configuration(told, payload, actor=applied.actor or "gatehouse")
+        kept = await asyncio.to_thread(self._kept, applied.before, applied.after, applied.text)
+        await self._store.note_configuration(told, kept, actor=applied.actor or "gatehouse")
         self._last = digest
 
     async def _known(self) -> str:
@@ -107,19 +108,18 @@ class ConfigHistory:
                 return str(row.told.get("digest", ""))
         return ""
 
-    def _payload(self, before: ConfigSpec | None, after: ConfigSpec, text: str) -> dict[str, Any]:
+    def _kept(self, before: ConfigSpec | None, after: ConfigSpec, text: str) -> str | None:
         with uncollected():
-            payload: dict[str, Any] = {"text": text, "config": self._written(after), "diff": []}
+            differences: list[dict[str, Any]] = []
             if before is not None:
                 old, new = apart(before, after)
-                payload["diff"] = self._differences(self._plain(old), self._plain(new))[:DIFFERENCES]
-            return payload
+                differences = self._differences(self._plain(old), self._plain(new))[:DIFFERENCES]
+            return compressed({"text": text, "diff": differences, "config": Written(self._written(after))})
 
-    def _written(self, spec: ConfigSpec) -> dict[str, Any]:
-        """As JSON, member by member, so that the event loop gets the interpreter in between. Written, ten thousand engines are as many
-        objects, none of which the collector looks at while they wait for the store; plain, they would be a quarter of a million."""
-        parts = described(spec, self._schemas)
-        return {name: [_encoded(one) for one in value] if isinstance(value, Iterator) else _encoded(value) for name, value in parts}
+    def _written(self, spec: ConfigSpec) -> Iterator[tuple[str, Any]]:
+        """As JSON, member by member, so that the event loop gets the interpreter in between, and that no more is made than is kept."""
+        for name, value in described(spec, self._schemas):
+            yield name, map(_encoded, value) if isinstance(value, Iterator) else _encoded(value)
 
     def _plain(self, spec: ConfigSpec) -> dict[str, Any]:
         """As JSON has it."""

@@ -9,11 +9,12 @@ from gateway.app.parts import PartsBuilder
 from gateway.config.convert import nearest
 from gateway.core.errors import ConfigError
 from gateway.core.moderation import Moderations, Moderator
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import ConfigSpec, GuardrailSpec
 from gateway.pipeline.guarded import Guarded
 
 
-def moderation_of(spec: ConfigSpec, guardrails: Iterable[tuple[int, GuardrailSpec, Guarded]], parts: PartsBuilder) -> Moderations:
+def moderation_steps(spec: ConfigSpec, guardrails: Iterable[tuple[int, GuardrailSpec, Guarded]], parts: PartsBuilder) -> Steps[Moderations]:
     """guardrails: those that ask models, with their numbers. Raises ConfigError for one whose model is not there or cannot answer."""
     names = {name: model.name for model in spec.models for name in (model.name, *model.aliases)}
     pipelines = {model.name for model in spec.models if model.pipeline is not None}
@@ -40,7 +41,10 @@ def moderation_of(spec: ConfigSpec, guardrails: Iterable[tuple[int, GuardrailSpe
     others: dict[str, Moderator] = {}
     for moderator in found.values():
         others.setdefault(moderator.model, moderator)
-    external = {engine.name for engine in spec.engines if engine.runtime == "external"}
+    external: set[str] = set()
+    for some in portions(spec.engines):
+        external.update([engine.name for engine in some if engine.runtime == "external"])
+        yield
     passed_on = [
         model.name
         for model in spec.models

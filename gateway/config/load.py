@@ -6,10 +6,11 @@ secrets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -17,13 +18,15 @@ import msgspec
 from gateway.config import environment, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.environment import read_file
-from gateway.core.durations import shown, shown_setting
+from gateway.core.durations import member_type, shown, shown_setting
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec, Spec
 from gateway.wire import yamltree
 
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
+ALIKE: Final = 1024
+"""Groups of settings that are remembered while the members of a list are described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def described(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> Iter
     for name, known in zip(spec.__struct_fields__, spec.__struct_encode_fields__, strict=True):
         value = getattr(spec, name)
         if isinstance(value, tuple):
-            yield known, (_described_member(spec, known, member, schemas) for member in value)
+            yield known, map(_describing(type(spec), known, schemas), value)
         else:
             plain = shown_setting(_masked(msgspec.to_builtins(value, enc_hook=_mask), known), type(spec), known)
             for exporter in plain.get("exporters", ()) if known == "telemetry" else ():
@@ -123,13 +126,41 @@ def described(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> Iter
             yield known, plain
 
 
-def _described_member(spec: msgspec.Struct, known: str, member: Any, schemas: PluginSchemas) -> Any:
-    (made,) = shown_setting([_masked(msgspec.to_builtins(member, enc_hook=_mask), known)], type(spec), known)
-    if known == "guardrails":
-        _own(made, made["type"], "settings", schemas.guardrails)
-    elif known == "engines":
-        _own(made, made["runtime"], "options", schemas.engines)
-    return made
+def _describing(struct: type, known: str, schemas: PluginSchemas) -> Callable[[Any], Any]:
+    """Describes members of this setting, one by one. Groups of settings that members have in common, those by default above all, are
+    described once: most of what ten thousand engines say is the same."""
+    alike: dict[tuple[str, int], tuple[Any, Any]] = {}
+    kind: Any = member_type(struct, known)
+
+    def setting(name: str, value: Any) -> Any:
+        """The value of a member's setting that is neither a text nor nothing."""
+        found = alike.get((name, id(value)))
+        if found is None:  # the value is kept with what it is shown as, so that no other one can have its identity
+            found = value, shown_setting(_masked(msgspec.to_builtins(value, enc_hook=_mask), name), kind, name)
+            if len(alike) < ALIKE:
+                alike[name, id(value)] = found
+        return found[1]
+
+    def one(member: Any) -> Any:
+        if type(member) is not kind:
+            (made,) = shown_setting([_masked(msgspec.to_builtins(member, enc_hook=_mask), known)], struct, known)
+        else:
+            made = {}
+            for name, encoded in zip(member.__struct_fields__, member.__struct_encode_fields__, strict=True):
+                value = getattr(member, name)
+                if isinstance(value, str):
+                    made[encoded] = _masked(value, encoded)
+                elif value is None or value is True or value is False:
+                    made[encoded] = value
+                else:
+                    made[encoded] = setting(encoded, value)
+        if known == "guardrails":
+            _own(made, made["type"], "settings", schemas.guardrails)
+        elif known == "engines":
+            _own(made, made["runtime"], "options", schemas.engines)
+        return made
+
+    return one
 
 
 def _own(holder: dict[str, Any], name: str, field: str, schemas: Mapping[str, type[Spec]]) -> None:
@@ -152,10 +183,15 @@ def _masked(value: Any, name: str) -> Any:
     if isinstance(value, list | tuple):
         return [_masked(member, name) for member in value]
     if isinstance(value, str):
-        if any(word in name.lower() for word in _SECRET_WORDS):
+        if _secret(name):
             return MASK
         return _without_password(value) if "://" in value else value
     return value
+
+
+@lru_cache(1024)
+def _secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def _without_password(url: str) -> str:

@@ -24,6 +24,17 @@ def shown_setting(value: Any, struct: type, name: str) -> Any:
 
 
 @cache
+def member_type(struct: type, name: str) -> type | None:
+    """What the members of a list setting are, if they are structs of one type that is written as it is, without a tag or omissions."""
+    kind = _fields(struct)[name]
+    if not isinstance(kind, inspect.VarTupleType | inspect.ListType) or not isinstance(kind.item_type, inspect.StructType):
+        return None
+    made = kind.item_type.cls
+    config = made.__struct_config__
+    return None if config.tag is not None or config.omit_defaults or config.array_like else made
+
+
+@cache
 def _info(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)
 

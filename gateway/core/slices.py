@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TypeVar
 
 from gateway.core.waiting import Signal
@@ -18,6 +18,12 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 SLICE = 0.0005
 """Seconds of work before the loop gets a turn. A longer step lengthens the slice."""
+
+
+def portions(items: Sequence[T], size: int = 2048) -> Iterator[Sequence[T]]:
+    """The items in pieces that a comprehension goes through in a step."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 async def in_slices(steps: Steps[T]) -> T:

@@ -312,8 +312,9 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     # --- the history of the configuration: each write of resources adds to it
 
-    async def note_configuration(self, told: Mapping[str, Any], payload: Mapping[str, Any], *, actor: str) -> int:
-        """Adds one that was put into force from a file or a text; payload is sealed. Returns its number; 0: no history is kept."""
+    async def note_configuration(self, told: Mapping[str, Any], kept: str | None, *, actor: str) -> int:
+        """Adds one that was put into force from a file or a text. kept: its payload, compressed, to be sealed; None: it is too large.
+        Returns its number; 0: no history is kept."""
         ...
 
     async def configurations(self, *, limit: int = 100, cursor: str | None = None) -> Page[ConfigurationRow]:

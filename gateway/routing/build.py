@@ -117,6 +117,8 @@ def _selector(
 
 def request_headers(spec: EngineSpec, path: str) -> bytes:
     """The header lines that an engine adds to every request: its key and its extra headers."""
+    if not spec.headers and spec.api_key is None:
+        return b""
     lines = dict(spec.headers)
     if spec.api_key is not None:
         lines["authorization"] = f"Bearer {spec.api_key.reveal()}"

@@ -13,7 +13,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from msgspec import Raw
@@ -47,15 +47,26 @@ def number_of(name: str) -> int:
     return TOP - int(name)
 
 
-def packed(payload: Mapping[str, Any], seal: Seal) -> str | None:
-    """None: it is too large."""
+class Written(NamedTuple):
+    """A mapping of a payload whose values, and the members of those that are iterators, are made while they are written."""
+
+    pairs: Iterator[tuple[str, Any]]
+
+
+def compressed(payload: Mapping[str, Any]) -> str | None:
+    """As it is sealed; None: it is too large, which is seen as soon as that much has been written."""
     compressor, data, most = zlib.compressobj(), bytearray(), MAX_SEALED * 9 // 16
     for piece in _pieces(payload):
         data += compressor.compress(piece.encode("utf-8", "surrogatepass"))
         if len(data) > most:
             return None
     text = base64.b64encode(data + compressor.flush()).decode()
-    return seal(Secret(text), PURPOSE) if len(text) <= MAX_SEALED * 3 // 4 else None
+    return text if len(text) <= MAX_SEALED * 3 // 4 else None
+
+
+def packed(text: str | None, seal: Seal) -> str | None:
+    """What `compressed` returned, sealed."""
+    return None if text is None else seal(Secret(text), PURPOSE)
 
 
 def _pieces(value: Any, depth: int = 3) -> Iterator[str]:
@@ -64,15 +75,21 @@ def _pieces(value: Any, depth: int = 3) -> Iterator[str]:
     if isinstance(value, Raw):
         yield bytes(value).decode()
         return
-    if not depth or not isinstance(value, dict | list):
+    if not depth or not isinstance(value, dict | list | Written | Iterator):
         yield json.dumps(value, ensure_ascii=False)
-        return
-    listed = isinstance(value, list)
-    yield "[" if listed else "{"
-    for at, member in enumerate(value):
-        yield f"{', ' if at else ''}{'' if listed else f'{json.dumps(member, ensure_ascii=False)}: '}"
-        yield from _pieces(member if listed else value[member], depth - 1)
-    yield "]" if listed else "}"
+    elif isinstance(value, dict | Written):
+        yield "{"
+        for at, (name, member) in enumerate(value.items() if isinstance(value, dict) else value.pairs):
+            yield f"{', ' if at else ''}{json.dumps(name, ensure_ascii=False)}: "
+            yield from _pieces(member, depth - 1)
+        yield "}"
+    else:
+        yield "["
+        for at, member in enumerate(value):
+            if at:
+                yield ", "
+            yield from _pieces(member, depth - 1)
+        yield "]"
 
 
 def unpacked(sealed: str, unseal: Callable[[str, str], Secret]) -> dict[str, Any]:
@@ -113,7 +130,7 @@ def _of_units(tx: Transaction, seal: Seal) -> dict[str, Any]:
     units = [{"kind": kind, "name": name, "before": first[kind, name], "after": last[kind, name]} for kind, name in first]
     paths = [f"{kind}/{name}" for kind, name in first]
     back = {} if tx.restores is None else {"rolled_back_to": tx.restores}
-    return {"of": "store", "changed": paths[:PATHS], "count": len(paths), **back, "sealed": packed({"units": units}, seal)}
+    return {"of": "store", "changed": paths[:PATHS], "count": len(paths), **back, "sealed": packed(compressed({"units": units}), seal)}
 
 
 def row(connection: sa.Connection, number: int) -> Any:

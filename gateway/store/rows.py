@@ -62,7 +62,7 @@ class Transaction:
         self.connection, self.now = connection, now
         self._made: list[tuple[str, str, str]] = []
         self.units: list[Unit] = []
-        self.note: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self.note: tuple[dict[str, Any], str | None] | None = None
         self.actor = ""
         self.restores: int | None = None
 

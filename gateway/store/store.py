@@ -200,10 +200,10 @@ class Store(UsageTables, DeliveryTables):
 
     # --- the history of the configuration
 
-    async def note_configuration(self, told: Mapping[str, Any], payload: Mapping[str, Any], *, actor: str) -> int:
+    async def note_configuration(self, told: Mapping[str, Any], kept: str | None, *, actor: str) -> int:
         def note(tx: Transaction) -> None:
             tx.changed(config_rows.KIND, "file", "created")
-            tx.note, tx.actor = (dict(told), dict(payload)), rows.text(actor, "actor")
+            tx.note, tx.actor = (dict(told), kept), rows.text(actor, "actor")
 
         if not self._history:
             return 0

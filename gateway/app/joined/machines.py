@@ -82,6 +82,7 @@ class JoinedMachines:
         """By machine: why its address is not used."""
         self._in_use: Machines = {}
         self._merged: Merged | None = None
+        self._to_place: list[EngineSpec] = []
         self.serves_on: Callable[[str, str, bool], bool] = lambda engine, machine, drained: not drained
         """(engine, machine, whether that is drained) -> whether it gets new requests for an engine that is placed. Set by the placement."""
         self.fences: Callable[[], dict[str, int]] = dict
@@ -108,6 +109,7 @@ class JoinedMachines:
         """Which machines bring which engines of a configuration."""
         self.leases.lease, self._merged = merged.spec.machines.lease, merged
         wanted = [engine for engine in merged.spec.engines if engine.joined is not None]
+        self._to_place = [engine for engine in wanted if engine.joined is not None and engine.joined.place is not None]
         if not wanted or not self._known:
             self._in_use = {}
             return self._in_use
@@ -153,9 +155,7 @@ class JoinedMachines:
 
     def placeable(self) -> tuple[Merged | None, list[EngineSpec]]:
         """(the configuration as it was last built, its engines that are to be placed on machines)."""
-        merged = self._merged
-        engines = () if merged is None else merged.spec.engines
-        return merged, [engine for engine in engines if engine.joined is not None and engine.joined.place is not None]
+        return self._merged, self._to_place
 
     def hosts(self) -> list[Host]:
         """The machines that start engines for gateways, as this gateway hears them."""

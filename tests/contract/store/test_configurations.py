@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gateway.core.storage import Removal, Write
+from gateway.store.config_rows import compressed
 from gateway.store.store import Store
 
 
 async def test_writes_and_notes_are_entries_and_only_the_newest_are_kept(store: Store) -> None:
     store._history = 2
-    number = await store.note_configuration({"of": "file", "changed": [], "count": 0}, {"text": "a"}, actor="ann")
+    number = await store.note_configuration({"of": "file", "changed": [], "count": 0}, compressed({"text": "a"}), actor="ann")
     await store.write_all([Write("limits", "a", {"x": 1}), Write("roles", "r", {})], actor="bob")
     await store.write_all([], removals=[Removal("limits", "a", 1)], actor="cy", restores=number)
     newest, oldest = (await store.configurations()).items

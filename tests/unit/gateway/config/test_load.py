@@ -318,6 +318,32 @@ def test_describe_shows_no_secret() -> None:
     assert description["identity"]["api_keys"]["static"][0]["key"] == MASK
 
 
+def test_members_are_described_one_by_one_as_they_would_be_alone() -> None:
+    """Also where they share groups of settings, and where a group has secrets or durations."""
+    alike = "health: {interval: 90s}, timeouts: {connect: 250ms}}"
+    engines = [
+        "{name: a, runtime: external, url: 'https://g', api_key: key-secret, headers: {x-team: header-secret}, " + alike,
+        "{name: b, runtime: external, url: 'https://h', tls: {ca: k.pem}, weight: 2, apis: [messages], " + alike,
+        "{name: c, runtime: onnx, model: m, slots: 3, options: {password: option-secret, n: 3, deep: [{token: t, url: 'http://u:p@h'}]}}",
+        "{name: d, runtime: onnx, model: m}",
+    ]
+    together = describe(read(BASE + "engines:\n" + "".join(f"  - {engine}\n" for engine in engines)))["engines"]
+    alone = [describe(read(BASE + f"engines:\n  - {engine}\n"))["engines"][0] for engine in engines]
+    assert together == alone
+    assert together[0]["headers"] == {"x-team": MASK}
+    assert [one["health"]["interval"] for one in together] == ["1m30s", "1m30s", *[together[3]["health"]["interval"]] * 2]
+    assert together[1]["weight"] == 2.0 and together[1]["apis"] == ["messages"] and together[3]["options"] == {}
+    assert together[2]["options"]["deep"] == [{"token": MASK, "url": f"http://u:{MASK}@h"}]
+
+
+def test_groups_that_many_members_have_of_their_own_are_described_right() -> None:
+    """More of them than are remembered."""
+    engines = [f"  - {{name: e{n}, runtime: onnx, model: m, weight: {n % 900 + 1}.5, health: {{interval: {n + 1}s}}}}" for n in range(1500)]
+    found = describe(read(BASE + "engines:\n" + "\n".join(engines)))["engines"]
+    assert [one["weight"] for one in found] == [n % 900 + 1.5 for n in range(1500)]
+    assert found[1400]["health"]["interval"] == "23m21s"
+
+
 def test_a_runtime_that_does_not_exist() -> None:
     schemas = PluginSchemas(engines={"llama.cpp": Spec, "onnx": Spec})
     with pytest.raises(ConfigError, match=r"gate.yaml:2: engines\[0\].runtime: there is no runtime 'onx'; did you mean 'onnx'\?"):

@@ -17,6 +17,10 @@ from gateway.store import config_rows
 from gateway.store.store import Store
 
 
+def kept(text: str) -> str | None:
+    return config_rows.compressed({"text": text})
+
+
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     made = Store("sqlite", tmp_path, keys, history=5)
@@ -56,7 +60,7 @@ async def test_a_write_that_is_refused_makes_no_entry(store: Store) -> None:
 async def test_notes_have_numbers_in_the_same_order_and_only_the_newest_stay(store: Store) -> None:
     numbers = []
     for number in range(4):
-        numbers.append(await store.note_configuration({"of": "file", "changed": [], "count": 0}, {"text": f"t{number}"}, actor="ann"))
+        numbers.append(await store.note_configuration({"of": "file", "changed": [], "count": 0}, kept(f"t{number}"), actor="ann"))
         await store.create("limits", f"l{number}", {}, actor="ann")
     assert numbers == sorted(numbers)
     found = (await store.configurations()).items
@@ -70,13 +74,13 @@ async def test_none_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
     store = Store("sqlite", tmp_path, keys)
     await store.start()
     await store.create("limits", "a", {}, actor="ann")
-    assert await store.note_configuration({"of": "file"}, {}, actor="ann") == 0
+    assert await store.note_configuration({"of": "file"}, kept("a"), actor="ann") == 0
     assert (await store.configurations()).items == ()
     await store.aclose()
 
 
 async def test_what_it_says_of_settings_is_sealed(store: Store, tmp_path: Path) -> None:
-    await store.note_configuration({"of": "file", "changed": [], "count": 0}, {"text": "planted-secret"}, actor="ann")
+    await store.note_configuration({"of": "file", "changed": [], "count": 0}, kept("planted-secret"), actor="ann")
     assert b"planted-secret" not in b"".join(path.read_bytes() for path in tmp_path.glob("*.db*"))
 
 
@@ -90,8 +94,8 @@ def test_what_is_too_large_is_not_kept_and_what_is_damaged_is_told() -> None:
     def plain(secret: Secret, purpose: str) -> str:
         return secret.reveal()
 
-    assert config_rows.packed({"x": [str(n * 7919 % 999983) for n in range(400_000)]}, plain) is None
-    sealed = config_rows.packed({"x": "\ud800 ä"}, plain)
+    assert config_rows.packed(config_rows.compressed({"x": [str(n * 7919 % 999983) for n in range(400_000)]}), plain) is None
+    sealed = config_rows.packed(config_rows.compressed({"x": "\ud800 ä"}), plain)
     assert sealed is not None and config_rows.unpacked(sealed, lambda text, purpose: Secret(text)) == {"x": "\ud800 ä"}
     for damaged in ("", "AAAA", "not base64"):
         with pytest.raises(ConfigError):
@@ -102,5 +106,20 @@ def test_parts_that_are_written_already_are_what_they_say() -> None:
     engines = [{"name": "a", "tags": ["ü", 1.5, None]}, {"name": "b"}]
     plain = {"text": "é\ud800", "config": {"engines": engines, "listen": {"data": "x"}}, "diff": []}
     config = {"engines": [Raw(msgspec.json.encode(one)) for one in engines], "listen": Raw(b'{"data":"x"}')}
-    sealed = config_rows.packed({**plain, "config": config}, lambda secret, purpose: secret.reveal())
+    sealed = config_rows.packed(config_rows.compressed({**plain, "config": config}), lambda secret, purpose: secret.reveal())
     assert sealed is not None and config_rows.unpacked(sealed, lambda text, purpose: Secret(text)) == plain
+
+
+def test_parts_that_are_made_while_they_are_written() -> None:
+    plain = {"engines": [{"name": "a"}, {"name": "b"}], "models": [], "watch": True}
+    config = config_rows.Written(iter([("engines", iter(plain["engines"])), ("models", iter([])), ("watch", True)]))
+    sealed = config_rows.packed(config_rows.compressed({"text": "t", "config": config}), lambda secret, purpose: secret.reveal())
+    assert sealed is not None
+    assert config_rows.unpacked(sealed, lambda text, purpose: Secret(text)) == {"text": "t", "config": plain}
+
+
+def test_no_more_is_made_than_is_kept() -> None:
+    made = iter(range(400_000))
+    engines = ({"name": str(number * 7919 % 999983)} for number in made)
+    assert config_rows.compressed({"config": config_rows.Written(iter([("engines", engines)]))}) is None
+    assert next(made) < 300_000
