@@ -214,6 +214,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/kept_answers.py": ("tests/e2e/test_responses_clients.py", "replicas_share_them_they_expire"),
     "gateway/app/limit_states.py": ("tests/e2e/test_budgets.py", "limits"),
     "gateway/app/model_steps.py": ("tests/e2e/test_pipelines.py", "pipeline"),
+    "gateway/app/moderation.py": ("tests/e2e/test_moderations.py", "v1/moderations"),
     "gateway/app/observing.py": ("tests/e2e/test_traces.py", "changed_telemetry_is_in_force"),
     "gateway/app/operator_jobs/book.py": ("tests/e2e/test_jobs.py", "dependency_failed"),
     "gateway/app/operator_jobs/run.py": ("tests/e2e/test_jobs.py", "taken_up_again"),
