@@ -31,7 +31,6 @@ QUIET = (
     "-s3.iam=false",
     "-s3.port.iceberg=0",
     "-s3.port.lance=0",
-    "-volume.max=4",
     "-master.volumeSizeLimitMB=64",
 )
 
@@ -39,7 +38,7 @@ QUIET = (
 class SeaweedServer:
     """`freeze` and `thaw` as often as a test likes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, volumes: int = 4) -> None:
         actions = {"writer": ["Admin", "Read", "Write", "List"], "reader": ["Read", "List"]}
         identities = [
             {"name": name, "credentials": [{"accessKey": name, "secretKey": secret}], "actions": actions[name]}
@@ -52,7 +51,7 @@ class SeaweedServer:
         weed = [str(Path(sys.executable).with_name("weed")), "-logtostderr", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
         folders = [f"-dir={folder / 'data'}", f"-filer.localSocket={folder / 'f'}", f"-s3.localSocket={folder / 's'}"]
         ports = [f"-{name}={port}" for name, port in self._ports.items()]
-        arguments = [*weed, *folders, *ports, *QUIET, "-filer", "-s3", f"-s3.config={folder / 's3.json'}"]
+        arguments = [*weed, *folders, *ports, *QUIET, f"-volume.max={volumes}", "-filer", "-s3", f"-s3.config={folder / 's3.json'}"]
         with (folder / "log").open("wb") as log:
             environ = {**os.environ, "HOME": str(folder)}
             self._process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=folder, env=environ)
@@ -103,9 +102,10 @@ class SeaweedServer:
 
 
 @contextmanager
-def seaweedfs() -> Iterator[SeaweedServer]:
+def seaweedfs(volumes: int = 4) -> Iterator[SeaweedServer]:
+    """volumes: of 64 MiB, which is all that it can keep."""
     with tempfile.TemporaryDirectory(prefix="gatehouse-s3-") as folder:
-        server = SeaweedServer(Path(folder))
+        server = SeaweedServer(Path(folder), volumes)
         try:
             server.make_bucket()
             yield server
