@@ -15,7 +15,7 @@ COLUMNS = ("id", "state", "tool", "requester", "model", "expires_at", "arguments
 Id = Annotated[str, typer.Argument(metavar="ID")]
 Why = Annotated[str, typer.Option("--why", help="The reason, for the audit log.")]
 Digest = Annotated[
-    str | None, typer.Option("--sha256", help="Of the arguments that you have seen; by default of those that are shown before deciding.")
+    str | None, typer.Option("--sha256", help="SHA-256 of the arguments that you have seen; default: those shown before you decide.")
 ]
 
 
@@ -37,7 +37,7 @@ def index(
 @group.command()
 @connected
 def show(session: Session, id: Id) -> None:
-    """Shows an approval with its calls, whole. That you have seen them is in the audit log."""
+    """Shows an approval with its complete calls. The audit log records that you have seen them."""
     with session.client() as client:
         _show(session, client.get(f"/approvals/{name(id)}"))
 
@@ -45,14 +45,14 @@ def show(session: Session, id: Id) -> None:
 @group.command()
 @connected
 def approve(session: Session, id: Id, why: Why, sha256: Digest = None, dry_run: DryRun = False) -> None:
-    """Approves the calls: whoever asked gets the kept answer, once."""
+    """Approves the calls: the requester gets the kept answer, once."""
     _decide(session, id, "approve", why, sha256, dry_run)
 
 
 @group.command()
 @connected
 def deny(session: Session, id: Id, why: Why, sha256: Digest = None, dry_run: DryRun = False) -> None:
-    """Denies the calls; the kept answer is erased."""
+    """Denies the calls and erases the kept answer."""
     _decide(session, id, "deny", why, sha256, dry_run)
 
 

@@ -40,7 +40,7 @@ class ExportFormat(StrEnum):
 
 def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Typer:
     """The group; `verify` and `search` work offline."""
-    group = typer.Typer(no_args_is_help=True, help="The audit log: read, exported, verified.")
+    group = typer.Typer(no_args_is_help=True, help="The audit log: read, search, export, verify.")
     group.command("tail")(tail)
     group.command("export")(export)
     texts.add(group)
@@ -63,7 +63,7 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
             list[str] | None, typer.Option("--from-segment", help="The oldest segment that must be there: N, or WRITER=N; repeatable.")
         ] = None,
         archived: Annotated[
-            list[str] | None, typer.Option("--archived", help="A writer whose files were moved away as a whole; repeatable.")
+            list[str] | None, typer.Option("--archived", help="A writer whose files were moved away as a whole; repeat it.")
         ] = None,
     ) -> None:
         """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 if anything is wrong or missing."""
@@ -143,7 +143,7 @@ def _remark_on_archived(session: Session, writer: dict[str, Any]) -> None:
 def tail(
     session: Session,
     count: Annotated[int, typer.Option("--count", "-n", help="How many records.", min=1, max=1000)] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new records until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
 ) -> None:
     """Shows the newest records of all writers, by time."""
@@ -188,7 +188,9 @@ def _line(session: Session, record: dict[str, Any]) -> None:
 def prove(
     session: Session,
     request_id: Annotated[str, typer.Argument(help="The request's id, as in x-request-id.")],
-    bundle: Annotated[Path | None, typer.Option("--bundle", help="A new ZIP file: with the policy's text and all that it proves.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="A new ZIP file with the policy's text and everything needed for the proof.")
+    ] = None,
 ) -> None:
     """Prints proofs that a request's records are part of the signed log; scripts/verify-proof checks them with the public key alone."""
     with session.client() as client:
@@ -216,11 +218,11 @@ def prove(
 @connected
 def consistency(
     session: Session,
-    first: Annotated[int, typer.Argument(help="The number of the older checkpoint, such as the last one that you kept.", min=1)],
+    first: Annotated[int, typer.Argument(help="The number of the older checkpoint, such as the last one that you stored.", min=1)],
     second: Annotated[int | None, typer.Argument(help="The number of the newer one; default: the newest.", min=1)] = None,
-    writer: Annotated[str, typer.Option("--writer", help="Whose checkpoints.")] = ...,  # type: ignore[assignment]
+    writer: Annotated[str, typer.Option("--writer", help="The writer of the checkpoints.")] = ...,  # type: ignore[assignment]
 ) -> None:
-    """Proves that a checkpoint goes on from the history that an older one signed, for scripts/verify-proof."""
+    """Proves that a checkpoint continues the history that an older one signed, for scripts/verify-proof."""
     with session.client() as client:
         found = client.get("/audit/consistency", writer=writer, first=first, second=second)
     if not session.out.for_people:
@@ -233,7 +235,7 @@ def consistency(
 
 @connected
 def rotate_key(session: Session, dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False) -> None:
-    """Replaces the key that signs the log by a new one, which the present one signs. Each public key leads to all others."""
+    """Replaces the log's signing key by a new one, which the current one signs. Each public key leads to all others."""
     with session.client() as client:
         session.out.one(client.json("POST", "/audit/keys", params={"dry_run": "true"} if dry_run else {}, timeout=LONG))
 
@@ -243,9 +245,9 @@ def export(
     session: Session,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="How far back, such as 24h.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only records older than this, such as 1h.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
-    principal: Annotated[str | None, typer.Option("--principal", help="Only this caller's: the id of a key.")] = None,
+    principal: Annotated[str | None, typer.Option("--principal", help="Only this caller: the id of a key.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Only requests for this model.")] = None,
     kind: Annotated[
         str | None,
@@ -255,14 +257,14 @@ def export(
             autocompletion=completion.one_of("intent", "outcome", "event", "checkpoint", "segment"),
         ),
     ] = None,
-    event: Annotated[str | None, typer.Option("--event", help="Only events of this name, such as start, or 'admin.keys.*'.")] = None,
+    event: Annotated[str | None, typer.Option("--event", help="Only events of this name, such as start or 'admin.keys.*'.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="Only with this outcome, such as denied.")] = None,
-    request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request's.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request.")] = None,
     writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
     format: Annotated[
-        ExportFormat, typer.Option("--format", help="The log's lines as they are, or in another format.")
+        ExportFormat, typer.Option("--format", help="The output format; jsonl: the log's lines as they are.")
     ] = ExportFormat.jsonl,
-    sealed: Annotated[bool, typer.Option("--sealed", help="Records that are encrypted as a whole as they are, to be proven.")] = False,
+    sealed: Annotated[bool, typer.Option("--sealed", help="Leave records that are encrypted as a whole encrypted, for proofs.")] = False,
 ) -> None:
     """Writes the records that match, writer by writer: exactly as in the log, one JSON object per line, or in another format. Records that
     are encrypted as a whole (audit.encryption.scope) are opened, unless they are wanted sealed."""

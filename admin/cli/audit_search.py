@@ -53,7 +53,7 @@ class ReportFormat(StrEnum):
 
 Text = str | None
 Also = Annotated[
-    list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
+    list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, to ask with the same key.")
 ]
 Config = Annotated[
     Path | None, typer.Option("--config", help="With --dir: the gateway's configuration, whose keys open encrypted records.")
@@ -67,18 +67,16 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
     def search(
         session: Session,
         request: Annotated[Text, typer.Option("--request", help="The request with this id.")] = None,
-        tenant: Annotated[Text, typer.Option("--tenant", help="Of this tenant.", autocompletion=completion.tenants)] = None,
-        of_key: Annotated[
-            Text, typer.Option("--key-id", help="By this key (its id), or this subject.", autocompletion=completion.keys)
-        ] = None,
+        tenant: Annotated[Text, typer.Option("--tenant", help="In this tenant.", autocompletion=completion.tenants)] = None,
+        of_key: Annotated[Text, typer.Option("--key-id", help="By this key id or subject.", autocompletion=completion.keys)] = None,
         user: Annotated[Text, typer.Option("--user", help="By this user.")] = None,
         agent: Annotated[Text, typer.Option("--agent", help="By this agent.")] = None,
         of: Annotated[Text, typer.Option("--session", help="In this session.")] = None,
-        method: Annotated[Text, typer.Option("--method", help="Logged in so, such as api_key.")] = None,
+        method: Annotated[Text, typer.Option("--method", help="By this login method, such as api_key.")] = None,
         peer: Annotated[Text, typer.Option("--peer", help="From this address.")] = None,
         model: Annotated[Text, typer.Option("--model", help="For this model.", autocompletion=completion.models)] = None,
         endpoint: Annotated[Text, typer.Option("--endpoint", help="Answered by this endpoint.")] = None,
-        operation: Annotated[Text, typer.Option("--operation", help="Of this operation.")] = None,
+        operation: Annotated[Text, typer.Option("--operation", help="For this operation.")] = None,
         outcome: Annotated[Text, typer.Option("--outcome", help="ok, denied, failed, cancelled, timeout or unknown.")] = None,
         code: Annotated[Text, typer.Option("--code", help="With this code, such as policy_denied.")] = None,
         rule: Annotated[Text, typer.Option("--rule", help="Decided by this rule.")] = None,
@@ -90,9 +88,9 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
             Text, typer.Option("--kind", help="request or event.", autocompletion=completion.one_of("request", "event"))
         ] = None,
         since: Annotated[Text, typer.Option("--since", help="How far back, such as 24h.")] = None,
-        until: Annotated[Text, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
-        limit: Annotated[int, typer.Option("--limit", help="How many, the newest first.", min=1, max=MOST)] = 50,
-        records: Annotated[bool, typer.Option("--records", help="With the log's own lines (--output json).")] = False,
+        until: Annotated[Text, typer.Option("--until", help="Only records older than this, such as 1h.")] = None,
+        limit: Annotated[int, typer.Option("--limit", help="How many, newest first.", min=1, max=MOST)] = 50,
+        records: Annotated[bool, typer.Option("--records", help="Include the log's own lines (--output json).")] = False,
         also: Also = None,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
         config: Config = None,
@@ -171,10 +169,10 @@ def _offline(
 def report(
     session: Session,
     since: Annotated[str, typer.Option("--since", help="How far back the period begins, such as 30d.")] = "30d",
-    until: Annotated[str | None, typer.Option("--until", help="How far back it ends; default: now.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="How far back the period ends; default: now.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the whole log, too.")] = True,
-    format: Annotated[ReportFormat, typer.Option("--format", help="How it is printed.")] = ReportFormat.html,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the whole log too.")] = True,
+    format: Annotated[ReportFormat, typer.Option("--format", help="The output format.")] = ReportFormat.html,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
     also: Also = None,
 ) -> None:

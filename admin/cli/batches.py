@@ -9,8 +9,8 @@ import typer
 from admin.cli.client import name
 from admin.cli.session import DryRun, Session, connected
 
-batches = typer.Typer(no_args_is_help=True, help="Batches of clients: list, show, cancel.")
-files = typer.Typer(no_args_is_help=True, help="Files of clients, read and written by batches: list, delete.")
+batches = typer.Typer(no_args_is_help=True, help="Client batches: list, show, cancel.")
+files = typer.Typer(no_args_is_help=True, help="Client files, read and written by batches: list, delete.")
 COLUMNS = ("id", "state", "creator", "endpoint", "total", "completed", "failed", "created_at", "expires_at")
 FILE_COLUMNS = ("id", "owner", "name", "purpose", "bytes", "created_at", "expires_at")
 Id = Annotated[str, typer.Argument(metavar="ID")]
@@ -35,7 +35,7 @@ def index(
 @batches.command()
 @connected
 def show(session: Session, id: Id) -> None:
-    """Shows a batch: how many lines have an outcome, what is wrong with its input, when each state began."""
+    """Shows a batch: outcomes of its lines, errors in its input, and when each state began."""
     with session.client() as client:
         session.out.one(client.get(f"/batches/{name(id)}"))
 
@@ -43,7 +43,7 @@ def show(session: Session, id: Id) -> None:
 @batches.command()
 @connected
 def cancel(session: Session, id: Id, dry_run: DryRun = False) -> None:
-    """Cancels a batch: lines that run end as they would, the others are in its error file."""
+    """Cancels a batch: running lines finish, the others are listed in its error file."""
     with session.client() as client:
         session.out.one(client.json("POST", f"/batches/{name(id)}/cancel", params={"dry_run": "true"} if dry_run else {}))
 
@@ -51,7 +51,7 @@ def cancel(session: Session, id: Id, dry_run: DryRun = False) -> None:
 @files.command("list")
 @connected
 def list_files(session: Session, tenant: Tenant = None) -> None:
-    """Lists files, the newest first. Their content is for the tenant alone."""
+    """Lists files, newest first. Only the tenant can read their content."""
     with session.client() as client:
         session.out.rows(list(client.items("/client-files", **_given(tenant=tenant))), FILE_COLUMNS)
 
@@ -59,7 +59,7 @@ def list_files(session: Session, tenant: Tenant = None) -> None:
 @files.command()
 @connected
 def delete(session: Session, id: Id, dry_run: DryRun = False) -> None:
-    """Deletes a file with its content. The input of a batch that is not over cannot be deleted: cancel the batch first."""
+    """Deletes a file and its content. To delete the input of an unfinished batch, cancel the batch first."""
     with session.client() as client:
         session.out.one(client.json("DELETE", f"/client-files/{name(id)}", params={"dry_run": "true"} if dry_run else {}))
 

@@ -100,18 +100,18 @@ class Warming:
 @connected
 def warm(
     session: Session,
-    file: Annotated[Path, typer.Argument(help="JSON Lines, one request each, as a batch has them; `-`: standard input.")],
-    rate: Annotated[float, typer.Option("--rate", help="Requests a second at most.", min=0.01, max=10_000)] = 10.0,
-    at_once: Annotated[int, typer.Option("--at-once", help="Requests under way at most.", min=1, max=64)] = 4,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Ask engines also for what is kept.")] = False,
+    file: Annotated[Path, typer.Argument(help="JSON Lines, one request each, as in a batch; `-` reads standard input.")],
+    rate: Annotated[float, typer.Option("--rate", help="Most requests per second.", min=0.01, max=10_000)] = 10.0,
+    at_once: Annotated[int, typer.Option("--at-once", help="Most requests under way.", min=1, max=64)] = 4,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Ask engines even for cached answers.")] = False,
     gateway_url: Annotated[
         str | None, typer.Option("--gateway-url", help="The data listener; default: ask the gateway.", envvar="GATEHOUSE_GATEWAY_URL")
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option("--api-key", help="The key that asks; the profile's otherwise.", envvar="GATEHOUSE_API_KEY")
+        str | None, typer.Option("--api-key", help="The key to send them with; default: the profile's.", envvar="GATEHOUSE_API_KEY")
     ] = None,
 ) -> None:
-    """Asks each request of a file, as a client with this key, so that its answer is kept.
+    """Sends each request of a file, as a client with this key, so that its answer is cached.
 
     The requests pass everything that a client's pass, and cost what they cost. Answers are kept for the tenant of the key.
     """

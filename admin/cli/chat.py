@@ -26,12 +26,12 @@ TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 @connected
 def chat(
     session: Session,
-    prompt: Annotated[str | None, typer.Argument(help="What to say; without it, a conversation starts.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="What to say; without it, starts a conversation.")] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The model; default: the first of the list.", autocompletion=completion.models)
     ] = None,
     system: Annotated[str | None, typer.Option("--system", help="Instructions before the conversation.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="The longest answer.", min=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Most tokens of an answer.", min=1)] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="0 always picks the likeliest token.", min=0.0, max=2.0)
     ] = None,
@@ -39,7 +39,7 @@ def chat(
         str | None, typer.Option("--gateway-url", help="The data listener; default: ask the gateway.", envvar="GATEHOUSE_GATEWAY_URL")
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option("--api-key", help="A key that may use the model; the profile's otherwise.", envvar="GATEHOUSE_API_KEY")
+        str | None, typer.Option("--api-key", help="A key that may use the model; default: the profile's.", envvar="GATEHOUSE_API_KEY")
     ] = None,
 ) -> None:
     """Talks to a model and prints the answer as it arrives."""

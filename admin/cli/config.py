@@ -18,14 +18,16 @@ FEW: Final = 4
 group = typer.Typer(no_args_is_help=True, help="The configuration of a running gateway.")
 
 
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Of an entry of `gatehouse config history`.")]
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="An entry of `gatehouse config history`.")]
 
 
 @group.command("show")
 @connected
 def show(
     session: Session,
-    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="Of an entry of the history; without one: in force.")] = None,
+    number: Annotated[
+        int | None, typer.Argument(metavar="[NUMBER]", help="An entry of the history; default: the configuration in force.")
+    ] = None,
 ) -> None:
     """Shows the configuration in force, or an entry of the history and what it changed; secrets masked."""
     with session.client() as client:
@@ -46,11 +48,11 @@ def show(
 @connected
 def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration; its references are read by the gateway.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration file; the gateway resolves its references.")],
     version: Annotated[int | None, typer.Option("--if-version", help="Only if this version is in force.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Puts a configuration into force until the next restart: the gateway's own file is not written. An invalid one changes nothing."""
+    """Puts a configuration into force until the next restart; the gateway's own file stays as it is. An invalid one changes nothing."""
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -66,10 +68,8 @@ def apply(
 
 @group.command("history")
 @connected
-def history(
-    session: Session, limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many, the newest first.")] = 20
-) -> None:
-    """Lists the configurations that were in force: from files, and by changes of the store; who, when, what."""
+def history(session: Session, limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many, newest first.")] = 20) -> None:
+    """Lists earlier configurations, from files and from changes of the store: who changed what, and when."""
     with session.client() as client:
         found = client.json("GET", "/config/history", params={"limit": str(limit)})
     columns = ("number", "at", "by", "of", "replica", "changed")
@@ -93,10 +93,10 @@ def _short(session: Session, answer: dict[str, Any]) -> dict[str, Any]:
 def rollback(
     session: Session,
     number: NumberArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Goes back to an entry of the history: puts a file's text into force again, or undoes all later changes of the store.
+    """Returns to an entry of the history: puts a file's text into force again, or undoes all later changes of the store.
 
     What would change is shown first, and confirmed at the terminal or by --yes. Nothing changes if something else was changed meanwhile.
     """
@@ -127,7 +127,7 @@ def rollback(
 @group.command("reload")
 @connected
 def reload(session: Session) -> None:
-    """Has the gateway read its file again."""
+    """Makes the gateway reload its file."""
     with session.client() as client, session.out.remarks.status("reload"):
         answer = client.post("/config/reload", timeout=LONG)
     session.out.one(answer)

@@ -35,11 +35,11 @@ def add(
     sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
     signature: Annotated[
-        Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="Its signature; default: PATH.sig, if it is there.")
+        Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="Its signature; default: PATH.sig, if it exists.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Sends a model file to the gateway. After an interruption it resumes where it stopped, also when the command is run again."""
+    """Uploads a model file to the gateway. After an interruption it resumes, even when the command is run again."""
     todo = _parcels(source, as_name)
     if signature is not None and (source.is_dir() or len(todo) > 1):
         raise CommandError(
@@ -62,10 +62,10 @@ def pull_model(
     as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
     sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
-    signature: Annotated[Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="The file of its signature.")] = None,
+    signature: Annotated[Path | None, typer.Option("--signature", exists=True, dir_okay=False, help="The signature file.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Downloads a model file to this machine and sends it to the gateway, which checks it. Both continue where they were interrupted."""
+    """Downloads a model file to this machine and uploads it to the gateway, which checks it. Both steps resume after an interruption."""
     origin = pull.origin(source, os.environ)
     if sha256 is not None:
         if origin.sha256 not in (None, sha256.lower()):
@@ -196,7 +196,7 @@ def files(
         str | None, typer.Argument(metavar="[NAME]", help="Show one with its metadata and parts.", autocompletion=completion.model_files)
     ] = None,
     checksum: Annotated[bool, typer.Option("--checksum", help="Compute its checksums; reads all of it.")] = False,
-    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names with this prefix.")] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -232,10 +232,10 @@ def remove(session: Session, model: FileName, dry_run: DryRun = False) -> None:
 def uploads(
     session: Session,
     delete: Annotated[
-        str | None, typer.Option("--delete", metavar="ID", help="Give up this upload.", autocompletion=completion.uploads)
+        str | None, typer.Option("--delete", metavar="ID", help="Discard this upload.", autocompletion=completion.uploads)
     ] = None,
 ) -> None:
-    """Lists uploads that are not complete."""
+    """Lists incomplete uploads."""
     with session.client() as client:
         if delete is not None:
             client.request("DELETE", f"/model-uploads/{name(delete)}")
@@ -245,7 +245,7 @@ def uploads(
 
 @connected
 def copies(session: Session) -> None:
-    """Lists the model files that replicas share: who has them, and what is on its way to the gateway that answers."""
+    """Lists the model files that replicas share: which replica has them, and copies in progress."""
     with session.client() as client:
         answer = client.get("/model-copies")
         found = answer["items"]
@@ -261,7 +261,7 @@ def forget(
     replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Its id, as `models copies` shows it.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Forgets which model files a replica had that is away and will not come back."""
+    """Forgets the model files of a replica that has gone for good."""
     with session.client() as client:
         session.out.one(client.json("DELETE", f"/model-copies/{name(replica)}", params={"dry_run": "true"} if dry_run else {}))
 
@@ -273,7 +273,7 @@ def verify(
         Path | None, typer.Option("--signature", help="Default: model.sig in the folder, or beside the file PATH.sig.")
     ] = None,
 ) -> None:
-    """Checks that a model on this machine is what the holder of a key has signed (OpenSSF Model Signing). Needs no gateway."""
+    """Checks that a model on this machine is what the holder of a key signed (OpenSSF Model Signing). Needs no gateway."""
     place = signature or (source / SIGNATURE if source.is_dir() else source.with_name(signature_of(source.name)))
     try:
         count = model_signatures.verify(source, place, model_signatures.key_of(public_key.read_bytes()))

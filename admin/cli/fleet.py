@@ -20,9 +20,9 @@ from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected, fail
 
 models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
-engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run by hand.")
+engines = typer.Typer(no_args_is_help=True, help="Engines: drain, resume, create, run by hand.")
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.", autocompletion=completion.models)]
-Force = Annotated[bool, typer.Option("--force", help="Also engines that are pinned.")]
+Force = Annotated[bool, typer.Option("--force", help="Also pinned engines.")]
 EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.", autocompletion=completion.engines)]
 RuntimeOption = Annotated[
     str | None,
@@ -38,7 +38,7 @@ WAIT_SECONDS = 0.5
 @models.command("list")
 @connected
 def list_models(session: Session) -> None:
-    """Lists models: ready or not, who waits, which engines serve them."""
+    """Lists models: whether they are ready, how many requests wait, and which engines serve them."""
     with session.client() as client:
         found = client.items("/models", limit=1000)
         shown = [{**m, "engines": [member(e) for e in m["pool"]]} for m in found] if session.out.for_people else found
@@ -80,7 +80,7 @@ def load(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
 @models.command("unload")
 @connected
 def unload(session: Session, model: ModelName, force: Force = False, dry_run: DryRun = False) -> None:
-    """Drains and stops the engines of a model. Those that are loaded on demand come back with the next request."""
+    """Drains and stops the engines of a model. Engines that are loaded on demand start again with the next request."""
     _act(session, model, "unload", dry_run, force=force)
 
 
@@ -90,12 +90,12 @@ def reload(
     session: Session,
     model: ModelName,
     stop_first: Annotated[
-        bool, typer.Option("--stop-first", help="Where old and new do not fit into memory together, stop the old one first.")
+        bool, typer.Option("--stop-first", help="If old and new do not fit into memory together, stop the old one first.")
     ] = False,
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Replaces a model's engines, all or none: the new ones are ready and warm before traffic moves to them step by step."""
+    """Replaces a model's engines, all or none: the new ones are ready and warm before traffic moves to them, step by step."""
     _act(session, model, "reload", dry_run, stop_first=stop_first, force=force)
 
 
@@ -173,7 +173,7 @@ def _last_end(end: dict[str, Any] | None) -> str | None:
 def log_of_engine(
     session: Session, engine: EngineName, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.", min=1, max=10_000)] = 200
 ) -> None:
-    """Shows the last lines that an engine's process has written."""
+    """Shows the last lines that an engine's process wrote."""
     with session.client() as client:
         answer = client.get(f"/engines/{name(engine)}/log", lines=lines)
     if not session.out.for_people:
@@ -187,11 +187,11 @@ def log_of_engine(
 def drain(
     session: Session,
     engine: EngineName,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when no requests are under way there.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.")] = 300.0,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once no request is under way there.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="Most seconds to wait.")] = 300.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Sends an engine no new requests; those under way finish."""
+    """Stops sending new requests to an engine; those under way finish."""
     with session.client() as client:
         answer = client.post(f"/engines/{name(engine)}/drain", dry_run=dry_run)
         if wait and not dry_run:
@@ -213,7 +213,7 @@ def _idle(client: Client, engine: str, deadline: float) -> dict[str, Any]:
 @engines.command("resume")
 @connected
 def resume(session: Session, engine: EngineName, dry_run: DryRun = False) -> None:
-    """Sends an engine requests again."""
+    """Sends requests to an engine again."""
     with session.client() as client:
         session.out.one(client.post(f"/engines/{name(engine)}/resume", dry_run=dry_run))
 
@@ -233,7 +233,7 @@ def breaker(
     ],
     dry_run: DryRun = False,
 ) -> None:
-    """Holds the breaker of an engine open or closed."""
+    """Holds the breaker of an engine open or closed, or releases it."""
     with session.client() as client:
         session.out.one(client.post(f"/engines/{name(engine)}/breaker", {"state": state}, dry_run=dry_run))
 
@@ -255,18 +255,18 @@ def add_run(join: Join) -> None:
         socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
         gateways: Annotated[
             list[str] | None,
-            typer.Option("--join", help="The admin listener of a gateway to serve; of each replica."),
+            typer.Option("--join", help="The admin listener of a gateway to serve; repeat it for each replica."),
         ] = None,
         config: Annotated[Path | None, typer.Option("--config", help="With --join: the engines of this machine.")] = None,
         name: Annotated[str | None, typer.Option("--name", help="With --join: the machine's name; default: its host name.")] = None,
         listen: Annotated[str, typer.Option("--listen", help="With --join: ADDRESS:PORT for gateways.")] = "0.0.0.0:8443",
-        advertise: Annotated[str | None, typer.Option("--advertise", help="With --join: where gateways reach that.")] = None,
-        token: Annotated[str | None, typer.Option("--token", help="A join token; all users of this machine can see it.")] = None,
-        token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with the join token, or - for the input.")] = None,
-        ca: Annotated[Path | None, typer.Option("--ca", help="With --join: verifies the gateways, in place of the system's.")] = None,
+        advertise: Annotated[str | None, typer.Option("--advertise", help="With --join: the address at which gateways reach it.")] = None,
+        token: Annotated[str | None, typer.Option("--token", help="A join token; other users of this machine can see it here.")] = None,
+        token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with the join token; - reads standard input.")] = None,
+        ca: Annotated[Path | None, typer.Option("--ca", help="With --join: CAs that verify the gateways, instead of the system's.")] = None,
         tickets: Annotated[str | None, typer.Option("--tickets", help="With --join: ADDRESS:PORT for clients with tickets.")] = None,
         tickets_advertise: Annotated[
-            str | None, typer.Option("--tickets-advertise", help="With --tickets: where clients reach that.")
+            str | None, typer.Option("--tickets-advertise", help="With --tickets: the address at which clients reach it.")
         ] = None,
     ) -> None:
         """Runs one engine in the foreground and prints its socket when it is ready, or with --join all engines of a file for a gateway on

@@ -14,7 +14,7 @@ from admin.cli.client import Client
 from admin.cli.errors import UsageError
 from admin.cli.session import Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Guardrails: what they say of a text.")
+group = typer.Typer(no_args_is_help=True, help="Guardrails: try them on a text.")
 KEYS = ("name", "text", "on", "model", "guardrails", "expect", "spans", "passes", "labels")
 
 
@@ -30,11 +30,11 @@ def evaluate(
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
     cases: Annotated[
         Path | None,
-        typer.Option("--cases", metavar="FILE", help="Instead of a text: YAML with `cases`, texts and what is expected."),
+        typer.Option("--cases", metavar="FILE", help="Instead of a text: YAML with `cases`, texts and expected results."),
     ] = None,
-    on: Annotated[str, typer.Option("--on", help="request or response: whose guardrails.")] = "request",
-    model: Annotated[str | None, typer.Option("--model", help="Those of this model.", autocompletion=completion.models)] = None,
-    names: Annotated[list[str] | None, typer.Option("--guardrail", help="Only this one; may be repeated.")] = None,
+    on: Annotated[str, typer.Option("--on", help="Guardrails of the request or of the response.")] = "request",
+    model: Annotated[str | None, typer.Option("--model", help="Only guardrails of this model.", autocompletion=completion.models)] = None,
+    names: Annotated[list[str] | None, typer.Option("--guardrail", help="Only this guardrail; repeat it.")] = None,
 ) -> None:
     """Runs a text through the guardrails in force: verdicts, places, scores, times, and how much a stream would hold. Exit code 1 when it
     would be blocked.

@@ -13,18 +13,18 @@ COLUMNS = ("target", "source", "since", "actor", "reason")
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID, model/NAME or all.")
 ]
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait at most until every worker has it in force.", min=0, max=60)]
+Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @connected
 def halt(
     session: Session,
     target: Target,
-    why: Annotated[str, typer.Option("--why", help="For the other operators and the audit log; callers never see it.")],
+    why: Annotated[str, typer.Option("--why", help="The reason, for other operators and the audit log; callers never see it.")],
     wait: Wait = 5.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Stops a target on every replica at once, with its requests under way, until `unhalt`."""
+    """Stops a target on every replica at once, cancelling its requests under way, until `unhalt`."""
     with session.client() as client:
         params = {"dry_run": "true"} if dry_run else {"wait": f"{wait:g}"}
         answer = client.json("POST", "/halts", params=params, json={"target": target, "reason": why}, timeout=LONG)
@@ -33,7 +33,7 @@ def halt(
 
 @connected
 def unhalt(session: Session, target: Target, dry_run: DryRun = False) -> None:
-    """Takes a halt back."""
+    """Lifts a halt."""
     with session.client() as client:
         answer = client.json("DELETE", f"/halts/{name(target)}", params={"dry_run": "true"} if dry_run else {})
     _show(session, answer)
@@ -41,7 +41,7 @@ def unhalt(session: Session, target: Target, dry_run: DryRun = False) -> None:
 
 @connected
 def halts(session: Session) -> None:
-    """Lists what is halted."""
+    """Lists the halts in force."""
     with session.client() as client:
         session.out.rows(client.get("/halts")["items"], COLUMNS)
 

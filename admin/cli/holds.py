@@ -12,7 +12,7 @@ from admin.cli.session import DryRun, Session, connected
 
 COLUMNS = ("tenant", "since", "actor", "everywhere", "why")
 RELEASED = ("tenant", "since", "released", "actor", "why")
-Held = Annotated[str, typer.Argument(metavar="TENANT", help="Whose records.", autocompletion=completion.tenants)]
+Held = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.", autocompletion=completion.tenants)]
 
 
 @connected
@@ -35,7 +35,7 @@ def release(
     why: Annotated[str, typer.Option("--why", help="Who allowed it; recorded.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Takes a legal hold back."""
+    """Lifts a legal hold."""
     with session.client() as client:
         params = {"why": why, **({"dry_run": "true"} if dry_run else {})}
         _show(session, client.json("DELETE", f"/audit/holds/{name(tenant)}", params=params, timeout=LONG), RELEASED)
@@ -43,7 +43,7 @@ def release(
 
 @connected
 def holds(session: Session) -> None:
-    """Lists the tenants that are held."""
+    """Lists the tenants under a legal hold."""
     with session.client() as client:
         session.out.rows(client.get("/audit/holds")["items"], COLUMNS)
 

@@ -13,8 +13,8 @@ from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Work that takes long: convert, export, quantise, benchmark and warm, now or on a schedule.")
-run = typer.Typer(no_args_is_help=True, help="Make a job; with --cron, a schedule that makes jobs.")
+group = typer.Typer(no_args_is_help=True, help="Long-running work: convert, export, quantise, benchmark and warm, now or on a schedule.")
+run = typer.Typer(no_args_is_help=True, help="Create a job; with --cron, a schedule that creates jobs.")
 group.add_typer(run, name="run")
 COLUMNS = ("id", "kind", "state", "progress", "attempts", "max_attempts", "schedule", "creator", "created_at", "due_at")
 SCHEDULES = ("name", "tenant", "cron", "timezone", "next_at", "last_job", "creator")
@@ -23,13 +23,13 @@ Id = Annotated[str, typer.Argument(metavar="ID")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file by its name.")]
 Target = Annotated[str, typer.Argument(metavar="TO", help="The name of the file to make.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")]
-Replace = Annotated[bool, typer.Option("--replace", help="A file of the name TO may be replaced.")]
-After = Annotated[list[str] | None, typer.Option("--after", metavar="ID", help="Begin when this job is done; may be repeated.")]
-Attempts = Annotated[int | None, typer.Option("--attempts", help="How often it is begun at most.", min=1, max=100)]
-Cron = Annotated[str | None, typer.Option("--cron", help="Make a schedule, such as '0 3 * * sun'; needs --name.")]
-Timezone = Annotated[str, typer.Option("--timezone", help="Of --cron, such as Europe/Zurich.")]
-Named = Annotated[str | None, typer.Option("--name", help="Of the schedule.")]
-Follow = Annotated[bool, typer.Option("--watch", help="Follow it to its end.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing file named TO.")]
+After = Annotated[list[str] | None, typer.Option("--after", metavar="ID", help="Start when this job is done; repeat it.")]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="Most attempts.", min=1, max=100)]
+Cron = Annotated[str | None, typer.Option("--cron", help="Create a schedule, such as '0 3 * * sun'; needs --name.")]
+Timezone = Annotated[str, typer.Option("--timezone", help="The time zone of --cron, such as Europe/Zurich.")]
+Named = Annotated[str | None, typer.Option("--name", help="The schedule's name.")]
+Follow = Annotated[bool, typer.Option("--watch", help="Follow the job until it ends.")]
 
 
 class How:
@@ -59,7 +59,7 @@ def convert(
     session: Session,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with config.json and safetensors.")],
     to: Target,
-    type: Annotated[Literal["auto", "F32", "F16", "BF16"], typer.Option("--type", help="Of the matrices.")] = "auto",
+    type: Annotated[Literal["auto", "F32", "F16", "BF16"], typer.Option("--type", help="The type of the matrices.")] = "auto",
     replace: Replace = False,
     after: After = None,
     attempts: Attempts = None,
@@ -69,7 +69,7 @@ def convert(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a GGUF file of a Hugging Face folder (Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3)."""
+    """Makes a GGUF file from a Hugging Face folder (Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3)."""
     task = {"kind": "convert", "model": folder, "to": to, "type": type, "replace": replace}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 
@@ -89,7 +89,7 @@ def export(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes an ONNX folder of a Hugging Face folder: an encoder, a classifier or a cross-encoder. Needs PyTorch at the gateway."""
+    """Makes an ONNX folder from a Hugging Face folder: an encoder, a classifier or a cross-encoder. Needs PyTorch at the gateway."""
     task = {"kind": "export", "model": folder, "to": to, "replace": replace}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 
@@ -100,8 +100,8 @@ def quantize(
     session: Session,
     model: Model,
     to: Target,
-    type: Annotated[str, typer.Option("--type", help="Such as Q4_K_M or Q8_0; of ONNX int8 or uint8.")],
-    requantize: Annotated[bool, typer.Option("--requantize", help="MODEL may be quantised already, which loses quality.")] = False,
+    type: Annotated[str, typer.Option("--type", help="The type, such as Q4_K_M or Q8_0; for ONNX int8 or uint8.")],
+    requantize: Annotated[bool, typer.Option("--requantize", help="Allow a MODEL that is quantised already; this loses quality.")] = False,
     replace: Replace = False,
     after: After = None,
     attempts: Attempts = None,
@@ -111,7 +111,7 @@ def quantize(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a smaller file of a GGUF or ONNX file, or of a folder with one, beside it among the model files."""
+    """Quantises a GGUF or ONNX file, or a folder with one, into a smaller model file beside it."""
     task: dict[str, Any] = {"kind": "quantize", "model": model, "to": to, "type": type, "requantize": requantize, "replace": replace}
     if to.endswith(".onnx") or not to.endswith(".gguf"):
         task = {"kind": "quantize-onnx", "model": model, "to": to, "weights": type, "replace": replace}
@@ -123,11 +123,11 @@ def quantize(
 def benchmark(
     session: Session,
     model: Model,
-    streams: Annotated[int, typer.Option("--streams", help="Requests at once.", min=1, max=64)] = 1,
-    requests: Annotated[int, typer.Option("--requests", help="Requests in all.", min=1, max=10_000)] = 8,
-    prompt_words: Annotated[int, typer.Option("--prompt-words", help="Words of each prompt.", min=1, max=8192)] = 64,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens of each answer.", min=1, max=4096)] = 64,
-    context: Annotated[int, typer.Option("--context", help="Tokens of a stream at most.", min=128, max=131_072)] = 1024,
+    streams: Annotated[int, typer.Option("--streams", help="Simultaneous requests.", min=1, max=64)] = 1,
+    requests: Annotated[int, typer.Option("--requests", help="Total number of requests.", min=1, max=10_000)] = 8,
+    prompt_words: Annotated[int, typer.Option("--prompt-words", help="Words in each prompt.", min=1, max=8192)] = 64,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens in each answer.", min=1, max=4096)] = 64,
+    context: Annotated[int, typer.Option("--context", help="Most tokens of a stream.", min=128, max=131_072)] = 1024,
     after: After = None,
     attempts: Attempts = None,
     cron: Cron = None,
@@ -136,7 +136,7 @@ def benchmark(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Measures tokens a second and the time to the first token of a GGUF file, in an engine of its own on the processor."""
+    """Measures a GGUF file's tokens per second and time to the first token, in a separate engine on the CPU."""
     sizes = {"streams": streams, "requests": requests, "prompt_words": prompt_words, "max_tokens": max_tokens, "context": context}
     task = {"kind": "benchmark", "model": model, **sizes}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
@@ -146,9 +146,9 @@ def benchmark(
 @connected
 def warm(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE-ID", help="A file of /v1/files; its lines are those of a batch.")],
-    endpoint: Annotated[str, typer.Option("--endpoint", help="What the lines ask for.")] = "/v1/chat/completions",
-    at_once: Annotated[int, typer.Option("--at-once", help="Requests under way at most.", min=1, max=64)] = 2,
+    file: Annotated[str, typer.Argument(metavar="FILE-ID", help="A file of /v1/files with lines as in a batch.")],
+    endpoint: Annotated[str, typer.Option("--endpoint", help="The endpoint of the lines.")] = "/v1/chat/completions",
+    at_once: Annotated[int, typer.Option("--at-once", help="Most requests under way.", min=1, max=64)] = 2,
     after: After = None,
     attempts: Attempts = None,
     cron: Cron = None,
@@ -157,7 +157,7 @@ def warm(
     watch: Follow = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Asks the requests of a file as you, so that their answers are kept. `gatehouse caches warm` does so from here, once."""
+    """Sends the requests of a file as you, so that their answers are cached. `gatehouse caches warm` does so from this machine, once."""
     task = {"kind": "warm", "file": file, "endpoint": endpoint, "at_once": at_once}
     _make(session, task, How(after, attempts, cron, timezone, named), watch, dry_run)
 
@@ -185,7 +185,7 @@ def index(
 @group.command()
 @connected
 def show(session: Session, id: Id) -> None:
-    """Shows a job: what it is to do, how far it is, its last lines, what came of it."""
+    """Shows a job: its task, progress, last log lines and result."""
     with session.client() as client:
         session.out.one(client.get(f"/jobs/{name(id)}"))
 
@@ -193,7 +193,7 @@ def show(session: Session, id: Id) -> None:
 @group.command()
 @connected
 def cancel(session: Session, id: Id, dry_run: DryRun = False) -> None:
-    """Cancels a job. One that runs is ended."""
+    """Cancels a job, and stops it if it is running."""
     with session.client() as client:
         session.out.one(client.json("POST", f"/jobs/{name(id)}/cancel", params={"dry_run": "true"} if dry_run else {}))
 
@@ -201,7 +201,7 @@ def cancel(session: Session, id: Id, dry_run: DryRun = False) -> None:
 @group.command()
 @connected
 def retry(session: Session, id: Id, dry_run: DryRun = False) -> None:
-    """Has a job tried again that has failed, is dead or was cancelled."""
+    """Retries a job that failed, is dead or was cancelled."""
     with session.client() as client:
         session.out.one(client.json("POST", f"/jobs/{name(id)}/retry", params={"dry_run": "true"} if dry_run else {}))
 
@@ -209,7 +209,7 @@ def retry(session: Session, id: Id, dry_run: DryRun = False) -> None:
 @group.command()
 @connected
 def watch(session: Session, id: Id) -> None:
-    """Follows a job to its end. Exit code 1 if it is not done then."""
+    """Follows a job until it ends. Exit code 1 unless it is done."""
     with session.client() as client:
         _watch(session, client, id)
 
@@ -227,10 +227,10 @@ def schedules(session: Session, tenant: Tenant = None) -> None:
 def unschedule(
     session: Session,
     schedule: Annotated[str, typer.Argument(metavar="NAME")],
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose schedule; yours otherwise.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="The schedule's tenant; default: yours.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Deletes a schedule. Jobs that it has made stay."""
+    """Deletes a schedule. The jobs that it created stay."""
     params = {**({"tenant": tenant} if tenant else {}), **({"dry_run": "true"} if dry_run else {})}
     with session.client() as client:
         session.out.one(client.json("DELETE", f"/job-schedules/{name(schedule)}", params=params))

@@ -15,7 +15,7 @@ from admin.cli.errors import UsageError
 from admin.cli.kits import KITS, kit, model_for
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
-group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
+group = typer.Typer(no_args_is_help=True, help="API keys: create, rotate, suspend, revoke.")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _COLUMNS: Final = ("id", "tenant", "state", "source", "prefix", "models", "roles", "expires", "last_used")
 _CLEARED: Final = ("models", "operations", "cidrs", "limits", "roles", "expires", "priority", "description")
@@ -64,7 +64,7 @@ def create(
     id: Annotated[str | None, typer.Option("--id", help="A name for it; default: generated.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a key. It is printed once and cannot be shown again."""
+    """Creates a key. It is printed once and cannot be shown again."""
     body: dict[str, Any] = {
         "tenant": tenant,
         "models": models or [],
@@ -108,7 +108,7 @@ def index(
             autocompletion=completion.one_of("active", "rotated", "expired", "revoked"),
         ),
     ] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", help="Only ids that begin with this.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only ids with this prefix.")] = None,
 ) -> None:
     """Lists keys, those of the configuration file first."""
     with session.client() as client:
@@ -171,14 +171,14 @@ def update(
         list[str] | None,
         typer.Option(
             "--clear",
-            help="A setting that goes back to its default, by its name as `show` has it.",
+            help="A setting to reset to its default, named as in `show`.",
             autocompletion=completion.one_of(*_CLEARED),
         ),
     ] = None,
     if_version: IfVersion = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes what a key may do. Settings not named stay; a list replaces the previous list. The key itself stays the same."""
+    """Changes what a key may do. Settings not named stay; a list replaces the previous list. The secret stays the same."""
     given: dict[str, Any] = {
         "models": models,
         "operations": operations,
@@ -199,7 +199,7 @@ def update(
 def rotate(
     session: Session,
     id: StoredKeyId,
-    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s ends it at once.")] = "24h",
+    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret stays valid; 0s ends it at once.")] = "24h",
     dry_run: DryRun = False,
 ) -> None:
     """Gives a key a new secret. Its id and settings stay, as do its limits, bindings and usage."""

@@ -13,7 +13,7 @@ from admin.cli.errors import UsageError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Limits and budgets: what is used of them, and changes.")
+group = typer.Typer(no_args_is_help=True, help="Limits and budgets: show usage, change, reset.")
 COLUMNS = ("limit", "scope", "amount", "most", "used", "left", "in_hand", "resets_in", "binds")
 Limit = Annotated[str, typer.Argument(metavar="NAME", help="A limit.", autocompletion=completion.limits)]
 Rate = Annotated[str | None, typer.Option(help="RATE/PERIOD, such as 100/1m.")]
@@ -33,10 +33,10 @@ def index(session: Session) -> None:
 def show(
     session: Session,
     who: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="A key's id, or user/NAME@TENANT.")],
-    model: Annotated[str, typer.Option("--model", help="The model asked for.", autocompletion=completion.models)] = "",
+    model: Annotated[str, typer.Option("--model", help="The requested model.", autocompletion=completion.models)] = "",
     operation: Annotated[str, typer.Option("--operation", help="The operation.")] = "chat",
 ) -> None:
-    """Shows every limit that applies to a caller, what is used of it, and which one binds."""
+    """Shows every limit that applies to a caller, how much of it is used, and which one binds."""
     with session.client() as client:
         found = client.post("/limits:applying", {"model": model, "operation": operation, **_caller(who)})["items"]
     _rows(session, found)
@@ -60,10 +60,12 @@ def change(
     tokens: Rate = None,
     concurrent: Annotated[int | None, typer.Option(help="Requests under way at once.", min=1)] = None,
     budget: Annotated[float | None, typer.Option(help="The budget's amount.")] = None,
-    enforce: Annotated[bool | None, typer.Option("--enforce/--no-enforce", help="Whether it refuses, or only counts.")] = None,
+    enforce: Annotated[
+        bool | None, typer.Option("--enforce/--no-enforce", help="Whether the limit refuses requests or only counts.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes a limit of the store. It acts at once; what is used stays used."""
+    """Changes a limit of the store at once. Usage so far still counts."""
     changes: dict[str, Any] = {"concurrent": concurrent, "enforce": enforce}
     with session.client() as client:
         now = client.get(f"/limits/{name(limit)}")
@@ -92,7 +94,7 @@ def reset(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a limit full again, for one caller or for all. The audit log has it."""
+    """Sets the usage of a limit to zero, for one caller or for all. The audit log records it."""
     with session.client() as client:
         scope = None if principal is None else _scope(client, limit, principal)
         session.out.one(client.post(f"/limits/{name(limit)}/reset", {"scope": scope}, dry_run=dry_run))

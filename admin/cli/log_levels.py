@@ -11,14 +11,14 @@ from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Levels of the log, changed for a while.")
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait at most until every worker has it in force.", min=0, max=60)]
+group = typer.Typer(no_args_is_help=True, help="Log levels: change them for a while.")
+Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @group.command("show")
 @connected
 def show(session: Session) -> None:
-    """Shows the levels that count now, and until when."""
+    """Shows the current levels, and until when they apply."""
     with session.client() as client:
         session.out.one(client.get("/log-levels"))
 
@@ -27,13 +27,13 @@ def show(session: Session) -> None:
 @connected
 def put(
     session: Session,
-    level: Annotated[str | None, typer.Argument(metavar="[LEVEL]", help="trace, debug, info, warning or error, of everything.")] = None,
-    logger: Annotated[list[str] | None, typer.Option("--logger", metavar="NAME=LEVEL", help="Of one logger. May be repeated.")] = None,
-    lasting: Annotated[str, typer.Option("--for", help="How long; then the configured levels count again.")] = "15m",
+    level: Annotated[str | None, typer.Argument(metavar="[LEVEL]", help="trace, debug, info, warning or error, for all loggers.")] = None,
+    logger: Annotated[list[str] | None, typer.Option("--logger", metavar="NAME=LEVEL", help="The level of one logger; repeat it.")] = None,
+    lasting: Annotated[str, typer.Option("--for", help="How long; then the configured levels apply again.")] = "15m",
     wait: Wait = 5.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes the levels of this gateway with its workers for a while."""
+    """Changes the levels of this gateway and its workers for a while."""
     body: dict[str, Any] = {"loggers": dict(_named(one) for one in logger or ()), "seconds": duration(lasting)}
     if level is not None:
         body["level"] = level

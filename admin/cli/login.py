@@ -22,8 +22,10 @@ def login(
     ca: tls.Ca = None,
     cert: tls.Cert = None,
     cert_key: tls.CertKey = None,
-    issuer: Annotated[str, typer.Option("--issuer", help="The issuer's name, where the gateway has several.")] = "",
-    browser: Annotated[bool, typer.Option("--browser", help="In a browser on this machine, instead of by a code on any machine.")] = False,
+    issuer: Annotated[str, typer.Option("--issuer", help="The issuer's name, if the gateway has several.")] = "",
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Log in with a browser on this machine, instead of a code on any machine.")
+    ] = False,
     gateway_url: Annotated[str, typer.Option("--gateway-url", help="The data listener, for `chat`; default: ask the gateway.")] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Another key for `chat`.")] = "",
 ) -> None:
@@ -44,7 +46,7 @@ def login(
 
 
 def logout(profile: ProfileName = profiles.DEFAULT) -> None:
-    """Ends a login at its issuer and forgets the profile."""
+    """Ends a login at its issuer and deletes the profile."""
     try:
         saved = profiles.load(profile)
         profiles.forget(profile)

@@ -62,7 +62,7 @@ def create(
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a key of your own. It is printed once, may do at most what you may, and ends with you."""
+    """Creates a key of your own. It is printed once, has at most your rights, and is revoked with you."""
     body: dict[str, Any] = {"description": description}
     given = {"models": models, "operations": operations, "cidrs": cidrs, "roles": roles}
     body |= {field: value for field, value in given.items() if value}
@@ -77,10 +77,10 @@ def create(
 def rotate(
     session: Session,
     id: KeyId,
-    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s ends it at once.")] = "24h",
+    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret stays valid; 0s ends it at once.")] = "24h",
     dry_run: DryRun = False,
 ) -> None:
-    """Gives one of your keys a new secret, which lives as long as your groups allow."""
+    """Gives one of your keys a new secret, valid for as long as your groups allow."""
     with session.client() as client:
         show_once(session, client.post(f"/my/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
 

@@ -30,10 +30,10 @@ Models = Annotated[
 Operations = Annotated[
     list[str] | None, typer.Option("--operation", help="An operation that they may call; repeat it.", autocompletion=completion.operations)
 ]
-Count = Annotated[int | None, typer.Option("--own-keys", help="Members may make so many keys of their own.", min=1)]
+Count = Annotated[int | None, typer.Option("--own-keys", help="How many keys of their own members may create.", min=1)]
 Life = Annotated[str | None, typer.Option("--key-life", help="The longest life of such a key, such as 90d.")]
-Within = Annotated[str | None, typer.Option("--login-within", help="Such keys are accepted for so long after the last login.")]
-Reason = Annotated[str, typer.Option("--why", help="For the other operators and the audit log; callers never see it.")]
+Within = Annotated[str | None, typer.Option("--login-within", help="How long after the last login such keys are accepted.")]
+Reason = Annotated[str, typer.Option("--why", help="The reason, for other operators and the audit log; callers never see it.")]
 
 
 def full(text: str) -> str:
@@ -50,7 +50,7 @@ def full(text: str) -> str:
 def list_users(
     session: Session,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.", autocompletion=completion.tenants)] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names with this prefix.")] = None,
 ) -> None:
     """Lists users."""
     with session.client() as client:
@@ -71,13 +71,13 @@ def create_user(
     session: Session,
     user: NewUser,
     display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
-    email: Annotated[str, typer.Option("--email", help="Their address.")] = "",
-    description: Annotated[str, typer.Option("--description", help="Anything else.")] = "",
+    email: Annotated[str, typer.Option("--email", help="The user's e-mail address.")] = "",
+    description: Annotated[str, typer.Option("--description", help="A note.")] = "",
     groups: InGroups = None,
     roles: Roles = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a user before the first login does."""
+    """Creates a user, before the first login would."""
     body = {"name": full(user), "display_name": display_name, "email": email, "description": description}
     with session.client() as client:
         session.out.one(client.post("/users", {**body, "groups": groups or [], "roles": roles or []}, dry_run=dry_run))
@@ -89,15 +89,15 @@ def update_user(
     session: Session,
     user: User,
     display_name: Annotated[str | None, typer.Option("--display-name", help="For people.")] = None,
-    email: Annotated[str | None, typer.Option("--email", help="Their address.")] = None,
-    description: Annotated[str | None, typer.Option("--description", help="Anything else.")] = None,
+    email: Annotated[str | None, typer.Option("--email", help="The user's e-mail address.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="A note.")] = None,
     groups: InGroups = None,
     roles: Roles = None,
     clear: Annotated[
         list[str] | None,
         typer.Option(
             "--clear",
-            help="A setting that goes back to its default.",
+            help="A setting to reset to its default.",
             autocompletion=completion.one_of("display_name", "email", "description", "groups", "roles"),
         ),
     ] = None,
@@ -113,7 +113,7 @@ def update_user(
 @users.command("delete")
 @connected
 def delete_user(session: Session, user: User, dry_run: DryRun = False) -> None:
-    """Deletes a user and revokes their own keys. The next login makes them anew; to keep them out, suspend them."""
+    """Deletes a user and revokes their own keys. The next login recreates the user; to keep them out, suspend them."""
     with session.client() as client:
         session.out.one(client.delete(f"/users/{name(full(user))}", dry_run=dry_run))
 
@@ -153,7 +153,7 @@ def create_group(
     login_within: Within = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a group."""
+    """Creates a group."""
     body: dict[str, Any] = {"name": full(group), "description": description, "models": models or [], "operations": operations or []}
     if (allowed := _own_keys(own_keys, key_life, login_within)) is not None:
         body["own_keys"] = allowed
@@ -176,14 +176,14 @@ def update_group(
         list[str] | None,
         typer.Option(
             "--clear",
-            help="A setting that goes back to its default.",
+            help="A setting to reset to its default.",
             autocompletion=completion.one_of("description", "models", "operations", "own_keys"),
         ),
     ] = None,
     if_version: IfVersion = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes a group. Settings not named stay. It counts at once for all members."""
+    """Changes a group. Settings not named stay. Takes effect at once for all members."""
     allowed = _own_keys(own_keys, key_life, login_within)
     given = {"description": description, "models": models, "operations": operations, "own_keys": allowed}
     with session.client() as client:
@@ -217,7 +217,7 @@ def add_member(session: Session, group: Group, user: User, dry_run: DryRun = Fal
 @groups.command("remove-member")
 @connected
 def remove_member(session: Session, group: Group, user: User, dry_run: DryRun = False) -> None:
-    """Takes a group from a user. It counts at once, also for the user's own keys."""
+    """Takes a group from a user. Takes effect at once, also for the user's own keys."""
     with session.client() as client:
         session.out.one(client.post(f"/groups/{name(full(group))}/remove-member", {"user": full(user)}, dry_run=dry_run))
 
@@ -248,7 +248,7 @@ def _resume(session: Session, path: str, dry_run: bool) -> None:
 @users.command("suspend")
 @connected
 def suspend_user(session: Session, user: User, why: Reason = "", dry_run: DryRun = False) -> None:
-    """Refuses a user (403 `suspended`) and their own keys everywhere at once, and ends their requests under way."""
+    """Refuses a user (403 `suspended`) and their own keys everywhere at once, and cancels their requests under way."""
     _suspend(session, f"/users/{name(full(user))}", why, dry_run)
 
 
@@ -261,7 +261,7 @@ def resume_user(session: Session, user: User, dry_run: DryRun = False) -> None:
 
 @connected
 def suspend_tenant(session: Session, tenant: Tenant, why: Reason = "", dry_run: DryRun = False) -> None:
-    """Refuses all keys and users of a tenant (403 `suspended`) everywhere at once, and ends their requests under way."""
+    """Refuses all keys and users of a tenant (403 `suspended`) everywhere at once, and cancels their requests under way."""
     _suspend(session, f"/tenants/{name(tenant)}", why, dry_run)
 
 
@@ -273,7 +273,7 @@ def resume_tenant(session: Session, tenant: Tenant, dry_run: DryRun = False) -> 
 
 @connected
 def suspend_key(session: Session, id: KeyId, why: Reason = "", dry_run: DryRun = False) -> None:
-    """Refuses a key (403 `suspended`) everywhere at once, and ends its requests under way, until it is resumed."""
+    """Refuses a key (403 `suspended`) everywhere at once, and cancels its requests under way, until it is resumed."""
     _suspend(session, f"/keys/{name(id)}", why, dry_run)
 
 

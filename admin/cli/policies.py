@@ -28,7 +28,7 @@ StoredPolicy = Annotated[
 @group.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists all of them, those of the configuration file first."""
+    """Lists all policies, those of the configuration file first."""
     with session.client() as client:
         found = [{"kind": kind, **item} for kind in KINDS for item in client.items(f"/{kind}", limit=1000)]
     session.out.rows(found, ("kind", "name", "source", "version", "updated_at", "updated_by"))
@@ -37,7 +37,7 @@ def index(session: Session) -> None:
 @group.command("show")
 @connected
 def show(session: Session, policy: Policy) -> None:
-    """Shows one."""
+    """Shows a policy."""
     with session.client() as client:
         session.out.one(client.get(_path(policy)))
 
@@ -45,7 +45,7 @@ def show(session: Session, policy: Policy) -> None:
 @group.command("delete")
 @connected
 def delete(session: Session, policy: StoredPolicy, dry_run: DryRun = False) -> None:
-    """Deletes one of the store."""
+    """Deletes a policy of the store."""
     with session.client() as client:
         session.out.one(client.delete(_path(policy), dry_run=dry_run))
 
@@ -80,7 +80,7 @@ def explain(
     session: Session,
     model: Annotated[str | None, typer.Option("--model", help="A model.", autocompletion=completion.models)] = None,
     key_id: Annotated[str | None, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Instead of a key: the tenant of a supposed caller.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Instead of a key: the tenant of a hypothetical caller.")] = None,
     user: Annotated[str, typer.Option("--user", help="Its user.")] = "",
     groups: Annotated[list[str] | None, typer.Option("--group", help="One of its groups; may be repeated.")] = None,
     agent: Annotated[str, typer.Option("--agent", help="The agent that acts for it.")] = "",
@@ -97,13 +97,15 @@ def explain(
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,
     tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; may be repeated.")] = None,
     label: Annotated[str, typer.Option("--label", help="How the client labels its data.")] = "",
-    strength: Annotated[str, typer.Option("--strength", help="Of a supposed caller's login: password, token, certificate, mfa.")] = "",
-    at: Annotated[str | None, typer.Option("--at", help="When the request comes, such as 2026-01-31T22:00:00Z; default: now.")] = None,
+    strength: Annotated[
+        str, typer.Option("--strength", help="The login of a hypothetical caller: password, token, certificate, mfa.")
+    ] = "",
+    at: Annotated[str | None, typer.Option("--at", help="The time of the request, such as 2026-01-31T22:00:00Z; default: now.")] = None,
     past: Annotated[
-        str | None, typer.Option("--request", metavar="ID", help="Instead of all these: a request of the past, by its x-request-id.")
+        str | None, typer.Option("--request", metavar="ID", help="Instead of all these: a past request, by its x-request-id.")
     ] = None,
 ) -> None:
-    """Says whether a caller may use a model, and why: each rule, and whether it counts. Exit code 1 when it may not.
+    """Says whether a caller may use a model, and why: each rule, and whether it applies. Exit code 1 if it may not.
 
     With --request: why a request of the past was allowed or denied, from its record in the audit log, and what would be decided now.
     """
@@ -163,18 +165,18 @@ def diff(
     session: Session,
     file: Annotated[
         Path,
-        typer.Argument(metavar="CANDIDATE", help="YAML with `roles` and `bindings`, as in the configuration; what else it has is ignored."),
+        typer.Argument(metavar="CANDIDATE", help="YAML with `roles` and `bindings`, as in the configuration; everything else is ignored."),
     ],
-    last: Annotated[int, typer.Option("--last", help="So many of the newest decisions.", min=1, max=100_000)] = 10_000,
-    since: Annotated[str | None, typer.Option("--since", help="None that are older, such as 24h.")] = None,
+    last: Annotated[int, typer.Option("--last", help="How many of the newest decisions.", min=1, max=100_000)] = 10_000,
+    since: Annotated[str | None, typer.Option("--since", help="How far back, such as 24h.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
     beside: Annotated[
         bool,
-        typer.Option("--beside", help="Beside those that there are, as `policies apply` would, not in place of the file's."),
+        typer.Option("--beside", help="Add them to all existing ones, as `policies apply` would, instead of replacing the file's."),
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 when a decision would change.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a decision would change.")] = False,
 ) -> None:
-    """Makes decisions of the past again, from the audit log, with other roles and bindings, and lists those that would change."""
+    """Replays past decisions from the audit log with other roles and bindings, and lists those that would change."""
     question: dict[str, Any] = {**_candidate(file), "beside": beside, "last": last, "tenant": tenant}
     if since is not None:
         question["since"] = time.time() - duration(since)
@@ -230,7 +232,7 @@ def test(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `cases`, a list.")],
 ) -> None:
-    """Compares decisions with a file of cases. Exit code 1 when one is different.
+    """Checks decisions against a file of cases. Exit code 1 on a difference.
 
     A case has `principal` (a supposed caller) or `key` (an id), `request`, `expect` (allow or deny), and may have `name` and `rule`.
     """

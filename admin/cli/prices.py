@@ -33,7 +33,7 @@ Rate = Annotated[float | None, typer.Option(help="For `--per` tokens (`--request
 @group.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists all of them, those of the configuration file first. `prices models` shows what models cost by them."""
+    """Lists all prices, those of the configuration file first. `prices models` shows what models cost."""
     with session.client() as client:
         session.out.rows(
             client.items("/prices", limit=1000),
@@ -44,7 +44,7 @@ def index(session: Session) -> None:
 @group.command("models")
 @connected
 def of_models(session: Session) -> None:
-    """Shows what each model costs now, in units of its currency for a million tokens; rates of the public table included."""
+    """Shows what each model costs now, in its currency for a million tokens, including rates of the public table."""
     with session.client() as client:
         session.out.rows(client.get("/prices:models")["items"], ("model", *RATES[:4], "request", "currency", "basis", "version"))
 
@@ -66,7 +66,7 @@ def put(
     named: Annotated[str | None, typer.Option("--name", help="Default: the model, and the day from which it is valid.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Sets a price of the store: a new one, or in the place of the one of that name."""
+    """Creates a price in the store, or replaces the one of that name."""
     rates = {"prompt": prompt, "completion": completion_rate, "cached": cached, "reasoning": reasoning, "request": request}
     body = {"model": model, **rates, "per": per, "currency": currency, "from": since, "until": until}
     body["name"] = named or named_after(model, since)
@@ -87,12 +87,12 @@ def delete(session: Session, price: Annotated[str, typer.Argument(metavar="NAME"
 def load(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A table in the format of LiteLLM's model_prices_and_context_window.json.")],
-    models: Annotated[list[str], typer.Option("--model", help="MODEL, or MODEL=NAME where the table has another name. Repeat it.")],
+    models: Annotated[list[str], typer.Option("--model", help="MODEL, or MODEL=NAME if the table has another name. Repeat it.")],
     since: Annotated[str | None, typer.Option("--from", help="Valid from this day on.")] = None,
-    source: Annotated[str, typer.Option("--source", help="Where and when the table was taken; kept with the prices.")] = "",
+    source: Annotated[str, typer.Option("--source", help="Where and when you got the table; stored with the prices.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Takes the prices of hosted models from a public table that was downloaded before, for the models that are named."""
+    """Imports prices of hosted models from a downloaded public table, for the models that you name."""
     try:
         table = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:

@@ -54,11 +54,11 @@ def create_role(
     ],
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="On the admin listener it reaches all tenants, not only its holder's own.")
+        bool, typer.Option("--everywhere", help="On the admin listener, reach all tenants, not only the holder's own.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a role in the store. You must hold all that it permits."""
+    """Creates a role in the store. You must hold every permission that it has."""
     body = {"name": role, "permissions": permissions, "description": description, "confined": not everywhere}
     with session.client() as client:
         session.out.one(client.post("/roles", body, dry_run=dry_run))
@@ -109,18 +109,18 @@ def show_binding(session: Session, binding: BindingName) -> None:
 @connected
 def create_binding(
     session: Session,
-    binding: Annotated[str, typer.Argument(metavar="NAME", help="A name for it, as the audit log will have it.")],
+    binding: Annotated[str, typer.Argument(metavar="NAME", help="Its name, also in the audit log.")],
     role: Annotated[str, typer.Option("--role", help="The role.", autocompletion=completion.roles)],
     subjects: Annotated[
         list[str],
         typer.Option("--subject", help="key/ID, user/NAME, group/NAME, tenant/NAME, agent/NAME or principal/ID; repeat it."),
     ],
     tenant: Annotated[str, typer.Option("--tenant", help="Only for callers of this tenant.", autocompletion=completion.tenants)] = "*",
-    deny: Annotated[bool, typer.Option("--deny", help="Take what the role permits from them, instead of giving it.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny what the role permits, instead of granting it.")] = False,
     when: When = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a binding in the store. You must hold all that its role permits."""
+    """Creates a binding in the store. You must hold every permission of its role."""
     body = {"name": binding, "role": role, "subjects": subjects, "tenant": tenant, "effect": "deny" if deny else "allow", "when": when}
     _create(session, body, dry_run)
 
@@ -140,7 +140,7 @@ def bind(
     binding: Annotated[str | None, typer.Option("--name", help="A name for the binding.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Gives a role to a credential; short for `gatehouse bindings create`."""
+    """Binds a role to a credential; short for `gatehouse bindings create`."""
     body = {"name": binding or f"{tenant}.{principal}.{role}", "tenant": tenant, "subjects": [f"principal/{principal}"], "role": role}
     _create(session, body, dry_run)
 

@@ -9,7 +9,7 @@ import typer
 from admin.cli.client import name
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Candidates that are tried on real traffic.")
+group = typer.Typer(no_args_is_help=True, help="Trials and mirrored models on real traffic.")
 COLUMNS = ("model", "candidate", "state", "sampled", "mirrored", "dropped", "skipped", "errors", "likeness", "latency_p95", "candidate_p95")
 Model = Annotated[str, typer.Argument(metavar="MODEL")]
 
@@ -17,7 +17,7 @@ Model = Annotated[str, typer.Argument(metavar="MODEL")]
 @group.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists engines on trial and models of which requests are mirrored, with the figures of both sides."""
+    """Lists engines on trial and models whose requests are mirrored, with the figures of both sides."""
     rows = []
     with session.client() as client:
         for item in client.get("/rollouts")["items"]:
@@ -55,7 +55,7 @@ def index(session: Session) -> None:
 @group.command()
 @connected
 def resume(session: Session, model: Model, dry_run: DryRun = False) -> None:
-    """Puts a model's engine back that was withdrawn."""
+    """Puts a model's withdrawn engine back on trial."""
     with session.client() as client:
         session.out.one(client.json("POST", f"/rollouts/{name(model)}/resume", params={"dry_run": "true"} if dry_run else {}))
 
@@ -63,6 +63,6 @@ def resume(session: Session, model: Model, dry_run: DryRun = False) -> None:
 @group.command()
 @connected
 def show(session: Session, model: Model) -> None:
-    """Shows what is tried on a model's traffic, and how it fares."""
+    """Shows the trial or mirror on a model's traffic, with all figures."""
     with session.client() as client:
         session.out.one(client.get(f"/rollouts/{name(model)}"))

@@ -25,8 +25,8 @@ ProfileName = Annotated[
     str,
     typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE", autocompletion=profiles.suggested),
 ]
-OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Tables with all columns in full, wider than the terminal.")]
+OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="The output format.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns in full, even if wider than the terminal.")]
 IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only if it has this version; default: the one just read.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 

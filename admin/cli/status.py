@@ -24,7 +24,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option("--interval", help="Seconds between refreshes.", min=0.2)] = 2.0,
 ) -> None:
-    """Shows fleet, breakers, queues and limits at a glance. Exit code 1 when the gateway is not ready."""
+    """Shows the fleet, breakers, queues and limits at a glance. Exit code 1 if the gateway is not ready."""
     with session.client() as client:
         found = client.get("/status")
         if watch and session.out.for_people:

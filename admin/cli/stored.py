@@ -16,8 +16,8 @@ from admin.cli.session import DryRun, Session, connected
 
 KINDS: Final = ("engines", "models")
 POLL_SECONDS: Final = 0.2
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it is in force; say why if it is not.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return once it is in force; otherwise say why it is not.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Most seconds to wait.")]
 FileOfBoth = Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `engines`, `models` or both: a list each.")]
 _SHOWN: Final = ("name", "source", "revision", "in_force", "state", "ready", "reason")
 
@@ -44,19 +44,21 @@ def create_engine(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option("--model", help="A model of the registry, by its name.", autocompletion=completion.model_files)
+        str | None, typer.Option("--model", help="The name of a model in the registry.", autocompletion=completion.model_files)
     ] = None,
-    upstream: Annotated[str | None, typer.Option("--upstream", help="Where an external engine is: http://HOST:PORT.")] = None,
+    upstream: Annotated[str | None, typer.Option("--upstream", help="The address of an external engine: http://HOST:PORT.")] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            "--api-key", help="Of an external engine; ${env:GATEHOUSE_SECRET_NAME} is read by the gateway.", envvar="GATEHOUSE_ENGINE_KEY"
+            "--api-key",
+            help="The key of an external engine; the gateway resolves ${env:GATEHOUSE_SECRET_NAME}.",
+            envvar="GATEHOUSE_ENGINE_KEY",
         ),
     ] = None,
     version: Annotated[str | None, typer.Option("--version", help="The model's version.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, metal, cuda:N, rocm:N or vulkan:N.")] = None,
     slots: Annotated[int | None, typer.Option("--slots", help="Requests that run at once.", min=1)] = None,
-    context: Annotated[int | None, typer.Option("--context", help="Tokens of context for each.", min=64)] = None,
+    context: Annotated[int | None, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = None,
     wait: Wait = False,
     timeout: Timeout = LONG,
     dry_run: DryRun = False,
@@ -88,7 +90,9 @@ def create_model(
     fallbacks: Annotated[
         list[str] | None, typer.Option("--fallback", help="A model to try when this one cannot answer.", autocompletion=completion.models)
     ] = None,
-    policy: Annotated[str | None, typer.Option("--policy", help="How its pool is used: consistent_hash, least_outstanding, ...")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="The routing policy of its pool: consistent_hash, least_outstanding, ...")
+    ] = None,
     upstream_model: Annotated[str | None, typer.Option("--upstream-model", help="Its name at the engines, if different.")] = None,
     wait: Wait = False,
     timeout: Timeout = LONG,

@@ -32,10 +32,10 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON
 @connected
 def dump(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; `-` is standard output.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; `-` is standard output.")],
     kinds: Annotated[list[str] | None, typer.Option("--kind", help="Only this kind, such as limits; repeat it.")] = None,
 ) -> None:
-    """Writes everything that is decided in the store: YAML, or JSON with -o json or to a FILE.json. Secrets are masked."""
+    """Writes the store's resources to a file: YAML, or JSON with -o json or to a FILE.json. Secrets are masked."""
     with session.client() as client:
         found = client.json("GET", "/dump", timeout=LONG, params={"kinds": ",".join(kinds)} if kinds else {})
     unread = [kind for kind, items in found.items() if items is None]
@@ -58,7 +58,7 @@ def dump(
 
 @connected
 def diff(session: Session, file: FileArgument) -> None:
-    """Prints how the store differs from a file: what `sync` would create, replace and delete. Exit code 1 when it differs."""
+    """Prints what `sync` would create, replace and delete for a file. Exit code 1 if the store differs."""
     wanted = read(file)
     with session.client() as client:
         found = _asked(client, "/sync:diff", wanted)
@@ -71,10 +71,10 @@ def diff(session: Session, file: FileArgument) -> None:
 def sync(
     session: Session,
     file: FileArgument,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete what the file lacks, without asking.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what the file does not contain, without asking.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes the store equal to a file, all or nothing. A kind that the file does not name is left alone.
+    """Makes the store equal to a file, all or nothing. Kinds that the file does not name stay unchanged.
 
     What would be deleted is named first, and confirmed at the terminal or by --delete. Exit code 1 when a key has still to be created.
     """

@@ -23,14 +23,14 @@ def create(
     tenant: NewTenant,
     display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
-    cost_centre: Annotated[str, typer.Option("--cost-centre", help="Who pays for it, in reports of usage.")] = "",
+    cost_centre: Annotated[str, typer.Option("--cost-centre", help="Who pays for it in usage reports.")] = "",
     models: Annotated[
         list[str] | None,
         typer.Option("--model", help="A pattern of models its keys may have; default: all.", autocompletion=completion.models),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a tenant."""
+    """Creates a tenant."""
     body: dict[str, Any] = {"name": tenant, "display_name": display_name, "description": description, "cost_centre": cost_centre}
     if models:
         body["models"] = models
@@ -61,7 +61,7 @@ def update(
     tenant: StoredTenant,
     display_name: Annotated[str | None, typer.Option("--display-name", help="For people.")] = None,
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
-    cost_centre: Annotated[str | None, typer.Option("--cost-centre", help="Who pays for it, in reports of usage.")] = None,
+    cost_centre: Annotated[str | None, typer.Option("--cost-centre", help="Who pays for it in usage reports.")] = None,
     models: Annotated[
         list[str] | None,
         typer.Option("--model", help="The patterns of models its keys may have, all of them; repeat it.", autocompletion=completion.models),
@@ -70,14 +70,14 @@ def update(
         list[str] | None,
         typer.Option(
             "--clear",
-            help="A setting that goes back to its default, by its name as `show` has it.",
+            help="A setting to reset to its default, named as in `show`.",
             autocompletion=completion.one_of("display_name", "description", "models", "cost_centre"),
         ),
     ] = None,
     if_version: IfVersion = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes a tenant of the store. Settings not named stay. Fewer models count at once for all of its keys and users."""
+    """Changes a tenant of the store. Settings not named stay. Removing models takes effect at once for all of its keys and users."""
     changes = changed({"display_name": display_name, "description": description, "models": models, "cost_centre": cost_centre}, clear or ())
     with session.client() as client:
         session.out.one(client.patch(f"/tenants/{name(tenant)}", changes, version=if_version, dry_run=dry_run))

@@ -20,7 +20,7 @@ Why = Annotated[str, typer.Option("--why", help="The reason, for the audit log."
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
 
-keys_group = typer.Typer(help="Keys: those that checkpoints are verified with, and those that encrypt texts.")
+keys_group = typer.Typer(help="Keys: those that verify checkpoints, and those that encrypt texts.")
 reveal_group = typer.Typer(no_args_is_help=True, help="Texts in the audit log: ask for them, approve, fetch them once.")
 
 
@@ -44,7 +44,7 @@ def keys(session: Session, context: typer.Context) -> None:
 @keys_group.command("list")
 @connected
 def list_keys(session: Session, tenant: Tenant = None) -> None:
-    """Lists the data keys that encrypt texts; nothing of the keys themselves."""
+    """Lists the data keys that encrypt texts, without the keys themselves."""
     with session.client() as client:
         session.out.rows(client.get("/audit/data-keys", **({} if tenant is None else {"tenant": tenant}))["items"], KEY_COLUMNS)
 
@@ -54,10 +54,10 @@ def list_keys(session: Session, tenant: Tenant = None) -> None:
 def rotate(
     session: Session,
     tenant: Tenant = None,
-    master: Annotated[bool, typer.Option("--master", help="Wrap what a former master key has wrapped by the present one.")] = False,
+    master: Annotated[bool, typer.Option("--master", help="Wrap the data keys of a former master key with the current one.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes new data keys; those before go on to open what they encrypted."""
+    """Creates new data keys; older ones still decrypt what they encrypted."""
     body: dict[str, Any] = {"master": master, **({} if tenant is None else {"tenant": tenant})}
     with session.client() as client:
         params = {"dry_run": "true"} if dry_run else {}
@@ -71,8 +71,8 @@ def capture(
     id: Annotated[str, typer.Argument(metavar="KEY", help="The id of an API key.")],
     why: Why,
     last: Annotated[str, typer.Option("--for", help="How long, at most 1h.")] = "10m",
-    end: Annotated[bool, typer.Option("--end", help="End it before its time.")] = False,
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait until every worker knows of it.", min=0, max=60)] = 5.0,
+    end: Annotated[bool, typer.Option("--end", help="End the capture early.")] = False,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait until it is in force in every worker.", min=0, max=60)] = 5.0,
     dry_run: DryRun = False,
 ) -> None:
     """Keeps one key's prompts and answers for a while, encrypted, on every replica."""
@@ -88,7 +88,7 @@ def capture(
 
 @connected
 def captures(session: Session) -> None:
-    """Lists the keys whose texts are kept at the moment."""
+    """Lists the keys whose texts are being kept."""
     with session.client() as client:
         session.out.rows(client.get("/captures")["items"], CAPTURE_COLUMNS)
 
@@ -99,10 +99,10 @@ def ask(
     session: Session,
     request_id: Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id, as in x-request-id.")],
     why: Why,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose, where several tenants have requests of this id.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="The tenant, if several have requests of this id.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Asks for the texts of a request. Somebody else approves; then `fetch` them."""
+    """Asks for the texts of a request. Once another person has approved, `fetch` them."""
     body: dict[str, Any] = {"request_id": request_id, "reason": why, **({} if tenant is None else {"tenant": tenant})}
     with session.client() as client:
         answer = client.json("POST", "/audit/reveals", params={"dry_run": "true"} if dry_run else {}, json=body, timeout=LONG)
@@ -112,7 +112,7 @@ def ask(
 @reveal_group.command("list")
 @connected
 def reveals(session: Session) -> None:
-    """Lists what was asked for."""
+    """Lists the requests for texts."""
     with session.client() as client:
         session.out.rows(list(client.items("/audit/reveals")), REVEAL_COLUMNS)
 
@@ -120,14 +120,14 @@ def reveals(session: Session) -> None:
 @reveal_group.command("approve")
 @connected
 def approve(session: Session, id: Id, why: Why, dry_run: DryRun = False) -> None:
-    """Approves what somebody else has asked for."""
+    """Approves another person's request."""
     _decide(session, id, "approve", why, dry_run)
 
 
 @reveal_group.command("deny")
 @connected
 def deny(session: Session, id: Id, why: Why, dry_run: DryRun = False) -> None:
-    """Denies it."""
+    """Denies a request for texts."""
     _decide(session, id, "deny", why, dry_run)
 
 
@@ -140,7 +140,7 @@ def _decide(session: Session, id: str, verb: str, why: str, dry_run: bool) -> No
 @reveal_group.command("fetch")
 @connected
 def fetch(session: Session, id: Id) -> None:
-    """Prints the texts that were asked for and approved: once, and only for whoever asked."""
+    """Prints the approved texts: once, and only for the person who asked."""
     with session.client() as client:
         found = client.json("POST", f"/audit/reveals/{name(id)}/fetch", timeout=LONG)
     if not session.out.for_people:
@@ -164,7 +164,7 @@ def shred(
     why: Why,
     confirm: Annotated[
         str | None,
-        typer.Option("--confirm", help="The digest that a first call without it shows; else you are asked for the tenant's name."),
+        typer.Option("--confirm", help="The digest that a call without it shows; default: asks for the tenant's name."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -14,7 +14,7 @@ from admin.cli.errors import CommandError
 Ca = Annotated[str | None, typer.Option("--ca", help="Trust these CAs (a PEM file) instead of the system's.", envvar="GATEHOUSE_CA")]
 Cert = Annotated[str | None, typer.Option("--cert", help="A client certificate (a PEM file) to log in with.", envvar="GATEHOUSE_CERT")]
 CertKey = Annotated[
-    str | None, typer.Option("--cert-key", help="The certificate's private key, where it is in another file.", envvar="GATEHOUSE_CERT_KEY")
+    str | None, typer.Option("--cert-key", help="The certificate's private key, if it is in another file.", envvar="GATEHOUSE_CERT_KEY")
 ]
 
 

@@ -10,10 +10,10 @@ from admin.cli.client import LONG, name
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(help="Revoke tokens, and rotate the keys of the gateway's own.", no_args_is_help=True)
+group = typer.Typer(help="Tokens: revoke them, and rotate the signing keys of gateway tokens.", no_args_is_help=True)
 _COLUMNS = ("id", "type", "issuer", "value", "before", "expires_at", "created_by", "reason")
 _KEYS = ("id", "state", "signs_from", "created_at")
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait at most until every worker has it in force.", min=0, max=60)]
+Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @group.command("revoke")
@@ -21,17 +21,17 @@ Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait at most unt
 def revoke(
     session: Session,
     id: Annotated[str | None, typer.Option("--id", help="The `jti` of one token.")] = None,
-    subject: Annotated[str | None, typer.Option("--subject", help="Everything that was issued to this subject until now.")] = None,
+    subject: Annotated[str | None, typer.Option("--subject", help="All tokens issued to this subject until now.")] = None,
     issuer: Annotated[
-        str | None, typer.Option("--issuer", help="Whose: `iss` as in the token; alone, everything that it has issued until now.")
+        str | None, typer.Option("--issuer", help="The issuer, as `iss` in the token; alone: all tokens that it issued until now.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All tokens of all issuers that were issued until now.")] = False,
-    before: Annotated[str | None, typer.Option("--before", help="Until this moment (RFC 3339) instead of until now.")] = None,
-    why: Annotated[str, typer.Option("--why", help="For the other operators and the audit log.")] = "",
+    everything: Annotated[bool, typer.Option("--everything", help="All tokens of all issuers, issued until now.")] = False,
+    before: Annotated[str | None, typer.Option("--before", help="Up to this time (RFC 3339) instead of now.")] = None,
+    why: Annotated[str, typer.Option("--why", help="The reason, for other operators and the audit log.")] = "",
     wait: Wait = 5.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Refuses tokens on every replica from now on, and what was issued for them."""
+    """Refuses tokens on every replica from now on, and gateway tokens issued for them."""
     if sum(given is not None for given in (id, subject)) > 1 or (everything and (id or subject or issuer)):
         raise CommandError("say one of --id, --subject, --issuer alone, and --everything")
     if (id or subject) and not issuer:
@@ -50,7 +50,7 @@ def revoke(
 @group.command("revocations")
 @connected
 def revocations(session: Session) -> None:
-    """Lists what is revoked."""
+    """Lists the revocations in force."""
     with session.client() as client:
         session.out.rows(client.items("/revocations", limit=1000), _COLUMNS)
 
@@ -58,7 +58,7 @@ def revocations(session: Session) -> None:
 @group.command("restore")
 @connected
 def restore(session: Session, id: Annotated[str, typer.Argument(help="The revocation's id.")], dry_run: DryRun = False) -> None:
-    """Takes a revocation back."""
+    """Lifts a revocation."""
     with session.client() as client:
         session.out.one(client.json("DELETE", f"/revocations/{name(id)}", params={"dry_run": "true"} if dry_run else {}))
 
@@ -66,7 +66,7 @@ def restore(session: Session, id: Annotated[str, typer.Argument(help="The revoca
 @group.command("keys")
 @connected
 def keys(session: Session) -> None:
-    """Lists the keys that gateway tokens are signed with."""
+    """Lists the signing keys of gateway tokens."""
     with session.client() as client:
         session.out.rows(client.get("/token-keys")["items"], _KEYS)
 
@@ -78,7 +78,7 @@ def rotate(
     after: Annotated[float, typer.Option("--after", help="Seconds until the new key signs.", min=0, max=86400)] = 300.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a new signing key. Tokens of the present one go on counting."""
+    """Creates a new signing key. Tokens of the current key stay valid."""
     with session.client() as client:
         params = {"after": f"{after:g}", **({"dry_run": "true"} if dry_run else {})}
         _show(session, client.json("POST", "/token-keys", params=params, timeout=LONG))
@@ -87,7 +87,7 @@ def rotate(
 @group.command("withdraw")
 @connected
 def withdraw(session: Session, id: Annotated[str, typer.Argument(help="The key's id.")], dry_run: DryRun = False) -> None:
-    """Refuses all tokens of a signing key at once, as when its secret has become known."""
+    """Refuses all tokens of a signing key at once, for example because the key has leaked."""
     with session.client() as client:
         params = {"dry_run": "true"} if dry_run else {"wait": "5"}
         _show(session, client.json("DELETE", f"/token-keys/{name(id)}", params=params, timeout=LONG))

@@ -20,7 +20,7 @@ from admin.cli.session import Session, connected
 
 BY: Final = ("tenant", "key", "user", "agent", "model", "operation", "currency", "day")
 COUNTED: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "unknown", "cost", "currency")
-group = typer.Typer(help="What was used, by whom, and what it cost.", invoke_without_command=True)
+group = typer.Typer(help="Usage: requests, tokens and costs.", invoke_without_command=True)
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)]
 
 
@@ -68,10 +68,10 @@ def sessions(
     session: Session,
     since: Annotated[str | None, typer.Option("--since", help="The first day, or how far back, such as 24h.")] = None,
     tenant: Tenant = None,
-    of: Annotated[str | None, typer.Option("--session", help="Only this one.")] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Those that were used last.", min=1, max=10_000)] = 100,
+    of: Annotated[str | None, typer.Option("--session", help="Only this session.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="The number of sessions, most recently used first.", min=1, max=10_000)] = 100,
 ) -> None:
-    """Reports what the last sessions used."""
+    """Reports the usage of the most recent sessions."""
     start = None if since is None else first_day(since, time.time())
     with session.client() as client:
         found = client.get("/usage:sessions", since=start, tenant=tenant, session=of, limit=limit)["items"]
@@ -84,7 +84,7 @@ def engines(
     since: Annotated[str | None, typer.Option("--since", help="The first day, or how far back; default: today.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
 ) -> None:
-    """Reports what engines with a rate cost: what requests held, and what was idle."""
+    """Reports the cost of engines with a rate, busy and idle."""
     start = None if since is None else first_day(since, time.time())
     with session.client() as client:
         found = client.get("/usage:engines", since=start, until=until)["items"]
@@ -97,7 +97,7 @@ def report(
     month: Annotated[str, typer.Option("--month", help="YYYY-MM (UTC).")],
     by: Annotated[str, typer.Option("--by", help="cost-centre.")] = "cost-centre",
     tenant: Tenant = None,
-    format: Annotated[ReportFormat | None, typer.Option("--format", help="How it is printed: csv, unless --output says otherwise.")] = None,
+    format: Annotated[ReportFormat | None, typer.Option("--format", help="The format; default: csv, unless --output is set.")] = None,
 ) -> None:
     """Reports what each cost centre pays for a month."""
     if by != "cost-centre":

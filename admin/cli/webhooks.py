@@ -10,7 +10,7 @@ from admin.cli.client import LONG, name
 from admin.cli.errors import CommandError
 from admin.cli.session import Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Webhooks: who is told of events.")
+group = typer.Typer(no_args_is_help=True, help="Webhooks: receivers of events.")
 COLUMNS = ("created", "webhook", "event", "status", "attempts", "code", "due", "error", "id")
 
 
@@ -26,10 +26,10 @@ def index(session: Session) -> None:
 @connected
 def deliveries(
     session: Session,
-    webhook: Annotated[str | None, typer.Option("--webhook", help="Only this one's.")] = None,
-    limit: Annotated[int, typer.Option("--limit", help="The newest so many.", min=1, max=1000)] = 50,
+    webhook: Annotated[str | None, typer.Option("--webhook", help="Only this webhook's.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="How many, newest first.", min=1, max=1000)] = 50,
 ) -> None:
-    """Lists the last deliveries, the newest first."""
+    """Lists the latest deliveries, newest first."""
     with session.client() as client:
         session.out.rows(client.get("/webhooks:deliveries", webhook=webhook, limit=limit)["items"], COLUMNS)
 
@@ -37,7 +37,7 @@ def deliveries(
 @group.command("test")
 @connected
 def test(session: Session, webhook: Annotated[str, typer.Argument(metavar="NAME", help="The webhook.")]) -> None:
-    """Sends a test event now. Exit code 1 if it is not taken."""
+    """Sends a test event now. Exit code 1 if it is not accepted."""
     with session.client() as client:
         done = client.json("POST", f"/webhooks/{name(webhook)}/test", timeout=LONG)
     session.out.one(done)

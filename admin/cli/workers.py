@@ -16,7 +16,7 @@ COLUMNS = ("id", "state", "pid", "ready", "in_flight", "connections", "lag", "st
 @group.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists the workers. None: the gateway serves requests itself."""
+    """Lists the workers. An empty list means that the gateway serves requests itself."""
     with session.client() as client:
         session.out.rows(client.get("/workers")["items"], COLUMNS)
 
@@ -26,7 +26,7 @@ def index(session: Session) -> None:
 def replace(
     session: Session, worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's id.")], dry_run: DryRun = False
 ) -> None:
-    """Replaces a worker: another one starts, then this one finishes what it serves and ends."""
+    """Replaces a worker: a new one starts, then this one finishes its requests and exits."""
     with session.client() as client:
         answer = client.post(f"/workers/{name(worker)}/replace", timeout=LONG, dry_run=dry_run)
     if dry_run or not session.out.for_people:

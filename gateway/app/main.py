@@ -20,7 +20,7 @@ from admin.cli.app import register  # noqa: E402
 from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
 from gateway.core.audit_questions import AuditScope, AuditSearch  # noqa: E402
 
-HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
+HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 success, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
 
 
@@ -35,7 +35,7 @@ def show_version(asked: bool) -> None:
 def options(
     _version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
-    """A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."""
+    """A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 success, 1 refused or failed, 2 wrong usage."""
 
 
 @app.command("check-config")
@@ -51,7 +51,7 @@ def check_config(file: Annotated[Path, typer.Argument(help="The configuration fi
 @app.command()
 def serve(
     config: Annotated[Path, typer.Option("--config", help="The configuration file.")],
-    quickstart: Annotated[bool, typer.Option("--quickstart", help="Make keys at the first start and print how to use them.")] = False,
+    quickstart: Annotated[bool, typer.Option("--quickstart", help="Create keys at the first start and print how to use them.")] = False,
     workers: Annotated[
         int,
         typer.Option("--workers", min=0, max=MAX_WORKERS, help="Processes that serve requests beside this one; 0: this one serves them."),
@@ -70,7 +70,7 @@ def copy_store(
         str, typer.Argument(envvar="GATEHOUSE__STORE__URL", help="postgresql://USER@HOST/DATABASE, an empty database.", show_envvar=True)
     ],
 ) -> None:
-    """Copies the store from SQLite to PostgreSQL, all of it or nothing. Stop the gateway first."""
+    """Copies the store from SQLite to PostgreSQL, all or nothing. Stop the gateway first."""
     from gateway.app import copy_store as copying  # noqa: PLC0415 - see above
     from gateway.core.errors import ConfigError  # noqa: PLC0415
 
