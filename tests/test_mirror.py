@@ -347,6 +347,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/delivery_rows.py": ("tests/contract/store/test_usage_beside.py", "add_deliveries"),
     "gateway/store/directory_models.py": ("tests/unit/gateway/app/shared_models/test_directory.py", "StoredDirectoryModels"),
     "gateway/store/files.py": ("tests/e2e/test_batches.py", "files.list"),
+    "gateway/store/gone.py": ("tests/contract/store/test_tenants.py", "caller_deleted"),
     "gateway/store/kept_answers.py": ("tests/contract/store/test_kept_answers.py", "KeptAnswers"),
     "gateway/store/key_rows.py": ("tests/contract/store/test_resources.py", "create_key"),
     "gateway/store/limit_rows.py": ("tests/contract/store/test_counters.py", "change_counters"),

@@ -40,6 +40,7 @@ class FileUpload:
 
     def __init__(self, book: ClientFiles, principal: Principal) -> None:
         self._book, self._principal = book, principal
+        self._began = time.perf_counter()
         self._writer: SealedWriter | None = None
         self._buffer = bytearray()
         self._id, self._key, self._size = "", "", 0
@@ -81,7 +82,7 @@ class FileUpload:
             id=self._id, tenant=self._principal.tenant, owner=who, name=plain_name(name), purpose=purpose, size=self._size, key=self._key
         )
         try:
-            made = await self._book.add(record, keep)
+            made = await self._book.add(record, keep, self._began)
         except GatehouseError:
             await self._book.remove(self._id)
             raise
@@ -191,8 +192,8 @@ class ClientFiles:
                 raise StorageFull("There is no room for files on the disk.", retry_after=60.0) from None
             raise StorageFull("Files cannot be written at the moment.", code="storage_failed", retry_after=60.0) from None
 
-    async def add(self, record: FileRecord, keep: float) -> FileRecord:
-        made = await self._kept.add(record, keep)
+    async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
+        made = await self._kept.add(record, keep, began)
         self._counts["uploaded"] += 1
         self._record("file_uploaded", made.id, {"bytes": made.size, "purpose": made.purpose}, actor=made.owner)
         return made

@@ -33,8 +33,8 @@ class FileRows:
     async def room(self, tenant: str) -> None:
         await self._kept.room(tenant, self._most, self._most_bytes)
 
-    async def add(self, record: FileRecord, keep: float) -> FileRecord:
-        return await self._kept.add(record, keep, self._most, self._most_bytes)
+    async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
+        return await self._kept.add(record, keep, began, self._most, self._most_bytes)
 
     async def get(self, tenant: str, id: str) -> FileRecord:
         return await self._kept.get(tenant, id)

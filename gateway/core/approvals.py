@@ -65,7 +65,7 @@ class Held(Message, frozen=True):
 
 class Hold(Ask[Held], frozen=True, kw_only=True):
     """Keeps an answer (`body`, as it would have been sent), or notes that a request waits (`form` ""). seconds: until it expires.
-    request: the hash of the request."""
+    request: the hash of the request. began: when it did (time.perf_counter, which the processes of a machine share)."""
 
     guardrail: str
     model: str
@@ -78,6 +78,7 @@ class Hold(Ask[Held], frozen=True, kw_only=True):
     approvers: tuple[str, ...]
     seconds: float
     form: Form
+    began: float
     body: bytes = b""
 
 

@@ -30,10 +30,11 @@ class FileRoom(Ask[Done], frozen=True):
 
 
 class AddFile(Ask[FileGiven], frozen=True):
-    """Its content is on the disk. keep: seconds."""
+    """Its content is on the disk. keep: seconds. began: when the upload did (time.perf_counter, which the processes of a machine share)."""
 
     file: FileRecord
     keep: float
+    began: float
 
 
 class FindFile(Ask[FileGiven], frozen=True):

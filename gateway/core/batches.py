@@ -148,8 +148,9 @@ class KeptFiles(Protocol):
         """Raises QuotaExceeded where the tenant may have no more."""
         ...
 
-    async def add(self, record: FileRecord, keep: float) -> FileRecord:
-        """keep: seconds. Raises QuotaExceeded."""
+    async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
+        """keep: seconds. began: when the upload did (time.perf_counter). Raises QuotaExceeded; PermissionDenied where the tenant was
+        deleted since."""
         ...
 
     async def get(self, tenant: str, id: str) -> FileRecord:

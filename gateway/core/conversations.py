@@ -35,13 +35,16 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class KeepAnswer(Ask[Done], frozen=True, kw_only=True):
-    """Keeps an answer. Refused with RequestError where it is too large, Overloaded where the tenant has too many, StoreUnavailable."""
+    """Keeps an answer. began: when its request did (time.perf_counter, which the processes of a machine share). Refused with RequestError
+    where it is too large, Overloaded where the tenant has too many, PermissionDenied where the caller was deleted since; StoreUnavailable.
+    """
 
     id: str
     tenant: str
     owner: str
     model: str
     said: Said
+    began: float
 
 
 class AnswerFound(Message, frozen=True, kw_only=True):

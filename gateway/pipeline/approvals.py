@@ -91,6 +91,7 @@ async def hold(x: Exchange, guard: ToolGuard, findings: Sequence[ToolFinding], f
             approvers=tuple(guard.approvers),
             seconds=guard.expires,
             form=form,
+            began=x.started_ns * 1e-9,
             body=body,
         )
     )

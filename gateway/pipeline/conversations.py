@@ -81,8 +81,8 @@ async def keep(x: Exchange, answer: bytes) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("The engine's answer cannot be kept: it is not a response.") from None
     said = Said(items=msgspec.json.encode([*memory.items, *output]), answer=answer, labels=tuple(sorted(request.labels)))
-    owner = owner_of(principal)
-    await desk.keep(KeepAnswer(id=memory.identity, tenant=principal.tenant, owner=owner, model=entry.name, said=said))
+    owner, began = owner_of(principal), x.started_ns * 1e-9
+    await desk.keep(KeepAnswer(id=memory.identity, tenant=principal.tenant, owner=owner, model=entry.name, said=said, began=began))
 
 
 async def keep_stream(x: Exchange, relay: AnswerRelay) -> None:

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.core.approvals import MAX_REASON, ApprovalRecord, Bounds, HeldUse, Hold, Requester, Take, Taken
 from gateway.core.clock import Entropy
+from gateway.core.conversations import owner
 from gateway.core.errors import ConfigError, NotFound, Overloaded, RequestError, VersionMismatch
 from gateway.core.storage import Page
-from gateway.store import rows
+from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import approvals as table
 
@@ -56,7 +57,8 @@ class StoredApprovals:
     # --- for the data plane
 
     async def hold(self, wanted: Hold, bounds: Bounds) -> ApprovalRecord:
-        """Keeps an answer. Raises Overloaded when too much is kept, RequestError for an answer that is too long."""
+        """Keeps an answer. Raises Overloaded when too much is kept, RequestError for an answer that is too long, PermissionDenied where
+        whoever asked was deleted meanwhile."""
         content = msgspec.msgpack.encode(Content(wanted.uses, wanted.body))
         if len(content) > bounds.answer:
             raise RequestError(
@@ -68,7 +70,8 @@ class StoredApprovals:
         return await self._database.run(lambda connection: self._insert(connection, wanted, bounds, content, unique, nonce), write=True)
 
     def _insert(self, connection: sa.Connection, wanted: Hold, bounds: Bounds, content: bytes, unique: str, nonce: bytes) -> ApprovalRecord:
-        now = self._now(connection)
+        now, who = self._now(connection), wanted.requester
+        gone.check(connection, now, wanted.began, who.tenant, owner("user", who.user) if who.user else owner(who.kind, who.id))
         record = ApprovalRecord(
             id=f"{PREFIX}{int(now * 1000):011x}{unique}",
             state="pending",
@@ -200,13 +203,13 @@ class StoredApprovals:
         def clear(connection: sa.Connection) -> Swept:
             now = self._now(connection)
             over = [table.c.state.in_(_OPEN), table.c.expires <= now]
-            gone = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(1000).with_for_update())]
-            if gone:
-                ids = table.c.id.in_([record.id for record in gone])
+            ended = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(1000).with_for_update())]
+            if ended:
+                ids = table.c.id.in_([record.id for record in ended])
                 connection.execute(sa.update(table).where(ids).values(state="expired", **_CLOSED))
             connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(_OPEN)))
             counted = connection.execute(sa.select(table.c.state, sa.func.count(), sa.func.sum(table.c.size)).group_by(table.c.state)).all()
-            return Swept(gone, {state: count for state, count, _ in counted}, int(sum(size or 0 for _, _, size in counted)))
+            return Swept(ended, {state: count for state, count, _ in counted}, int(sum(size or 0 for _, _, size in counted)))
 
         return await self._database.run(clear, write=True)
 

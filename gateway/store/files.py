@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gateway.core.batches import OVER, FileRecord
 from gateway.core.errors import NotFound, QuotaExceeded, RequestError
-from gateway.store import rows
+from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import batches
 from gateway.store.tables import files as table
@@ -24,13 +24,16 @@ class StoredFiles:
     def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
         self._database, self._now = database, now
 
-    async def add(self, record: FileRecord, keep: float, most: int, most_bytes: int) -> FileRecord:
-        """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`."""
+    async def add(self, record: FileRecord, keep: float, began: float, most: int, most_bytes: int) -> FileRecord:
+        """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`; PermissionDenied where it was
+        deleted since the upload began (time.perf_counter)."""
 
         def insert(connection: sa.Connection) -> FileRecord:
             rows.one_by_one(connection, f"files of {record.tenant}")
+            now = self._now(connection)
+            gone.check(connection, now, began, record.tenant)
             check(connection, record.tenant, record.size, most, most_bytes)
-            return put(connection, self._now(connection), record, keep)
+            return put(connection, now, record, keep)
 
         return await self._database.run(insert, write=True)
 

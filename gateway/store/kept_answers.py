@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from gateway.core.clock import Entropy
 from gateway.core.conversations import AnswerFound, KeepAnswer, ResponsesSpec, Said
 from gateway.core.errors import Overloaded, RequestError
-from gateway.store import rows
+from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import kept_answers as table
 
@@ -47,7 +47,8 @@ class KeptAnswers:
         return AESGCM(HKDF(SHA256(), 32, salt=None, info=b"gatehouse kept answers 1 " + tenant.encode()).derive(self._key()))
 
     async def keep(self, wanted: KeepAnswer, bounds: ResponsesSpec) -> None:
-        """Raises RequestError for an answer that is too long, Overloaded when the tenant keeps too much."""
+        """Raises RequestError for an answer that is too long, Overloaded when the tenant keeps too much, PermissionDenied where the
+        caller was deleted meanwhile."""
         content = msgspec.msgpack.encode(wanted.said)
         if len(content) > bounds.max_bytes:
             raise RequestError(
@@ -61,6 +62,7 @@ class KeptAnswers:
 
     def _insert(self, connection: sa.Connection, wanted: KeepAnswer, bounds: ResponsesSpec, content: bytes, nonce: bytes) -> None:
         now = self._now(connection)
+        gone.check(connection, now, wanted.began, wanted.tenant, wanted.owner)
         mine = sa.select(sa.func.coalesce(sa.func.sum(table.c.size), 0)).where(table.c.tenant == wanted.tenant, table.c.expires > now)
         if connection.execute(mine).scalar_one() + len(content) > bounds.max_total_bytes:
             raise Overloaded(
@@ -102,13 +104,13 @@ class KeptAnswers:
     async def erase(self, id: str, tenant: str) -> bool:
         """Whether there was one."""
 
-        def gone(connection: sa.Connection) -> int:
+        def erase(connection: sa.Connection) -> int:
             if not rows.storable(id) or not rows.storable(tenant):
                 return 0
             _overwriting(connection)
             return connection.execute(sa.delete(table).where(table.c.id == id[:64], table.c.tenant == tenant)).rowcount
 
-        return bool(await self._database.run(gone, write=True))
+        return bool(await self._database.run(erase, write=True))
 
     async def erase_all(self, tenant: str) -> int:
         """Erases what a tenant has; returns how many answers that was."""

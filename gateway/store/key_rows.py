@@ -231,7 +231,7 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
     tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key == id))
     tx.connection.execute(sa.delete(keys).where(keys.c.id == id))
     if not old.user:
-        tenant_rows.forget_caller(tx.connection, old.tenant, "api_key", id)
+        tenant_rows.forget_caller(tx, old.tenant, "api_key", id)
     tx.changed("keys", id, "deleted")
     return old
 

@@ -40,7 +40,7 @@ from gateway.core.storage import (
     StoreChange,
     Write,
 )
-from gateway.store import change_rows, config_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
+from gateway.store import change_rows, config_rows, gone, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
 from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.approvals import StoredApprovals
 from gateway.store.batches import StoredBatches
@@ -304,9 +304,9 @@ class Store(UsageTables, DeliveryTables):
         by = rows.text(actor, "actor")
 
         def remove(tx: Transaction) -> Resource:
-            gone = together.remove(tx, kind, name, version, by)
+            removed = together.remove(tx, kind, name, version, by)
             together.unused(tx, kind, name)
-            return gone
+            return removed
 
         return await self._write(remove, dry_run=dry_run)
 
@@ -427,6 +427,7 @@ class Store(UsageTables, DeliveryTables):
                 leases.guard(connection, lease)
             now = self._now(connection)
             change_rows.prune(connection, now)
+            gone.prune(connection, now)
             key_rows.prune(connection, now)
             replica_rows.prune(connection, now)
 

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from gateway.core.batches import OVER
 from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
-from gateway.store import kept_answers, rows
+from gateway.store import gone, kept_answers, rows
+from gateway.store.rows import Transaction
 from gateway.store.tables import approvals, batches, files, job_schedules
 
 _LEFT: Final = (
@@ -29,13 +30,16 @@ def unused(connection: sa.Connection, tenant: str) -> None:
             raise VersionMismatch(message, code="in_use", status=409, param="name")
 
 
-def forget(connection: sa.Connection, tenant: str) -> None:
+def forget(tx: Transaction, tenant: str) -> None:
     """Erases what nobody but the tenant's callers could: kept responses, batches that are over, approvals."""
+    connection = tx.connection
+    gone.note(connection, tx.now, tenant)
     kept_answers.erased(connection, tenant)
     connection.execute(sa.delete(batches).where(batches.c.tenant == tenant, batches.c.state.in_(OVER)))
     connection.execute(sa.delete(approvals).where(approvals.c.tenant == tenant))
 
 
-def forget_caller(connection: sa.Connection, tenant: str, kind: str, id: str) -> None:
+def forget_caller(tx: Transaction, tenant: str, kind: str, id: str) -> None:
     """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner)."""
-    kept_answers.erased(connection, tenant, owner(kind, id))
+    gone.note(tx.connection, tx.now, tenant, owner(kind, id))
+    kept_answers.erased(tx.connection, tenant, owner(kind, id))

@@ -83,9 +83,9 @@ def remove(tx: Transaction, kind: str, name: str, version: int | None, actor: st
     resources.tracked(tx, kind, name, gone.body, None, actor)
     if kind == "users":
         people_rows.forget(tx, name, gone.tenant, parts(name)[0], actor)
-        tenant_rows.forget_caller(tx.connection, gone.tenant, "user", parts(name)[0])
+        tenant_rows.forget_caller(tx, gone.tenant, "user", parts(name)[0])
     elif kind == "tenants":
-        tenant_rows.forget(tx.connection, name)
+        tenant_rows.forget(tx, name)
     return gone
 
 

@@ -148,7 +148,7 @@ class WorkAnswers:
         return Done()
 
     async def add(self, ask: AddFile) -> FileGiven:
-        return FileGiven(await self.files.add(ask.file, ask.keep))
+        return FileGiven(await self.files.add(ask.file, ask.keep, ask.began))
 
     async def find(self, ask: FindFile) -> FileGiven:
         return FileGiven(await self.files.get(ask.tenant, ask.id))

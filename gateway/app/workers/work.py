@@ -60,8 +60,8 @@ class FeedFiles:
     async def room(self, tenant: str) -> None:
         await self._channel.ask(FileRoom(tenant), SECONDS)
 
-    async def add(self, record: FileRecord, keep: float) -> FileRecord:
-        return (await self._channel.ask(AddFile(record, keep), SECONDS)).file
+    async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
+        return (await self._channel.ask(AddFile(record, keep, began), SECONDS)).file
 
     async def get(self, tenant: str, id: str) -> FileRecord:
         return (await self._channel.ask(FindFile(tenant, id), SECONDS)).file

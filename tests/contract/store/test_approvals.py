@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ def hold(**changes: Any) -> Hold:
         approvers=("role/x",),
         seconds=60.0,
         form="whole",
+        began=time.perf_counter(),
         body=b"the falcon answer",
     )
     return msgspec.structs.replace(made, **changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -19,7 +20,8 @@ BOUNDS = ResponsesSpec(retention=100.0)
 
 
 def wanted(id: str = "resp_1", **changes: Any) -> KeepAnswer:
-    return msgspec.structs.replace(KeepAnswer(id=id, tenant="acme", owner="user bob", model="m", said=SAID), **changes)
+    made = KeepAnswer(id=id, tenant="acme", owner="user bob", model="m", said=SAID, began=time.perf_counter())
+    return msgspec.structs.replace(made, **changes)
 
 
 async def kept(place: Place) -> KeptAnswers:

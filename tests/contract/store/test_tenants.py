@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable
+
 import msgspec
 import pytest
 
 from gateway.core.batches import BatchRecord, Creator, FileRecord
 from gateway.core.conversations import KeepAnswer, ResponsesSpec, Said
-from gateway.core.errors import VersionMismatch
+from gateway.core.errors import PermissionDenied, VersionMismatch
 from gateway.core.storage import Removal
 from gateway.store.store import Store
 from tests.contract.store.place import ANY, Place
+from tests.contract.store.test_approvals import BOUNDS, hold
 
 SAID = Said(items=b"[]", answer=b"{}")
 FILE = FileRecord(id="file-1", tenant="acme", owner="acme/app", name="in.jsonl", purpose="batch", size=1, key="")
@@ -20,8 +25,9 @@ BATCH = BatchRecord(
 )  # fmt: skip
 
 
-async def keep(store: Store, id: str, owner: str, tenant: str = "acme") -> None:
-    await store.kept_answers.keep(KeepAnswer(id=id, tenant=tenant, owner=owner, model="m", said=SAID), ResponsesSpec())
+async def keep(store: Store, id: str, owner: str, tenant: str = "acme", ago: float = 0.0) -> None:
+    began = time.perf_counter() - ago
+    await store.kept_answers.keep(KeepAnswer(id=id, tenant=tenant, owner=owner, model="m", said=SAID, began=began), ResponsesSpec())
 
 
 async def kept(store: Store, *ids: str, tenant: str = "acme") -> list[str]:
@@ -56,7 +62,7 @@ async def test_a_tenant_goes_after_its_files_and_batches_and_leaves_nothing(plac
         else:
             await store.delete("tenants", "acme", actor="x")
 
-    await store.files.add(FILE, 100.0, 9, 9)
+    await store.files.add(FILE, 100.0, time.perf_counter(), 9, 9)
     batch = await store.batches.add(BATCH, 100.0, 9)
     await keep(store, "resp_1", "api_key app")
     await keep(store, "resp_2", "api_key app", "globex")
@@ -71,3 +77,57 @@ async def test_a_tenant_goes_after_its_files_and_batches_and_leaves_nothing(plac
     await delete()
     assert await store.batches.page("acme", 9, None) == ([], False)
     assert await kept(store, "resp_1") == [] and await kept(store, "resp_2", tenant="globex") == ["resp_2"]
+
+
+async def refused(keeping: Awaitable[object]) -> bool:
+    try:
+        await keeping
+    except PermissionDenied as error:
+        assert error.code == "caller_deleted"
+        return True
+    return False
+
+
+async def test_a_request_that_outlives_its_tenant_keeps_nothing_for_the_next_one(place: Place) -> None:
+    """Nor does one of another replica that has not heard of it yet. A request of the new tenant keeps what it likes."""
+    store = await place.open()
+    for when in ("before", "after"):
+        await store.create("tenants", "acme", {"name": "acme"}, actor="x")
+        if when == "before":
+            place.clock.advance(100.0)
+            await store.delete("tenants", "acme", actor="x")
+    place.clock.advance(60.0)
+    began = time.perf_counter()
+    for ago, late in ((100.0, True), (59.0, True), (0.0, False)):
+        request = {"began": began - ago}
+        kept_now = [
+            await refused(keep(store, f"resp_{ago}", "api_key app", ago=ago)),
+            await refused(store.files.add(msgspec.structs.replace(FILE, id=f"file-{ago}"), 100.0, request["began"], 9, 9)),
+            await refused(store.approvals.hold(hold(**request), BOUNDS)),
+        ]
+        assert kept_now == [late, late, late]
+        assert not await refused(keep(store, f"resp_other_{ago}", "api_key app", "globex", ago))
+    await store.prune()
+    assert await refused(keep(store, "resp_late", "api_key app", ago=100.0))
+
+
+async def test_a_request_that_outlives_its_key_or_user_keeps_no_response(place: Place) -> None:
+    store = await place.open()
+    await store.create_key("acme", ANY, actor="x", id="app")
+    await store.create("users", "bob@acme", {"name": "bob", "tenant": "acme"}, actor="x", tenant="acme")
+    await store.delete_key("app", actor="x")
+    await store.delete("users", "bob@acme", actor="x")
+    place.clock.advance(60.0)
+    for owner, late in (("api_key app", True), ("user bob", True), ("user app", False)):
+        assert await refused(keep(store, f"resp_{owner}", owner, ago=100.0)) == late
+        assert not await refused(keep(store, f"resp_new_{owner}", owner))
+
+
+async def test_of_a_deletion_and_a_request_at_the_same_moment_one_sees_the_other(place: Place) -> None:
+    store, other = await place.open(), await place.open()
+    for number in range(10):
+        await store.create("tenants", "acme", {"name": "acme"}, actor="x")
+        keeping = [refused(keep(other, f"resp_{number}_{one}", "api_key app", ago=60.0)) for one in range(3)]
+        await asyncio.gather(store.delete("tenants", "acme", actor="x"), *keeping)
+        assert await kept(store, *(f"resp_{number}_{one}" for one in range(3))) == []
+        place.clock.advance(100.0)

@@ -1,0 +1,67 @@
+"""That a tenant, a user or a key was deleted, for as long as a request of theirs may still be under way: what such a request would keep
+belongs to nobody, and whoever gets the name next must not find it.
+
+Rows of the table of resources, of a kind of their own that nobody lists. Who deletes writes one and then erases; who keeps looks for one in
+the transaction that writes. On PostgreSQL a lock for each tenant makes one of the two wait for the other's commit: either the deletion
+finds what was kept, or the keeping finds that row. SQLite has one writer at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+
+from gateway.core.errors import PermissionDenied
+from gateway.store.tables import resources
+
+KIND: Final = "gone"
+KEPT_SECONDS: Final = 7 * 86400.0
+"""Longer than any request lasts."""
+MARGIN_SECONDS: Final = 2.0
+"""Another replica may know a deleted credential for so long: changes reach it within a second."""
+_HERE: Final = sa.and_(resources.c.kind == KIND, resources.c.name == sa.bindparam("the_name"))
+_DELETE: Final = sa.delete(resources).where(_HERE)
+_INSERT: Final = sa.insert(resources)
+_THESE: Final = sa.and_(resources.c.kind == KIND, resources.c.name.in_(sa.bindparam("names", expanding=True)))
+_LATER: Final = sa.select(resources.c.name).where(_THESE, resources.c.created > sa.bindparam("since")).limit(1)
+_OLD: Final = sa.delete(resources).where(resources.c.kind == KIND, resources.c.created < sa.bindparam("before"))
+_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 1))")
+_BESIDE: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:what, 1))")
+
+
+def note(connection: sa.Connection, now: float, tenant: str, owner: str = "") -> None:
+    """Before what they have kept is erased. owner: of gateway.core.conversations; "" for the tenant as a whole."""
+    _lock(connection, _ALONE, tenant)
+    row = {"kind": KIND, "name": _name(tenant, owner), "tenant": tenant, "version": 1, "body": {}}
+    connection.execute(_DELETE, {"the_name": row["name"]})
+    connection.execute(_INSERT, {**row, "created": now, "updated": now, "actor": ""})
+
+
+def check(connection: sa.Connection, now: float, began: float, tenant: str, owner: str = "") -> None:
+    """Before a request keeps something. began: when it did, as time.perf_counter says on this machine. Raises PermissionDenied where its
+    tenant, or the owner, was deleted since, or a moment before."""
+    _lock(connection, _BESIDE, tenant)
+    names = [_name(tenant, ""), _name(tenant, owner)] if owner else [_name(tenant, "")]
+    since = now - max(0.0, time.perf_counter() - began) - MARGIN_SECONDS
+    if connection.execute(_LATER, {"names": names, "since": since}).first() is not None:
+        raise PermissionDenied(
+            "Nothing is kept for this request: whoever sent it, or the tenant, was deleted while it was under way or just before.",
+            code="caller_deleted",
+        )
+
+
+def prune(connection: sa.Connection, now: float) -> None:
+    connection.execute(_OLD, {"before": now - KEPT_SECONDS})
+
+
+def _lock(connection: sa.Connection, statement: sa.TextClause, tenant: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(statement, {"what": f"what is kept for {tenant}"})
+
+
+def _name(tenant: str, owner: str) -> str:
+    return sha256(msgspec.json.encode([tenant, owner])).hexdigest()
