@@ -62,6 +62,8 @@ class BatchBook:
         file = await self._files.get(creator.tenant, source)
         if file.purpose != "batch":
             raise RequestError("input_file_id: the file's purpose is not batch.", param="input_file_id")
+        if file.labels:
+            creator = creator.labelled(file.labels)
         record = BatchRecord(
             id=f"{BATCH_PREFIX}{int(time.time() * 1000):011x}{self._entropy.bytes(12).hex()}",
             creator=creator,

@@ -12,7 +12,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,8 +38,8 @@ Record = Callable[..., None]
 class FileUpload:
     """Implements gateway.core.batches.Upload."""
 
-    def __init__(self, book: ClientFiles, principal: Principal) -> None:
-        self._book, self._principal = book, principal
+    def __init__(self, book: ClientFiles, principal: Principal, labels: Collection[str] = ()) -> None:
+        self._book, self._principal, self._labels = book, principal, tuple(sorted(labels))
         self._began = time.perf_counter()
         self._writer: SealedWriter | None = None
         self._buffer = bytearray()
@@ -79,7 +79,14 @@ class FileUpload:
         await self._book.disk(self._writer.finish)
         who = f"{self._principal.tenant}/{self._principal.id}"
         record = FileRecord(
-            id=self._id, tenant=self._principal.tenant, owner=who, name=plain_name(name), purpose=purpose, size=self._size, key=self._key
+            id=self._id,
+            tenant=self._principal.tenant,
+            owner=who,
+            name=plain_name(name),
+            purpose=purpose,
+            size=self._size,
+            key=self._key,
+            labels=self._labels,
         )
         try:
             made = await self._book.add(record, keep, self._began)
@@ -124,13 +131,13 @@ class ClientFiles:
 
     # --- for the data listener
 
-    def begin(self, principal: Principal) -> FileUpload:
+    def begin(self, principal: Principal, labels: Collection[str] = ()) -> FileUpload:
         tenant, most = principal.tenant, self.settings.max_open
         if self.uploads >= most or self._open[tenant] >= max(1, most // 2):
             raise Overloaded(f"{self.uploads} files are being uploaded.", code="overloaded", retry_after=5.0)
         self.uploads += 1
         self._open[tenant] += 1
-        return FileUpload(self, principal)
+        return FileUpload(self, principal, labels)
 
     def ended(self, tenant: str) -> None:
         """An upload is over."""

@@ -25,7 +25,7 @@ OVER: Final = ("failed", "completed", "expired", "cancelled")
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """owner: the caller that sent it, or whose batch made it. size: bytes of the content. key: of which data key, and `salt` of its own; ""
-    for one that was derived from the pepper."""
+    for one that was derived from the pepper. labels: that a trusted peer gave it; whatever is asked of it has them. Lists are without."""
 
     id: str
     tenant: str
@@ -36,6 +36,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     created: float = 0.0
     expires: float = 0.0
+    labels: tuple[str, ...] = ()
 
 
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,10 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
             logins.append((login.issuer, login.token_id, login.issued))
             login = login.source
         return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins))
+
+    def labelled(self, labels: Collection[str]) -> Creator:
+        """The same, with more labels."""
+        return msgspec.structs.replace(self, labels=tuple(sorted({*self.labels, *labels})))
 
     @property
     def name(self) -> str:
@@ -181,8 +186,8 @@ class FileKeys(Protocol):
 class FileDesk(Protocol):
     """Files, tenant by tenant: one of another tenant is not there (NotFound)."""
 
-    def begin(self, principal: Principal) -> Upload:
-        """Raises Overloaded when too many are under way."""
+    def begin(self, principal: Principal, labels: Collection[str] = ()) -> Upload:
+        """labels: of its data. Raises Overloaded when too many are under way."""
         ...
 
     async def files(

@@ -86,8 +86,9 @@ class WorkEndpoint:
         headers: Headers = scope["state"]["headers"]
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise RequestError("The body may not be compressed.", code="unsupported_media_type", status=415)
-        reader = MultipartReader(boundary_of(headers.get(b"content-type", b"")))
-        upload = self._desk.files.begin(principal)
+        reader, known = MultipartReader(boundary_of(headers.get(b"content-type", b""))), self._plane.current().labels
+        labels = UNLABELLED if known is None else known.of_peer(headers, scope["state"]["peer"])
+        upload = self._desk.files.begin(principal, labels)
         try:
             form = Form(upload)
             while True:

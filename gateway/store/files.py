@@ -1,4 +1,6 @@
-"""Rows of clients' files. Ids begin with the moment, so that their order is that of the files."""
+"""Rows of clients' files. Ids begin with the moment, so that their order is that of the files.
+
+The few that have data labels have them in a row of the table of resources beside it."""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from gateway.core.batches import OVER, FileRecord
 from gateway.core.errors import NotFound, QuotaExceeded, RequestError
 from gateway.store import gone, rows
 from gateway.store.database import Database
-from gateway.store.tables import batches
+from gateway.store.tables import batches, resources
 from gateway.store.tables import files as table
 
-_FIELDS: Final = FileRecord.__struct_fields__
+LABELS: Final = "file-labels"
+"""The kind of these rows."""
+_FIELDS: Final = tuple(column.name for column in table.columns)
 
 
 class StoredFiles:
@@ -76,7 +80,7 @@ class StoredFiles:
                     f"The file is the input of {batch}, which is not over: cancel the batch first.", code="file_in_use", status=409
                 )
             if not dry_run:
-                connection.execute(sa.delete(table).where(table.c.id == found.id))
+                drop(connection, [found.id])
             return found
 
         return await self._database.run(remove, write=True)
@@ -88,7 +92,7 @@ class StoredFiles:
             used = sa.select(batches.c.input).where(batches.c.state.not_in(OVER))
             over = sa.select(table).where(table.c.expires <= self._now(connection), table.c.id.not_in(used)).limit(most)
             found = [_record(row) for row in connection.execute(over)]
-            connection.execute(sa.delete(table).where(table.c.id.in_([one.id for one in found])))
+            drop(connection, [one.id for one in found])
             return found
 
         return await self._database.run(remove, write=True)
@@ -120,16 +124,26 @@ def check(connection: sa.Connection, tenant: str, size: int, most: int, most_byt
 def put(connection: sa.Connection, now: float, record: FileRecord, keep: float) -> FileRecord:
     made = msgspec.structs.replace(record, created=now, expires=now + keep)
     connection.execute(sa.insert(table).values({name: getattr(made, name) for name in _FIELDS}))
+    if made.labels:
+        row = {"kind": LABELS, "name": made.id, "tenant": made.tenant, "version": 1, "body": {"labels": list(made.labels)}}
+        connection.execute(sa.insert(resources).values(**row, created=now, updated=now, actor=made.owner))
     return made
 
 
+def drop(connection: sa.Connection, ids: Sequence[str]) -> None:
+    connection.execute(sa.delete(table).where(table.c.id.in_(ids)))
+    connection.execute(sa.delete(resources).where(resources.c.kind == LABELS, resources.c.name.in_(ids)))
+
+
 def get(connection: sa.Connection, tenant: str | Sequence[str] | None, id: str, now: float) -> FileRecord:
-    """Raises NotFound."""
+    """With its labels. Raises NotFound."""
     where = (table.c.id == id, rows.of_tenants(table.c.tenant, tenant), table.c.expires > now)
     row = connection.execute(sa.select(table).where(*where)).first() if rows.storable(id) else None
     if row is None:
         raise NotFound(f"There is no file {id[:64]!r}.", param="file_id")
-    return _record(row)
+    told = sa.select(resources.c.body).where(resources.c.kind == LABELS, resources.c.name == id)
+    labels = (connection.execute(told).scalar() or {}).get("labels", ())
+    return msgspec.structs.replace(_record(row), labels=tuple(labels))
 
 
 def _record(row: Any) -> FileRecord:

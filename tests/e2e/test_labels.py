@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.adminapi import admin
@@ -86,9 +87,13 @@ def test_the_lines_of_a_batch_have_the_labels_of_the_request_that_made_it(labell
     lines = "\n".join(json.dumps({"custom_id": str(number), **one}) for number in range(4))
     batch = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
     with labelled.client() as http:
-        file = http.post("/v1/files", files={"file": ("in.jsonl", lines.encode())}, data={"purpose": "batch"}).json()["id"]
 
-        def seen(headers: dict[str, str] | None = None, **fields: object) -> int:
+        def uploaded(**headers: str) -> httpx.Response:
+            return http.post("/v1/files", files={"file": ("in.jsonl", lines.encode())}, data={"purpose": "batch"}, headers=headers)
+
+        plain, health = uploaded().json()["id"], uploaded(**{"x-gatehouse-data-label": "health"}).json()["id"]
+
+        def seen(headers: dict[str, str] | None = None, file: str = plain, **fields: object) -> int:
             """How many lines of a batch the engine got that is not cleared."""
             before = len(cloud.received)
             made = http.post("/v1/batches", json={"input_file_id": file, **batch, **fields}, headers=headers).json()["id"]
@@ -98,8 +103,10 @@ def test_the_lines_of_a_batch_have_the_labels_of_the_request_that_made_it(labell
         assert seen() == 2
         assert seen({"x-gatehouse-data-label": "health"}) == 0, "a trusted peer's"
         assert seen(metadata={"data_label": "restricted"}) == 0, "the client's"
-        unknown = http.post("/v1/batches", json={"input_file_id": file, **batch}, headers={"x-gatehouse-data-label": "healht"})
-        assert unknown.status_code == 400 and errors_of(unknown)["param"] == "x-gatehouse-data-label"
+        assert seen(file=health) == 0, "the file's"
+        wrong = {"x-gatehouse-data-label": "healht"}
+        for unknown in (http.post("/v1/batches", json={"input_file_id": plain, **batch}, headers=wrong), uploaded(**wrong)):
+            assert unknown.status_code == 400 and errors_of(unknown)["param"] == "x-gatehouse-data-label"
 
 
 @pytest.mark.parametrize("stream", [False, True])

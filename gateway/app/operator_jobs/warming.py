@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Final
 
+import msgspec
+
 from gateway.app.client_files import ClientFiles
 from gateway.batches.lines import Asked, LineRefused, Splitter, asked
 from gateway.core.batches import BatchRecord, LineLost, Lines
@@ -48,6 +50,7 @@ class Warming:
         """Raises JobFailed, other GatehouseErrors where the file cannot be read."""
         owner, room = TaskOwner("warming"), asyncio.Semaphore(self._task.at_once)
         record, content = await self._files.content(self._job.tenant, self._task.file)
+        self._as_batch = msgspec.structs.replace(self._as_batch, creator=self._job.creator.labelled(record.labels))
         splitter, read = Splitter(MOST_LINE), 0
         try:
             async for block in content:
