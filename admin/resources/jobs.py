@@ -257,7 +257,7 @@ def _creator(call: Call, task: Task) -> Creator:
     call.require(WRITE, principal.tenant)
     if isinstance(task, OnFiles):
         call.require(FILES)
-    return Creator.of(principal, peer_of(call.request.scope))
+    return Creator.of_batch(principal, peer_of(call.request.scope), ())
 
 
 async def _visible(call: Call) -> JobRecord:

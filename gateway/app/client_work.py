@@ -64,6 +64,7 @@ class ClientWork:
         self.lines: Lines | None = None
         """Where lines run, of batches and of jobs; None where there are neither."""
         checked(spec, workers)
+        self.revocations = revocations
         self._store, self._keys = link.store, TenantKeys(link.store, vault)
         self._rows = FileRows(self._store.files, spec.files)
         if not spec.files.enabled:

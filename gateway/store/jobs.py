@@ -245,11 +245,13 @@ class StoredJobs:
         """Raises NotFound."""
         return await self._database.run(lambda connection: _find(connection, tenant, name))
 
-    async def drop_schedule(self, tenant: str, name: str) -> None:
-        """Raises NotFound. Jobs that it has made stay."""
+    async def drop_schedule(self, tenant: str, name: str, created: float | None = None) -> None:
+        """Raises NotFound. Jobs that it has made stay. created: only the one that was made then, not another of its name."""
 
         def remove(connection: sa.Connection) -> None:
-            _find(connection, tenant, name)
+            found = _find(connection, tenant, name)
+            if created is not None and found.created != created:
+                raise NotFound(f"There is no schedule {name[:64]!r}.", param="name")
             connection.execute(sa.delete(schedules).where(schedules.c.tenant == tenant, schedules.c.name == name))
 
         await self._database.run(remove, write=True)

@@ -25,6 +25,7 @@ from tests.waiting import until
 ROOT_KEY = "sk-operator-0123456789abcdef012345"
 THEIR_KEY = "sk-tenant-admin-0123456789abcdef01"
 OUR_KEY = "sk-tenant-admin-0123456789abcdef02"
+BOSS_KEY = "sk-administrator-0123456789abcdef01"
 LOOKS_KEY = "sk-auditor-0123456789abcdef0123456"
 OVER = ("done", "dead", "cancelled")
 DEMO = Path(__file__).parents[2] / "engines" / "demo" / "artefacts" / DEMO_MODEL
@@ -46,6 +47,7 @@ def settings(state_dir: Path, engine: EngineThread, **jobs: Any) -> dict[str, An
         {"id": "root", "key": ROOT_KEY, "tenant": "acme", "models": ["*"], "roles": ["operator"]},
         {"id": "ours", "key": OUR_KEY, "tenant": "acme", "models": ["*"], "roles": ["tenant-admin"]},
         {"id": "theirs", "key": THEIR_KEY, "tenant": "globex", "models": ["*"], "roles": ["tenant-admin"]},
+        {"id": "boss", "key": BOSS_KEY, "tenant": "acme", "models": ["*"], "roles": ["admin"]},
         {"id": "looks", "key": LOOKS_KEY, "tenant": "globex", "models": [], "roles": ["auditor"]},
     ]
     (state_dir.parent / "models").mkdir(exist_ok=True)
@@ -300,6 +302,28 @@ def test_a_file_is_warmed_and_its_answers_are_kept(gateway: Gatehouse, root: htt
         assert theirs.get("/jobs").json()["items"] == [] and looks.get("/jobs").json()["items"]
         problem(theirs.get("/jobs", params={"tenant": "acme"}), 403, "policy_denied")
         problem(theirs.post("/jobs", json={"task": {"kind": "warm", "file": file}, "after": [job["id"]]}), 404, "not_found")
+
+
+def test_a_schedule_ends_with_the_key_that_made_it(gateway: Gatehouse) -> None:
+    with admin(gateway, key=BOSS_KEY) as boss:
+        made = boss.post("/keys", json={"id": "temporary", "tenant": "acme", "models": ["*"], "roles": ["operator"]})
+        assert made.status_code == 201, made.text
+        body = {"cron": "0 3 * * *", "task": {"kind": "benchmark", "model": DEMO_MODEL}}
+        with admin(gateway, key=made.json()["key"]) as theirs:
+            assert theirs.post("/job-schedules", json={"name": "theirs", **body}).status_code == 201
+        assert boss.post("/job-schedules", json={"name": "ours", **body}).status_code == 201
+        assert boss.post("/keys/temporary/revoke").status_code == 200
+
+        def names() -> list[str]:
+            return [one["name"] for one in boss.get("/job-schedules").json()["items"]]
+
+        until(lambda: names() == ["ours"], what="the schedule has ended", seconds=30)
+        assert boss.delete("/job-schedules/ours").status_code == 200
+    told = [record for record in gateway.audit() if record.get("event") == "job_unscheduled"]
+    assert [(one["target"], one["outcome"], one["detail"].get("code")) for one in told] == [
+        ("acme/theirs", "denied", "creator_stopped"),
+        ("acme/ours", "ok", None),
+    ]
 
 
 def test_the_command_line_makes_follows_and_schedules(gateway: Gatehouse, root: httpx.Client, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from engines.host.catalogue.library import Library
 from gateway.app.client_work import ClientWork
 from gateway.app.operator_jobs.book import JobBook, Record
 from gateway.app.operator_jobs.run import JobRun, Shared
+from gateway.app.operator_jobs.scheduling import ScheduleCheck, Schedulers
 from gateway.app.rounds import Rounds
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, GatehouseError, LeaseLost
@@ -36,7 +37,8 @@ class JobWork:
     """replica: this one, whose model files are here. holder: this process, unlike every other, and its `prefix`, with which no other
     process that is alive begins. Life: `start` once the store has been started, `aclose` before it closes."""
 
-    def __init__(self, shared: Shared, replica: str, prefix: str, holder: str) -> None:
+    def __init__(self, shared: Shared, check: ScheduleCheck, replica: str, prefix: str, holder: str) -> None:
+        self._check = check
         self.shared, self._replica, self._prefix, self._holder = shared, replica, prefix, holder
         self._held: dict[str, JobRun] = {}
         self._paused: dict[str, float] = {}
@@ -60,6 +62,7 @@ class JobWork:
             self._freed = True
         if self.shared.stopping:
             return
+        await self._check.look()
         await self.shared.book.look()
         now = self.shared.clock.monotonic()
         self._paused = {id: until for id, until in self._paused.items() if until > now}
@@ -115,7 +118,10 @@ class OperatorJobs:
         folder = Path(spec.state_dir).resolve() / "jobs"
         leaving = lambda: plane.draining or plane.closing  # noqa: E731 - one line says it
         parts = (settings, store.jobs, self.book, models, work.files, work.lines, leaving, folder, SystemClock())
-        self._work = JobWork(Shared(*parts), replica, holder.partition(":")[0], holder)
+        fixed = lambda: {(one.tenant, one.id) for one in plane.current().spec.identity.api_keys.static}  # noqa: E731 - one line says it
+        schedulers = Schedulers(store.get_key, fixed, work.revocations, SystemClock())
+        check = ScheduleCheck(store.jobs, schedulers, record, SystemClock())
+        self._work = JobWork(Shared(*parts), check, replica, holder.partition(":")[0], holder)
 
     def start(self) -> None:
         if self._work is not None:

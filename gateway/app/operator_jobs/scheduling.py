@@ -1,0 +1,71 @@
+"""Ends the schedules of those who are gone: jobs run as whoever made the schedule, and nobody is left to answer for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+from gateway.core.batches import Creator
+from gateway.core.clock import Clock
+from gateway.core.errors import NotFound
+from gateway.core.storage import KeyRecord
+from gateway.identity.revocations import Revocations
+from gateway.store.jobs import StoredJobs
+
+log = logging.getLogger("gatehouse.jobs")
+LOOK_SECONDS: Final = 5.0
+Record = Callable[..., None]
+
+
+class Schedulers:
+    """Whether those who made schedules are still there. key: of the store. fixed: (tenant, id) of the configuration's own keys."""
+
+    def __init__(
+        self,
+        key: Callable[[str], Awaitable[KeyRecord]],
+        fixed: Callable[[], Collection[tuple[str, str]]],
+        revocations: Revocations,
+        clock: Clock,
+    ) -> None:
+        self._key, self._fixed, self._revocations, self._clock = key, fixed, revocations, clock
+
+    async def gone(self, creator: Creator) -> bool:
+        """Whether the key has ended, or the token was revoked. Raises StoreUnavailable."""
+        if creator.kind != "api_key":
+            return any(self._revocations.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins)
+        if (creator.tenant, creator.id) in self._fixed():
+            return False
+        try:
+            record = await self._key(creator.id)
+        except NotFound:
+            return True
+        ends = record.ends()
+        return (record.tenant, record.user) != (creator.tenant, creator.user) or (ends is not None and ends <= self._clock.wall())
+
+
+class ScheduleCheck:
+    """record: (event, target, detail, actor=, outcome=) for the audit log."""
+
+    def __init__(self, kept: StoredJobs, schedulers: Schedulers, record: Record, clock: Clock) -> None:
+        self._kept, self._schedulers, self._record, self._clock = kept, schedulers, record, clock
+        self._due = float("-inf")
+
+    async def look(self) -> None:
+        """Ends the schedules whose maker is gone, at most every LOOK_SECONDS. Raises StoreUnavailable."""
+        now = self._clock.monotonic()
+        if now < self._due:
+            return
+        known: dict[Creator, bool] = {}
+        for one in await self._kept.schedules(None):
+            if one.creator not in known:
+                known[one.creator] = await self._schedulers.gone(one.creator)
+            if not known[one.creator]:
+                continue
+            with suppress(NotFound):  # another replica was first
+                await self._kept.drop_schedule(one.tenant, one.name, one.created)
+                log.warning("the schedule %s/%s has ended: the credential of %s that made it has", one.tenant, one.name, one.creator.name)
+                detail = {"tenant": one.tenant, "code": "creator_stopped"}
+                self._record("job_unscheduled", f"{one.tenant}/{one.name}", detail, actor=one.creator.name, outcome="denied")
+        self._due = now + LOOK_SECONDS

@@ -1,0 +1,109 @@
+"""Schedules end with the key or the token that made them, by a real store and a clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.operator_jobs.scheduling import LOOK_SECONDS, ScheduleCheck, Schedulers
+from gateway.core.batches import Creator
+from gateway.core.clock import FakeClock
+from gateway.core.errors import NotFound
+from gateway.core.jobs import Benchmark, ScheduleRecord
+from gateway.core.storage import KeySettings
+from gateway.identity import keys
+from gateway.identity.revocations import Revocations, name_of
+from gateway.store.store import Store
+
+IDP = "https://idp.example"
+ALICE = Creator(id="alice", tenant="acme", kind="oidc", user="alice", logins=((IDP, "t-1", 100.0),))
+APP = Creator(id="app", tenant="acme", kind="api_key")
+REVOKED = ("token", IDP, "t-1", 0.0, 0.0)
+
+
+class World:
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store, self.clock, self.revocations = store, clock, Revocations()
+        self.told: list[tuple[Any, ...]] = []
+        schedulers = Schedulers(store.get_key, lambda: {("acme", "fixed")}, self.revocations, clock)
+        self.check = ScheduleCheck(store.jobs, schedulers, self.record, clock)
+
+    def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str, outcome: str) -> None:
+        self.told.append((event, target, detail, actor, outcome))
+
+    async def schedule(self, name: str, creator: Creator) -> None:
+        task = Benchmark(model="a.gguf")
+        made = ScheduleRecord(
+            name=name, tenant=creator.tenant, cron="0 3 * * *", timezone="UTC", task=task, creator=creator, replica="r1", most=1
+        )
+        await self.store.jobs.add_schedule(made, lambda now: now + 1e6, 9)
+
+    async def left(self) -> list[str]:
+        self.clock.advance(LOOK_SECONDS)
+        await self.check.look()
+        return [one.name for one in await self.store.jobs.schedules(None)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = FakeClock()
+    now = lambda connection: clock.wall()  # noqa: E731 - one line says it
+    store = Store("sqlite", tmp_path, keys, given_pepper="p" * 32, clock=clock, database_clock=now, deadline=30.0)
+    await store.start()
+    yield World(store, clock)
+    await store.aclose()
+
+
+@pytest.mark.parametrize("how", ["revoked", "deleted", "expired", "another's", "user deleted"])
+async def test_a_schedule_ends_with_the_key_that_made_it(world: World, how: str) -> None:
+    store, expires = world.store, world.clock.wall() + 1000.0 if how == "expired" else None
+    mine, user = APP, ""
+    if how == "user deleted":
+        user, mine = "bob", Creator(id="app", tenant="acme", kind="api_key", user="bob")
+        await store.create("users", "bob@acme", {"name": "bob", "tenant": "acme"}, actor="x", tenant="acme")
+    settings = KeySettings(models=("*",), expires=expires)
+    if user:
+        await store.create_own_key("acme", user, settings, actor="x", count=9, id="app")
+    else:
+        await store.create_key("acme", settings, actor="x", id="app")
+    await world.schedule("mine", mine)
+    await world.schedule("fixed", Creator(id="fixed", tenant="acme", kind="api_key"))
+    await world.schedule("hers", ALICE)
+    assert await world.left() == ["fixed", "hers", "mine"] and world.told == []
+    if how == "revoked":
+        await store.revoke_key("app", actor="x")
+    elif how == "user deleted":
+        await store.delete("users", "bob@acme", actor="x")
+    elif how == "expired":
+        world.clock.advance(1000.0)
+    else:
+        await store.delete_key("app", actor="x")
+        if how == "another's":
+            await store.create_key("globex", settings, actor="x", id="app")
+    assert await world.left() == ["fixed", "hers"]
+    detail = {"tenant": "acme", "code": "creator_stopped"}
+    assert world.told == [("job_unscheduled", "acme/mine", detail, "acme/app", "denied")]
+    assert await world.left() == ["fixed", "hers"] and len(world.told) == 1
+
+
+async def test_a_schedule_ends_with_the_token_that_made_it(world: World) -> None:
+    await world.schedule("hers", ALICE)
+    await world.schedule("fixed", Creator(id="fixed", tenant="acme", kind="api_key"))
+    world.revocations.apply({name_of(REVOKED): REVOKED}, ())
+    await world.check.look()
+    assert [name for _, name, *_ in world.told] == ["acme/hers"]
+    assert await world.left() == ["fixed"]
+
+
+async def test_another_schedule_of_the_name_is_not_dropped(world: World) -> None:
+    await world.schedule("hers", ALICE)
+    [old] = await world.store.jobs.schedules(None)
+    await world.store.jobs.drop_schedule("acme", "hers")
+    world.clock.advance(1.0)
+    await world.schedule("hers", ALICE)
+    with pytest.raises(NotFound, match="There is no schedule 'hers'"):
+        await world.store.jobs.drop_schedule("acme", "hers", old.created)
+    assert [one.name for one in await world.store.jobs.schedules(None)] == ["hers"]
