@@ -232,6 +232,7 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
     tx.connection.execute(sa.delete(keys).where(keys.c.id == id))
     if not old.user:
         tenant_rows.forget_caller(tx, old.tenant, "api_key", id)
+    tenant_rows.end_capture(tx, id)
     tx.changed("keys", id, "deleted")
     return old
 

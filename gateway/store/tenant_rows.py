@@ -11,7 +11,10 @@ from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
 from gateway.store import gone, kept_answers, rows
 from gateway.store.rows import Transaction
-from gateway.store.tables import approvals, batches, files, job_schedules
+from gateway.store.tables import approvals, batches, files, job_schedules, resources
+
+CAPTURES: Final = "captures"
+"""The kind of resources that are debug captures, each named by its key."""
 
 _LEFT: Final = (
     ("files", files.c.id),
@@ -43,3 +46,9 @@ def forget_caller(tx: Transaction, tenant: str, kind: str, id: str) -> None:
     """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner)."""
     gone.note(tx.connection, tx.now, tenant, owner(kind, id))
     kept_answers.erased(tx.connection, tenant, owner(kind, id))
+
+
+def end_capture(tx: Transaction, key: str) -> None:
+    """Ends the debug capture of a key that is deleted: the next key of its id may be another tenant's."""
+    if tx.connection.execute(sa.delete(resources).where(resources.c.kind == CAPTURES, resources.c.name == key)).rowcount:
+        tx.changed(CAPTURES, key, "deleted")

@@ -79,6 +79,18 @@ async def test_a_tenant_goes_after_its_files_and_batches_and_leaves_nothing(plac
     assert await kept(store, "resp_1") == [] and await kept(store, "resp_2", tenant="globex") == ["resp_2"]
 
 
+async def test_the_debug_capture_of_a_key_ends_with_it(place: Place) -> None:
+    """Otherwise the texts of another tenant's key that gets its id would be kept."""
+    store = await place.open()
+    await store.create_key("acme", ANY, actor="x", id="app")
+    for key in ("app", "other"):
+        await store.create("captures", key, {"until": 2e9}, actor="x", tenant="acme")
+    seq = (await store.changes_since(0)).head
+    await store.delete_key("app", actor="x")
+    assert [one.name for one in (await store.list("captures")).items] == ["other"]
+    assert ("captures", "app", "deleted") in [(one.kind, one.name, one.action) for one in (await store.changes_since(seq)).changes]
+
+
 async def refused(keeping: Awaitable[object]) -> bool:
     try:
         await keeping
