@@ -12,6 +12,7 @@ import pytest
 from gateway.core.batches import BatchRecord, Creator, FileRecord
 from gateway.core.conversations import KeepAnswer, ResponsesSpec, Said
 from gateway.core.errors import PermissionDenied, VersionMismatch
+from gateway.core.jobs import Benchmark, JobRecord
 from gateway.core.storage import Removal
 from gateway.store.store import Store
 from tests.contract.store.place import ANY, Place
@@ -77,6 +78,25 @@ async def test_a_tenant_goes_after_its_files_and_batches_and_leaves_nothing(plac
     await delete()
     assert await store.batches.page("acme", 9, None) == ([], False)
     assert await kept(store, "resp_1") == [] and await kept(store, "resp_2", tenant="globex") == ["resp_2"]
+
+
+async def test_a_tenant_goes_after_its_jobs_are_over_and_they_go_with_it(place: Place) -> None:
+    """Their logs and errors would be shown to the next tenant's administrators."""
+    store = await place.open()
+    await store.create("tenants", "acme", {"name": "acme"}, actor="x")
+    for tenant in ("acme", "globex"):
+        creator = Creator(id="app", tenant=tenant, kind="api_key")
+        job = JobRecord(
+            id=f"job_{tenant}", tenant=tenant, kind="benchmark", state="queued", task=Benchmark(model="a.gguf"), creator=creator,
+            replica="", most=1,
+        )  # fmt: skip
+        await store.jobs.add(job, 9)
+    with pytest.raises(VersionMismatch, match=r"jobs, 'job_acme' for one: cancel them, or wait for their end, first") as caught:
+        await store.delete("tenants", "acme", actor="x")
+    assert (caught.value.status, caught.value.code) == (409, "in_use")
+    await store.jobs.cancel("job_acme", "acme")
+    await store.delete("tenants", "acme", actor="x")
+    assert [one.id for one in (await store.jobs.page(None, 9, None))[0]] == ["job_globex"]
 
 
 async def test_the_debug_capture_of_a_key_ends_with_it(place: Place) -> None:
