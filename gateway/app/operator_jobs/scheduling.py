@@ -31,8 +31,9 @@ class Schedulers:
     ) -> None:
         self._key, self._fixed, self._revocations, self._clock = key, fixed, revocations, clock
 
-    async def gone(self, creator: Creator) -> bool:
-        """Whether the key has ended, or the token was revoked. Raises StoreUnavailable."""
+    async def gone(self, creator: Creator, since: float) -> bool:
+        """Whether the key has ended, or is another one of its id than at the moment `since`; or the token was revoked. Raises
+        StoreUnavailable."""
         if creator.kind != "api_key":
             return any(self._revocations.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins)
         if (creator.tenant, creator.id) in self._fixed():
@@ -42,7 +43,8 @@ class Schedulers:
         except NotFound:
             return True
         ends = record.ends()
-        return (record.tenant, record.user) != (creator.tenant, creator.user) or (ends is not None and ends <= self._clock.wall())
+        another = (record.tenant, record.user) != (creator.tenant, creator.user) or record.created > since
+        return another or (ends is not None and ends <= self._clock.wall())
 
 
 class ScheduleCheck:
@@ -57,11 +59,8 @@ class ScheduleCheck:
         now = self._clock.monotonic()
         if now < self._due:
             return
-        known: dict[Creator, bool] = {}
         for one in await self._kept.schedules(None):
-            if one.creator not in known:
-                known[one.creator] = await self._schedulers.gone(one.creator)
-            if not known[one.creator]:
+            if not await self._schedulers.gone(one.creator, one.created):
                 continue
             with suppress(NotFound):  # another replica was first
                 await self._kept.drop_schedule(one.tenant, one.name, one.created)

@@ -57,7 +57,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await store.aclose()
 
 
-@pytest.mark.parametrize("how", ["revoked", "deleted", "expired", "another's", "user deleted"])
+@pytest.mark.parametrize("how", ["revoked", "deleted", "made anew", "expired", "another's", "user deleted"])
 async def test_a_schedule_ends_with_the_key_that_made_it(world: World, how: str) -> None:
     store, expires = world.store, world.clock.wall() + 1000.0 if how == "expired" else None
     mine, user = APP, ""
@@ -81,8 +81,8 @@ async def test_a_schedule_ends_with_the_key_that_made_it(world: World, how: str)
         world.clock.advance(1000.0)
     else:
         await store.delete_key("app", actor="x")
-        if how == "another's":
-            await store.create_key("globex", settings, actor="x", id="app")
+        if how != "deleted":
+            await store.create_key("acme" if how == "made anew" else "globex", settings, actor="x", id="app")
     assert await world.left() == ["fixed", "hers"]
     detail = {"tenant": "acme", "code": "creator_stopped"}
     assert world.told == [("job_unscheduled", "acme/mine", detail, "acme/app", "denied")]
