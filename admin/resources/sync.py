@@ -33,6 +33,8 @@ from gateway.core.slices import Steps, in_slices
 from gateway.core.storage import KeyRecord, KeyWrite, Removal, Resource, Write
 
 MAX_BODY: Final = 8 * 1024 * 1024
+NEWEST: Final = 2**62
+"""Of no change yet: the number of the newest is asked for."""
 MOST: Final = 10_000
 """Resources of one kind."""
 SHOWN: Final = 10
@@ -96,10 +98,11 @@ class Synced(msgspec.Struct, kw_only=True):
 
 @dataclass
 class Held:
-    """What the store has of some kinds, read at one moment."""
+    """What the store has of some kinds, read at one moment. seq: of the newest change before it."""
 
     resources: dict[str, dict[str, Resource]]
     keys: dict[str, KeyRecord]
+    seq: int
 
 
 @dataclass
@@ -139,11 +142,12 @@ async def held(call: Call, kinds: Sequence[str]) -> Held:
     for kind in kinds:
         for permission in rights(kind):
             call.require(permission)
+    seq = (await call.store.changes_since(NEWEST, 1)).head  # first, so that no change between the two is missed
     found, of_keys = await call.store.everything([kind for kind in kinds if kind != "keys"], keys="keys" in kinds, most=MOST)
     for kind, listed in (*found.items(), ("keys", of_keys)):
         if len(listed) > MOST:
             raise RequestError(f"The store has more than {MOST} {kind}: leave that kind out.", param=kind)
-    return Held({kind: {one.name: one for one in listed} for kind, listed in found.items()}, {key.id: key for key in of_keys})
+    return Held({kind: {one.name: one for one in listed} for kind, listed in found.items()}, {key.id: key for key in of_keys}, seq)
 
 
 def filed(call: Call, kind: str) -> frozenset[str]:
@@ -209,9 +213,14 @@ async def dump(call: Call) -> Answer:
 # --- the differences
 
 
+def compared(call: Call) -> list[str]:
+    """The kinds that the request has."""
+    return [kind for kind in KINDS if getattr(call.body, kind) is not None]
+
+
 async def plan(call: Call) -> tuple[Held, list[Item], int]:
     """What is to be done so that the store is equal to the request, and how much is equal already. Nothing of it is examined."""
-    kinds = [kind for kind in KINDS if getattr(call.body, kind) is not None]
+    kinds = compared(call)
     found = await held(call, kinds)
 
     def differences() -> Steps[tuple[list[Item], int]]:
@@ -330,7 +339,7 @@ async def sync(call: Call) -> Answer:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await examine(call, then, item)
-    await write(call, doing)
+    await write(call, doing, since=(found.seq, [kind for kind in compared(call) if kind != "users"]))  # logins make users all the time
     call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in doing for entry in item.diff]
     return Answer(answer)
 
@@ -384,7 +393,8 @@ async def _examine_key(call: Call, there: Call, item: Item, record: KeyRecord) -
         raise problems.simple(409, "own_rights", "This is the key of this very request: use another one to delete it.", param="id")
 
 
-async def write(call: Call, doing: Sequence[Item], restores: int | None = None) -> None:
+async def write(call: Call, doing: Sequence[Item], restores: int | None = None, since: tuple[int, Sequence[str]] | None = None) -> None:
+    """since: what nobody may have changed after it, also what is equal already or was not there (gateway.core.storage)."""
     writes, changed, removals = [], [], []
     for item in doing:
         version = None if item.before is None else item.before.version
@@ -400,7 +410,7 @@ async def write(call: Call, doing: Sequence[Item], restores: int | None = None) 
     if not doing:
         return
     try:
-        told: dict[str, Any] = {"actor": call.actor, "dry_run": call.dry_run, "restores": restores}
+        told: dict[str, Any] = {"actor": call.actor, "dry_run": call.dry_run, "restores": restores, "since": since}
         await call.store.write_all(writes, removals=removals, keys=changed, **told)
     except (AlreadyExists, NotFound) as error:  # it was otherwise when it was read, moments before
         raise VersionMismatch(f"{error.message} Somebody else has changed that since it was read; read it again.") from None

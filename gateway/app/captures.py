@@ -13,9 +13,8 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
-from gateway.store.tenant_rows import CAPTURES
 
-KIND: Final = CAPTURES
+KIND: Final = "captures"
 LONGEST: Final = 3600.0
 """Seconds that a capture may last."""
 Record = Callable[..., None]

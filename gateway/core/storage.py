@@ -301,9 +301,11 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         keys: Sequence[KeyWrite] = (),
         dry_run: bool = False,
         restores: int | None = None,
+        since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
         """Makes all of these creations, replacements and deletions, or none, in one transaction; returns what was written. What each needs,
-        and what is still in use, is looked at once all of it is written. restores: the entry of the history that this goes back to."""
+        and what is still in use, is looked at once all of it is written. restores: the entry of the history that this goes back to.
+        since: the number of a change, and kinds: VersionMismatch where one of these kinds was changed after it."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 
+from gateway.core.errors import VersionMismatch
 from gateway.core.storage import ChangePage, Idempotent, StoreChange
 from gateway.store import rows
 from gateway.store.tables import changes, counters, idempotency
@@ -27,6 +30,16 @@ def since(connection: sa.Connection, seq: int, limit: int) -> ChangePage:
     found = tuple(StoreChange(row.seq, row.kind, row.name, row.action, row.time) for row in page)
     gap = not found or found[0].seq != seq + 1
     return ChangePage(found, max(head, found[-1].seq if found else 0), gap)
+
+
+def unchanged(connection: sa.Connection, since: tuple[int, Collection[str]]) -> None:
+    """Whoever looks here and then writes does so alone. since: a sequence number, and kinds. Raises VersionMismatch where one of these
+    kinds was changed after it, also by what was not there when it was read."""
+    seq, kinds = since
+    rows.one_by_one(connection, "compared and written")
+    later = sa.select(changes.c.seq).where(changes.c.seq > seq, changes.c.kind.in_(list(kinds))).limit(1)
+    if connection.execute(later).first() is not None:
+        raise VersionMismatch("Somebody else has changed the store since it was read; read it again.")
 
 
 def prune(connection: sa.Connection, now: float, kept: int = KEPT) -> None:

@@ -290,13 +290,14 @@ class Store(UsageTables, DeliveryTables):
         keys: Sequence[KeyWrite] = (),
         dry_run: bool = False,
         restores: int | None = None,
+        since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
         kept = [(write, resources.body_of(write.body)) for write in writes]
         by = rows.text(actor, "actor")
 
         def all_of_it(tx: Transaction) -> Sequence[Resource]:
             tx.restores = restores
-            return together.write(tx, kept, removals, keys, by)
+            return together.write(tx, kept, removals, keys, by, since)
 
         return await self._write(all_of_it, dry_run=dry_run)
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from gateway.core.errors import VersionMismatch
 from gateway.core.people import parts
 from gateway.core.storage import KeyRecord, KeyWrite, Page, Removal, Resource, Write
-from gateway.store import key_rows, people_rows, resources, tenant_rows
+from gateway.store import change_rows, key_rows, people_rows, resources, tenant_rows
 from gateway.store.rows import Transaction
 
 SHOWN_KEYS: Final = 5
@@ -54,9 +54,16 @@ def _all(most: int, page: Callable[[str | None], Page[T]]) -> tuple[T, ...]:
 
 
 def write(
-    tx: Transaction, writes: Sequence[tuple[Write, dict[str, Any]]], removals: Sequence[Removal], keys: Sequence[KeyWrite], actor: str
+    tx: Transaction,
+    writes: Sequence[tuple[Write, dict[str, Any]]],
+    removals: Sequence[Removal],
+    keys: Sequence[KeyWrite],
+    actor: str,
+    since: tuple[int, Sequence[str]] | None = None,
 ) -> list[Resource]:
     """See ControlStore.write_all. writes: each with its body as it is kept."""
+    if since is not None:
+        change_rows.unchanged(tx.connection, since)
     done = []
     for one, body in writes:
         if one.version is None:

@@ -461,6 +461,27 @@ async def test_one_that_somebody_else_has_written_undoes_all(store: ControlStore
     assert [one.name for one in (await store.list("limits")).items] == ["a"] and (await store.changes_since(0)).head == head
 
 
+async def test_of_several_who_compare_and_then_write_one_is_first(place: Place) -> None:
+    """What one of them creates the others have not seen, so that no version of theirs is wrong."""
+    stores = [await place.open() for _ in range(4)]
+    head = (await stores[0].changes_since(2**62, 1)).head
+
+    async def write(number: int, kind: str = "limits") -> bool:
+        try:
+            await stores[number].write_all([Write(kind, f"l{number}", {}, "")], actor="x", since=(head, ["limits", "roles"]))
+        except VersionMismatch as error:
+            assert "Somebody else has changed the store" in error.message
+            return False
+        return True
+
+    done = await asyncio.gather(*(write(number) for number in range(4)))
+    assert sorted(done) == [False, False, False, True]
+    assert [one.name for one in (await stores[0].list("limits")).items] == [f"l{done.index(True)}"]
+    head = (await stores[0].changes_since(2**62, 1)).head
+    await stores[1].create("tenants", "acme", {}, actor="x")  # of another kind
+    assert await write(0, "roles")
+
+
 async def test_a_users_own_keys_end_with_the_user_in_a_write_of_several(store: ControlStore) -> None:
     await store.create("users", "u@t", {}, actor="x", tenant="t")
     await store.create_own_key("t", "u", ANY, actor="x", count=1, id="own")
