@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines.onnx.options import OnnxOptions, Pooling, Task
-from engines.sidecar.loading import LoadError, read_object, verify_files
+from engines.sidecar.loading import POOLING, LoadError, read_object, verify_files
 
 GRAPH_NAMES = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
@@ -103,8 +103,8 @@ def _prompts(root: Path) -> tuple[dict[str, str], str | None]:
         raise LoadError("model_invalid", f"{path}: prompts is not an object of texts")
     if default is not None and default not in found:
         raise LoadError("model_invalid", f"{path}: default_prompt_name {str(default)[:64]!r} is not among its prompts")
-    if any(found.values()) and _json(root / "1_Pooling" / "config.json").get("include_prompt") is False:
-        raise LoadError("model_invalid", f"{root / '1_Pooling/config.json'}: pooling without the prompt's tokens is not supported")
+    if any(found.values()) and _json(root / POOLING).get("include_prompt") is False:
+        raise LoadError("model_invalid", f"{root / POOLING}: pooling without the prompt's tokens is not supported")
     return {str(name): text for name, text in found.items()}, default
 
 
@@ -122,13 +122,13 @@ def _raw_scores(config: dict[str, Any]) -> bool:
 
 
 def _pooling(root: Path) -> Pooling | None:
-    config = _json(root / "1_Pooling" / "config.json")
+    config = _json(root / POOLING)
     for key, pooling in (("mean_tokens", "mean"), ("cls_token", "cls"), ("lasttoken", "last")):
         if config.get(f"pooling_mode_{key}"):
             return pooling  # type: ignore[return-value] # the literals of the line above
     unknown = [key for key, value in config.items() if key.startswith("pooling_mode") and value]
     if unknown:
-        raise LoadError("model_invalid", f"{root / '1_Pooling/config.json'}: {', '.join(unknown)} is not among mean, cls and last")
+        raise LoadError("model_invalid", f"{root / POOLING}: {', '.join(unknown)} is not among mean, cls and last")
     return None
 
 

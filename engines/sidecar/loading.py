@@ -23,6 +23,8 @@ DEFAULT_MAX_BODY: Final = 64 * 1024 * 1024
 """Largest request body in bytes; `options.max_body_bytes` overrides it."""
 SHA256_EAGER_BYTES: Final = 256 * 1024 * 1024
 """Model files up to this size are hashed even when no checksum was configured."""
+POOLING: Final = "1_Pooling/config.json"
+"""How Sentence Transformers makes one vector of a text's: the only file that is read from a folder within that of a graph's file."""
 
 
 class ShellOptions(Spec, frozen=True):
@@ -53,7 +55,7 @@ class LoadError(Exception):
 
 def readable(model: Path) -> Iterator[Path]:
     """The files that a sidecar may read of a model, links followed: its folder, or its file and what belongs to it (the other parts of a
-    split GGUF file; the tokenizer, configuration and external data beside an ONNX file)."""
+    split GGUF file; the tokenizer, configuration and external data beside an ONNX file, and POOLING)."""
     yield _real(model)
     if model.is_dir():
         yield from (_real(path) for path in islice(model.rglob("*"), FOLDER_FILES) if path.is_symlink())
@@ -63,6 +65,8 @@ def readable(model: Path) -> Iterator[Path]:
         part = split_of(path.name)
         if (part is not None and split is not None and (part[0], part[2]) == (split[0], split[2])) or _goes_with(model, path):
             yield _real(path)
+    if model.suffix == ".onnx":
+        yield _real(model.parent / POOLING)
 
 
 def named_beside(model: Path, options: Mapping[str, Any]) -> Iterator[Path]:
@@ -137,6 +141,8 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
         raise LoadError("model_invalid", f"{path}: larger than {most} bytes")
     try:
         found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise LoadError("model_missing", f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise LoadError("model_invalid", f"{path}: not JSON: {error}") from None
     if not isinstance(found, dict):

@@ -48,6 +48,18 @@ def slow(path: Path, rounds: int) -> Path:
     return models.save(models.graph(nodes, [("x", "FP32", ["n"])], [("y", "FP32", ["n"])], constants), path / "model.onnx")
 
 
+def test_a_graphs_file_is_read_with_what_describes_it(tmp_path: Path) -> None:
+    """And the process may read no other folder within the file's: its embedding is the first token's vector, as 1_Pooling says."""
+    models.embedding_folder(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    with OnnxProcess(tmp_path / "model.onnx") as named, named.client() as http:
+        assert named.wait_state("ready")["confinement"]["reason"] in (None, "this kernel does not offer Landlock")
+        body = {"input": ["a cat", "a dog"]}
+        first, second = (item["embedding"] for item in http.post("/v1/embeddings", json=body).raise_for_status().json()["data"])
+    assert first == pytest.approx(second), "both begin with [CLS]"
+
+
 def infer(process: OnnxProcess, **headers: str) -> Any:
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.5]}]}
     with process.client() as http:

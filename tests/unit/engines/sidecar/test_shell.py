@@ -198,6 +198,20 @@ def test_a_sidecar_reads_its_model_and_nothing_beside_it(start: Callable[..., Pr
         assert sidecar.client.post("/v1/open", content=str(secret)).status_code == (403 if landlock() else 200)
 
 
+def test_of_folders_beside_a_graph_it_reads_how_texts_are_pooled(start: Callable[..., Process], directory: Path) -> None:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        beside = [Path(elsewhere) / name for name in ("1_Pooling/config.json", "1_Pooling/other.json", "2_Dense/config.json")]
+        for file in beside:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("{}")
+        model = Path(elsewhere) / "m.onnx"
+        model.write_text("weights")
+        sidecar = start(model=str(model))
+        sidecar.in_state("ready")
+        found = [sidecar.client.post("/v1/open", content=str(file)).status_code for file in beside]
+        assert found == ([200, 403, 403] if landlock() else [200, 200, 200])
+
+
 def test_only_a_traced_request_that_knows_its_phases_tells_them() -> None:
     def told(traceparent: bytes | None, timed: bool = True) -> list[str]:
         request = Request("POST", "/v1/echo", {} if traceparent is None else {b"traceparent": traceparent})
