@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from engines.llamacpp.gguf import GgufError, read
+from engines.llamacpp.cursor import GgufError
+from engines.llamacpp.gguf import read
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.options import Adapter
 from engines.sidecar.loading import LoadError, sha256_of

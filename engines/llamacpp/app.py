@@ -21,10 +21,11 @@ from engines.llamacpp import ggml
 from engines.llamacpp.adapters import check_adapters
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.choosing import thread_count as choosing_threads
+from engines.llamacpp.cursor import GgufError
 from engines.llamacpp.drafting import Drafter, check_draft, check_pair
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine
-from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
+from engines.llamacpp.gguf import Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, LoraAdapter, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import CACHE_BYTES, MAX_SEQUENCES, MICRO_BATCH, LlamaOptions, is_unified, most_outputs, sequences

@@ -22,7 +22,8 @@ import llama_cpp
 import numpy
 from numpy.typing import NDArray
 
-from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
+from engines.llamacpp.cursor import GgufError
+from engines.llamacpp.gguf import Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.options import Draft
 from engines.llamacpp.speculation import Prices, Trust

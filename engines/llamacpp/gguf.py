@@ -19,14 +19,15 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from engines.confinement import confine
-from engines.llamacpp import sanity
+from engines.llamacpp import sanity, vocabulary
+from engines.llamacpp.cursor import FORMATS, SCALARS, Cursor, GgufError
 from engines.sidecar.loading import readable
 from engines.windows import DEFAULT_WINDOWS, windowed
 
@@ -44,10 +45,10 @@ MAX_PARTS = 1024
 _WIDEST = 1 << 24
 KEPT_ARRAY = 4096
 """Longer arrays (a vocabulary) are checked, but only their type and length are kept."""
+MAX_STRINGS, KEPT_STRINGS = 1 << 22, 1 << 16
+"""In the arrays of a file, and how many of them are kept: those of later arrays are not."""
 
-_STRING, _ARRAY, _BOOL = 8, 9, 7
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
-_FORMATS = {kind: struct.Struct("<" + code) for kind, code in _SCALARS.items()}
+_STRING, _ARRAY = 8, 9
 
 # ggml type -> (name, elements in a block, bytes of a block)
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
@@ -69,17 +70,15 @@ _SAMPLING = {
 }  # fmt: skip
 
 
-class GgufError(Exception):
-    """The file is not a usable GGUF file; the message says where and why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array value. `values` is None when it is longer than `KEPT_ARRAY`."""
+    """An array value. `values` is None when it is longer than `KEPT_ARRAY`. seen: of a vocabulary's tokens. byte_typed: of their types."""
 
     kind: int
     count: int
     values: tuple[Any, ...] | None
+    seen: vocabulary.Seen | None = None
+    byte_typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,46 +103,6 @@ class Gguf:
     file_size: int
 
 
-class _Cursor:
-    """Reads from a buffer; every read is checked against its end."""
-
-    def __init__(self, data: mmap.mmap | bytes) -> None:
-        self.data = data
-        self.size = len(data)
-        self.at = 0
-        self.where = "header"
-
-    def fail(self, reason: str) -> NoReturn:
-        raise GgufError(f"{self.where}: {reason} (byte {self.at})")
-
-    def take(self, count: int) -> bytes:
-        end = self.at + count
-        if end > self.size:
-            self.fail(f"the file is truncated: {count} more bytes expected, {self.size - self.at} left")
-        data = self.data[self.at : end]
-        self.at = end
-        return data
-
-    def scalar(self, kind: int) -> Any:
-        form = _FORMATS[kind]
-        data = self.take(form.size)
-        if kind == _BOOL and data not in (b"\0", b"\1"):
-            self.fail("a boolean is neither 0 nor 1")
-        return form.unpack(data)[0]
-
-    def u32(self) -> int:
-        return int(self.scalar(4))
-
-    def u64(self) -> int:
-        return int(self.scalar(10))
-
-    def string(self, limit: int) -> str:
-        length = self.u64()
-        if length > limit:
-            self.fail(f"a string of {length} bytes is longer than {limit}")
-        return self.take(length).decode("utf-8", "replace")
-
-
 def read(path: Path) -> Gguf:
     """Read and check a file's header. Raises GgufError (content) or OSError (the file itself)."""
     with path.open("rb") as file:
@@ -156,7 +115,7 @@ def read(path: Path) -> Gguf:
 
 def parse(data: mmap.mmap | bytes) -> Gguf:
     """Check a whole file's bytes. Raises GgufError, nothing else."""
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     magic = cursor.take(4)
     if magic != MAGIC:
         raise GgufError(f"wrong magic {magic!r}, not a GGUF file")
@@ -182,22 +141,34 @@ def parse(data: mmap.mmap | bytes) -> Gguf:
     return Gguf(version, pairs, tensors, start, cursor.size)
 
 
-def _pairs(cursor: _Cursor, count: int) -> dict[str, Any]:
+def _pairs(cursor: Cursor, count: int) -> dict[str, Any]:
     pairs: dict[str, Any] = {}
     for number in range(count):
-        cursor.where = f"key {number}"
+        cursor.where, start = f"key {number}", cursor.at
         key = cursor.string(MAX_KEY)
         cursor.where = f"key {key[:64]!r}"
         if key in pairs:
             cursor.fail("the key is there twice")
         pairs[key] = _value(cursor, cursor.u32())
+        if key in (vocabulary.TOKENS, vocabulary.TYPES) and isinstance(pairs[key], Array):
+            pairs[key] = _of_tokens(cursor, pairs[key], start)
     return pairs
 
 
-def _value(cursor: _Cursor, kind: int) -> Any:
+def _of_tokens(cursor: Cursor, array: Array, key: int) -> Array:
+    """With what llama.cpp cannot bear in it. key: where its key begins."""
+    if array.count > vocabulary.MAX_TOKENS:
+        cursor.fail(f"{array.count} tokens are more than {vocabulary.MAX_TOKENS}")
+    first = key + 8 + FORMATS[10].unpack_from(cursor.data, key)[0] + 16
+    if array.kind == _STRING:
+        return replace(array, seen=vocabulary.look(cursor.data, first, array.count))
+    return replace(array, byte_typed=array.kind in (4, 5) and vocabulary.byte_typed(cursor.data[first : cursor.at]))
+
+
+def _value(cursor: Cursor, kind: int) -> Any:
     if kind == _STRING:
         return cursor.string(MAX_STRING)
-    if kind in _FORMATS:
+    if kind in FORMATS:
         return cursor.scalar(kind)
     if kind != _ARRAY:
         cursor.fail(f"unknown value type {kind}")
@@ -206,19 +177,23 @@ def _value(cursor: _Cursor, kind: int) -> Any:
         cursor.fail(f"an array of {count} values is longer than {MAX_ARRAY}")
     if item == _STRING:
         return _strings(cursor, count)
-    if item not in _FORMATS:
+    if item not in FORMATS:
         cursor.fail(f"arrays of type {item} are not supported")
-    form = struct.Struct(f"<{count}{_SCALARS[item]}")
+    form = struct.Struct(f"<{count}{SCALARS[item]}")
     data = cursor.take(form.size)
     return Array(item, count, tuple(form.unpack(data)) if count <= KEPT_ARRAY else None)
 
 
-def _strings(cursor: _Cursor, count: int) -> Array:
+def _strings(cursor: Cursor, count: int) -> Array:
     if count * 8 > cursor.size - cursor.at:
         cursor.fail(f"the file is truncated: {count} strings expected")
-    if count <= KEPT_ARRAY:
+    cursor.strings += count
+    if cursor.strings > MAX_STRINGS:
+        cursor.fail(f"{cursor.strings} strings in arrays are more than {MAX_STRINGS}")
+    if count <= min(KEPT_ARRAY, KEPT_STRINGS - cursor.kept):
+        cursor.kept += count
         return Array(_STRING, count, tuple(cursor.string(MAX_STRING) for _ in range(count)))
-    unpack, data, at, size = _FORMATS[10].unpack_from, cursor.data, cursor.at, cursor.size
+    unpack, data, at, size = FORMATS[10].unpack_from, cursor.data, cursor.at, cursor.size
     for _ in range(count):
         if at + 8 > size:
             cursor.fail("the file is truncated in an array of strings")
@@ -232,7 +207,7 @@ def _strings(cursor: _Cursor, count: int) -> Array:
     return Array(_STRING, count, None)
 
 
-def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[Tensor, ...]:
+def _tensors(cursor: Cursor, count: int, alignment: int) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     names: set[str] = set()
     expected = 0
@@ -250,7 +225,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
-def _tensor(cursor: _Cursor) -> Tensor:
+def _tensor(cursor: Cursor) -> Tensor:
     name = cursor.string(MAX_NAME)
     count = cursor.u32()
     if not 1 <= count <= MAX_DIMS:
@@ -462,6 +437,9 @@ def _vocabulary(pairs: dict[str, Any]) -> int:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < tokens.count:
             raise GgufError(f"{key} is {value!r}, but there are {tokens.count} tokens")
+    types = pairs.get(vocabulary.TYPES)
+    if wrong := vocabulary.check(pairs, tokens.count, tokens.seen, isinstance(types, Array) and types.byte_typed):
+        raise GgufError(wrong)
     return tokens.count
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.facts import Facts
-from engines.llamacpp.gguf import RANK, TENSOR_TYPES, Gguf, GgufError, describe, read
+from engines.llamacpp.cursor import GgufError
+from engines.llamacpp.gguf import RANK, TENSOR_TYPES, Gguf, describe, read
 
 MAX_TITLE = 200
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from engines.host.placement import Metadata
 from engines.llamacpp import gguf
-from engines.llamacpp.gguf import Gguf, GgufError, describe, files_of, parse, read, read_model
+from engines.llamacpp.cursor import GgufError
+from engines.llamacpp.gguf import Gguf, describe, files_of, parse, read, read_model
 from loadtests.llamacpp.random_bert import write_reranker
 from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, tensors, write, write_parts
 
@@ -128,6 +129,16 @@ def test_noise_after_a_good_start_is_refused(data: bytes) -> None:
 )
 def test_each_bound_is_named(head: bytes, word: str) -> None:
     with pytest.raises(GgufError, match=word):
+        parse(head)
+
+
+def test_strings_are_bounded_in_all_arrays_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = b"".join(struct.pack("<Q", 1) + key + struct.pack("<IIQ", 9, 8, 10) + bytes(80) for key in (b"a", b"b", b"c"))
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + pairs
+    monkeypatch.setattr(gguf, "KEPT_STRINGS", 20)
+    assert [len(array.values) if array.values is not None else None for array in parse(head).pairs.values()] == [10, 10, None]
+    monkeypatch.setattr(gguf, "MAX_STRINGS", 29)
+    with pytest.raises(GgufError, match="30 strings in arrays are more than 29"):
         parse(head)
 
 
