@@ -37,6 +37,8 @@ TOLERANCE = 1e-5
 """How far a batch's float32 results may differ from those of single rows for a model to be batched."""
 HALF_TOLERANCE = 5e-3
 """The same for models that compute with 16 bits."""
+FIRST_RUNS = 600.0
+"""Seconds that the runs to try a model may take, before it serves."""
 SERVER_NAME = "gatehouse-onnx"
 MODEL_PATHS = (
     "/v2/models/{a}",
@@ -71,7 +73,8 @@ class OnnxRuntime:
         if loaded.fallback:
             log.warning("engine %s runs on the CPU: %s", self.spec.name, loaded.fallback)
         try:
-            self._model = _Model(self.spec, options, folder, loaded)
+            with loaded.session.within(FIRST_RUNS):
+                self._model = _Model(self.spec, options, folder, loaded)
         except RUNTIME_ERRORS as exc:
             code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
             raise LoadError(code, f"{folder.graph}: the first run failed: {runtime_message(exc)}") from None

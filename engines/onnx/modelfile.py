@@ -8,12 +8,12 @@ foreign file is refused with the place, never half loaded.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from engines.onnx import functions
-from engines.onnx.protobuf import Broken, fields, message, number, text
+from engines.onnx.protobuf import Bound, Broken, Value, fields, message, number, text
 from engines.sidecar.loading import LoadError
 
 MAX_LOCATION = 1024
@@ -21,6 +21,10 @@ MAX_LOCATION = 1024
 MAX_SHOWN = 100
 _IN_MEMORY = "_ORT_MEM_ADDR_"
 """ONNX Runtime takes this place for its own memory, and the offset for an address in it."""
+MAX_FIELDS = 16_000_000
+"""Fields of all messages together. Large ensembles of trees have millions: ten for each of their nodes."""
+MAX_INPUTS = 1024
+"""Inputs of the graph that are no weights. ONNX Runtime's time grows with their square: 10,000 take it 5 s."""
 MAX_DEPTH = 32
 """Deepest nesting of graphs in attributes (If, Loop, Scan)."""
 
@@ -28,7 +32,8 @@ MAX_DEPTH = 32
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_GRAPH, MODEL_OPSET, MODEL_FUNCTION = 1, 2, 7, 8, 25
 FUNCTION_NODE = 7
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
-GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE = 1, 5, 15
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_SPARSE = 1, 5, 11, 15
+PORT_NAME = 1
 NODE_ATTRIBUTE = 5
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 10, 11
 TENSOR_NAME, TENSOR_EXTERNAL, TENSOR_LOCATION = 8, 13, 14
@@ -110,38 +115,54 @@ def external_files(model: ModelFile) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(model.path.parent / entry.location for entry in model.external))
 
 
+class _Contents:
+    """What was found so far. external: weights in other files. inputs, weights: names in the graph itself, not in nested ones."""
+
+    def __init__(self) -> None:
+        self.bound = Bound(MAX_FIELDS)
+        self.external: list[ExternalData] = []
+        self.inputs: set[str] = set()
+        self.weights: set[str] = set()
+
+    def fields(self, value: Value, what: str) -> Iterator[tuple[int, Value]]:
+        """Of a message within another."""
+        return fields(message(value, what), what, self.bound)
+
+
 def _model(path: Path, view: memoryview) -> ModelFile:
     ir_version, producer, nodes, graphs = 0, "", 0, 0
     opsets: dict[str, int] = {}
-    external: list[ExternalData] = []
     whole = memoryview(b"")
     made: list[memoryview] = []
-    for field, value in fields(view, "model"):
+    contents = _Contents()
+    for field, value in fields(view, "model", contents.bound):
         if field == MODEL_IR_VERSION:
             ir_version = number(value, "ir_version")
         elif field == MODEL_PRODUCER:
             producer = text(value, "producer_name")
         elif field == MODEL_OPSET:
-            domain, version = _opset(message(value, "opset_import"))
+            domain, version = _opset(message(value, "opset_import"), contents)
             opsets["" if domain == "ai.onnx" else domain] = version
         elif field == MODEL_GRAPH:
             graphs += 1
             whole = message(value, "graph")
-            nodes += _graph(whole, external, 0)
+            nodes += _graph(whole, contents, 0)
         elif field == MODEL_FUNCTION:
             made.append(message(value, "function"))
-            for part, inner in fields(made[-1], "function"):
+            for part, inner in contents.fields(made[-1], "function"):
                 if part == FUNCTION_NODE:
-                    nodes += 1 + _node(message(inner, "node"), external, 0)
+                    nodes += 1 + _node(message(inner, "node"), contents, 0)
     if not ir_version or not opsets or graphs != 1:
         raise Broken("ir_version, opset_import or graph is absent")
+    if (inputs := len(contents.inputs - contents.weights)) > MAX_INPUTS:  # older files have each weight among the inputs, too
+        raise Broken(f"the graph has {inputs} inputs, at most {MAX_INPUTS} are taken")
     functions.check(made, whole)
-    return ModelFile(path, ir_version, producer, opsets, nodes, tuple(external))
+    return ModelFile(path, ir_version, producer, opsets, nodes, tuple(contents.external))
 
 
-def _opset(view: memoryview) -> tuple[str, int]:
+def _opset(view: memoryview, contents: _Contents) -> tuple[str, int]:
     domain, version = "", 0
-    for field, value in fields(view, "opset_import"):
+    for field, value in contents.fields(view, "opset_import"):
         if field == OPSET_DOMAIN:
             domain = text(value, "domain")
         elif field == OPSET_VERSION:
@@ -149,50 +170,56 @@ def _opset(view: memoryview) -> tuple[str, int]:
     return domain, version
 
 
-def _graph(view: memoryview, external: list[ExternalData], depth: int) -> int:
+def _graph(view: memoryview, contents: _Contents, depth: int) -> int:
     """Count the nodes and collect external data, in nested graphs too."""
     if depth > MAX_DEPTH:
         raise Broken(f"graphs nested more than {MAX_DEPTH} deep")
     nodes = 0
-    for field, value in fields(view, "graph"):
+    for field, value in contents.fields(view, "graph"):
         if field == GRAPH_NODE:
-            nodes += 1 + _node(message(value, "node"), external, depth)
+            nodes += 1 + _node(message(value, "node"), contents, depth)
         elif field == GRAPH_INITIALIZER:
-            _tensor(message(value, "initializer"), external)
+            name = _tensor(message(value, "initializer"), contents)
+            if not depth:
+                contents.weights.add(name)
+        elif field == GRAPH_INPUT and not depth:
+            contents.inputs.update(text(inner, "input") for part, inner in contents.fields(value, "input") if part == PORT_NAME)
         elif field == GRAPH_SPARSE:
-            for part, inner in fields(message(value, "sparse_initializer"), "sparse_initializer"):
+            for part, inner in contents.fields(value, "sparse_initializer"):
                 if part in (SPARSE_VALUES, SPARSE_INDICES):
-                    _tensor(message(inner, "sparse tensor"), external)
+                    _tensor(message(inner, "sparse tensor"), contents)
     return nodes
 
 
-def _node(view: memoryview, external: list[ExternalData], depth: int) -> int:
+def _node(view: memoryview, contents: _Contents, depth: int) -> int:
     nodes = 0
-    for field, value in fields(view, "node"):
+    for field, value in contents.fields(view, "node"):
         if field != NODE_ATTRIBUTE:
             continue
-        for part, inner in fields(message(value, "attribute"), "attribute"):
+        for part, inner in contents.fields(value, "attribute"):
             if part in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
-                _tensor(message(inner, "tensor"), external)
+                _tensor(message(inner, "tensor"), contents)
             elif part in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-                nodes += _graph(message(inner, "graph"), external, depth + 1)
+                nodes += _graph(message(inner, "graph"), contents, depth + 1)
     return nodes
 
 
-def _tensor(view: memoryview, external: list[ExternalData]) -> None:
+def _tensor(view: memoryview, contents: _Contents) -> str:
+    """Its name."""
     name, outside = "", False
     entries: dict[str, str] = {}
-    for field, value in fields(view, "tensor"):
+    for field, value in contents.fields(view, "tensor"):
         if field == TENSOR_NAME:
             name = text(value, "tensor name")
         elif field == TENSOR_LOCATION:
             outside = number(value, "data_location") == LOCATION_EXTERNAL
         elif field == TENSOR_EXTERNAL:
-            pair = {part: text(inner, "external_data") for part, inner in fields(message(value, "external_data"), "external_data")}
+            pair = {part: text(inner, "external_data") for part, inner in contents.fields(value, "external_data")}
             entries[pair.get(ENTRY_KEY, "")] = pair.get(ENTRY_VALUE, "")
     if outside or entries:  # the same field of a later part of the message may have the flag
         try:
             found = ExternalData(name, entries.get("location", ""), int(entries.get("offset", "0")), int(entries.get("length", "0")))
         except ValueError:
             raise Broken(f"external data of tensor {name!r} has no numbers for offset and length") from None
-        external.append(found)
+        contents.external.append(found)
+    return name

@@ -12,12 +12,28 @@ class Broken(ValueError):
     """The bytes are not a protobuf of this kind."""
 
 
-def fields(view: memoryview, what: str) -> Iterator[tuple[int, Value]]:
+class Bound:
+    """How many fields may still be read: a file of megabytes may consist of nothing else."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = self.left = most
+
+
+def fields(view: memoryview, what: str, bound: Bound | None = None) -> Iterator[tuple[int, Value]]:
     """(field number, value) of a message: an int for varints and fixed widths, a view for length-delimited fields. Raises Broken, as do all
-    functions here; `what` names the message in it."""
+    functions here; `what` names the message in it. bound: counts the fields."""
     position, end = 0, len(view)
     while position < end:
-        key, position = varint(view, position, what)
+        if bound is not None:
+            bound.left -= 1
+            if bound.left < 0:
+                raise Broken(f"it has more than {bound.most} fields")
+        if (key := view[position]) < 0x80:  # the usual case, without a call
+            position += 1
+        else:
+            key, position = varint(view, position, what)
         field, kind = key >> 3, key & 7
         if not field:
             raise Broken(f"field number 0 at byte {position} of {what}")
@@ -26,7 +42,10 @@ def fields(view: memoryview, what: str) -> Iterator[tuple[int, Value]]:
             yield field, plain
             continue
         if kind == 2:
-            size, position = varint(view, position, what)
+            if position < end and (size := view[position]) < 0x80:
+                position += 1
+            else:
+                size, position = varint(view, position, what)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:

@@ -9,7 +9,9 @@ import ctypes
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +94,29 @@ class Session:
         if shrink:
             place = "cpu:0" if device == "cpu" else f"cpu:0;gpu:{device.partition(':')[2]}"
             self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", place)
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Ends the runs inside when the time is over: a graph may have a loop without an end. Raises LoadError then (`load_timeout`)."""
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            self._options.terminate = True
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except RUNTIME_ERRORS:
+            if not over.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if over.is_set():
+            message = f"its first runs did not end within {seconds:g} s (options.batching: off makes fewer of them)"
+            raise LoadError("load_timeout", message)
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         """Compute the outputs `names`. Arrays have the types of NUMPY. Raises one of RUNTIME_ERRORS."""

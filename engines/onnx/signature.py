@@ -6,13 +6,13 @@ import mmap
 from pathlib import Path
 from typing import NamedTuple
 
-from engines.onnx.modelfile import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_NAME
+from engines.onnx.modelfile import GRAPH_INITIALIZER, GRAPH_INPUT, MODEL_GRAPH, PORT_NAME, TENSOR_NAME
 from engines.onnx.protobuf import Broken, fields, message, number, text
 from engines.sidecar.loading import LoadError
 
 # onnx.proto3: message -> field number
-GRAPH_INPUT, GRAPH_OUTPUT = 11, 12
-PORT_NAME, PORT_TYPE = 1, 2
+GRAPH_OUTPUT = 12
+PORT_TYPE = 2
 TYPE_TENSOR = 1
 TENSOR_KIND, TENSOR_SHAPE = 1, 2
 SHAPE_DIM, DIM_VALUE, DIM_NAME = 1, 1, 2

@@ -262,3 +262,16 @@ def bert_ner_folder(root: Path) -> Path:
     }
     (root / "config.json").write_text(json.dumps(config))
     return root
+
+
+def endless() -> onnx.ModelProto:
+    """y = x after a loop that does not end."""
+    inputs = [_value("round", "INT64", []), _value("going", "BOOL", []), _value("old", "FP32", ["n"])]
+    nodes = [helper.make_node("Identity", ["going"], ["go_on"]), helper.make_node("Identity", ["old"], ["new"])]
+    body = helper.make_graph(nodes, "body", inputs, [_value("go_on", "BOOL", []), _value("new", "FP32", ["n"])])
+    loop = helper.make_node("Loop", ["", "yes", "x"], ["y"], body=body)
+    return graph([loop], [("x", "FP32", ["n"])], [("y", "FP32", ["n"])], {"yes": np.array(True)})
+
+
+def _value(name: str, kind: str, shape: Sequence[Any]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ONNX_TYPES[kind], list(shape))

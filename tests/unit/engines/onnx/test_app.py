@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from engines.onnx import app
 from engines.onnx.app import OnnxRuntime, runtime_error
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError, Sidecar
@@ -487,6 +488,15 @@ async def test_options_that_do_not_fit_the_model(tmp_path: Path, options: dict[s
         async with serving(models.embedding_folder(tmp_path), tmp_path, options=options):
             pass
     assert caught.value.code == code
+
+
+def test_a_graph_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "FIRST_RUNS", 0.1)
+    path = models.save(models.endless(), tmp_path / "model.onnx")
+    spec = SidecarSpec(name="onnx", runtime="onnx", model=str(path), socket="unused", state_dir=str(tmp_path))
+    with pytest.raises(LoadError, match=r"did not end within 0\.1 s") as caught:
+        OnnxRuntime(spec).load()
+    assert caught.value.code == "load_timeout"
 
 
 async def test_several_instances_give_the_same(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from engines.onnx.modelfile import check_model_file, external_files, read_model_file
+from engines.onnx import modelfile
+from engines.onnx.modelfile import MAX_INPUTS, check_model_file, external_files, read_model_file
 from engines.onnx.session import supported_opsets
 from engines.sidecar.loading import LoadError
 from tests.unit.engines.onnx import models
@@ -178,3 +179,15 @@ def test_external_data_in_a_nested_graph_is_found(tmp_path: Path) -> None:
     )
     path.write_bytes(model.SerializeToString())
     assert "missing.bin, which does not exist" in str(refused(path))
+
+
+def test_fields_and_inputs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.affine()
+    model.graph.input.extend(helper.make_tensor_value_info(f"i{number}", TensorProto.FLOAT, [1]) for number in range(MAX_INPUTS))
+    path = models.save(model, tmp_path / "m.onnx")
+    assert f"has {MAX_INPUTS + 1} inputs, at most {MAX_INPUTS}" in str(refused(path))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "i0"))
+    models.save(model, path)
+    read_model_file(path)  # a weight among the inputs, as older files have it
+    monkeypatch.setattr(modelfile, "MAX_FIELDS", 1000)
+    assert "more than 1000 fields" in str(refused(path))
