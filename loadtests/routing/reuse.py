@@ -204,7 +204,7 @@ def main() -> None:
             until(lambda: gatehouse.metric("gatehouse_config_version") == 2, what="the reload")
             print("gatehouse, round robin:    ", phase(gatehouse.url, DEMO_MODEL, "gamma", *size))
             if options.peer:
-                sockets = sorted((folder / "s" / "run").glob("*.sock"))
+                sockets = sorted((folder / "s" / "run").glob("*/s.sock"))
                 with peer(options.peer, sockets, folder) as url:
                     print("sglang-router, cache_aware:", phase(url, DEMO_MODEL, "delta", *size))
 
