@@ -158,7 +158,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/jobs/quantize_onnx.py": ("tests/e2e/test_jobs.py", '"quantize-onnx"'),
     "engines/llamacpp/app.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),
     "engines/llamacpp/drafting.py": ("tests/integration/llamacpp/test_drafts.py", "Drafter"),
-    "engines/llamacpp/embedder.py": ("tests/integration/llamacpp/test_serving.py", "embeddings"),
     "engines/llamacpp/engine.py": ("tests/unit/engines/llamacpp/test_batcher.py", "Batcher"),
     "engines/llamacpp/guessing.py": ("tests/integration/llamacpp/test_drafts.py", "guessing"),
     "engines/llamacpp/options.py": ("tests/unit/gateway/config/test_engine_options.py", "LlamaOptions"),

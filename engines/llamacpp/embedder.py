@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -84,9 +85,9 @@ class Embedder:
 
 
 def normalised(vector: Vector) -> Vector:
-    """The vector with length 1 (zero stays zero)."""
+    """The vector with length 1 (one of zeros, or with infinity, stays as it is)."""
     length = float(numpy.linalg.norm(vector))
-    return vector / numpy.float32(length) if length > 0 else vector
+    return vector / numpy.float32(length) if 0 < length < math.inf else vector
 
 
 class EmbeddingHandler:
@@ -104,6 +105,8 @@ class EmbeddingHandler:
             raise ApiError(400, f"dimensions: this model has {self._model.n_embd}", param="dimensions")
         prompts = await asyncio.get_running_loop().run_in_executor(None, self._tokens, body)
         vectors = await self._embedder.embed(prompts, request)
+        if not all(numpy.isfinite(vector).all() for vector in vectors):
+            raise ApiError(502, "the model's output is not finite", kind="engine_error", code="engine_failed")
         if body.dimensions is not None:
             vectors = [normalised(vector[: body.dimensions]) for vector in vectors]
         total = sum(map(len, prompts))
