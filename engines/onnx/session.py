@@ -114,6 +114,7 @@ class Session:
                 raise
         finally:
             timer.cancel()
+            timer.join()  # from here on nothing ends a run
         if over.is_set():
             message = f"its first runs did not end within {seconds:g} s (options.batching: off makes fewer of them)"
             raise LoadError("load_timeout", message)
