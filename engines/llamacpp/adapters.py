@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from engines.llamacpp.cursor import GgufError
-from engines.llamacpp.gguf import read
+from engines.llamacpp.gguf import FLOAT32, read
 from engines.llamacpp.jobs import SequenceJob
 from engines.llamacpp.options import Adapter
 from engines.sidecar.loading import LoadError, sha256_of
 
+ALPHA: Final = "adapter.lora.alpha"
 TURN: Final = 4
 """Steps in a row for one adapter while others wait."""
 
@@ -58,13 +59,18 @@ def _check(adapter: Adapter, path: Path, architecture: str) -> Path:
     if not path.is_file():
         raise LoadError("model_missing", f"{where}: no such file; adapters lie beside the model's file")
     try:
-        pairs = read(path).pairs
+        file = read(path)
     except GgufError as error:
         raise LoadError("model_invalid", f"{where}: {error}") from None
+    pairs = file.pairs
     if pairs.get("general.type") != "adapter" or pairs.get("adapter.type") != "lora":
         raise LoadError("model_invalid", f"{where}: not a LoRA adapter (general.type adapter, adapter.type lora)")
     if pairs.get("general.architecture") != architecture:
         raise LoadError("model_invalid", f"{where}: made for {pairs.get('general.architecture')}, the model is {architecture}")
+    if file.kinds.get(ALPHA, FLOAT32) != FLOAT32:
+        raise LoadError(
+            "model_invalid", f"{where}: {ALPHA} is not a number of 32 bits with a point, and llama.cpp ends its process for that"
+        )
     if adapter.sha256 is not None and (found := sha256_of(path)) != adapter.sha256:
         raise LoadError("checksum_mismatch", f"{where}: its SHA-256 is {found}, {adapter.sha256} is configured")
     return path

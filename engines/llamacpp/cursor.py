@@ -17,7 +17,8 @@ class GgufError(Exception):
 
 
 class Cursor:
-    """Reads from a buffer; every read is checked against its end. where: for errors. strings: in arrays so far; `kept`: of them."""
+    """Reads from a buffer; every read is checked against its end. where: for errors. strings: in arrays so far; `kept`: of them. kinds: types
+    of the values so far."""
 
     def __init__(self, data: mmap.mmap | bytes) -> None:
         self.data = data
@@ -25,6 +26,7 @@ class Cursor:
         self.at = 0
         self.where = "header"
         self.strings = self.kept = 0
+        self.kinds: dict[str, int] = {}
 
     def fail(self, reason: str) -> NoReturn:
         raise GgufError(f"{self.where}: {reason} (byte {self.at})")

@@ -18,7 +18,7 @@ import mmap
 import re
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ MAX_STRINGS, KEPT_STRINGS = 1 << 22, 1 << 16
 """In the arrays of a file, and how many of them are kept: those of later arrays are not."""
 
 _STRING, _ARRAY = 8, 9
+FLOAT32 = 6
 
 # ggml type -> (name, elements in a block, bytes of a block)
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
@@ -94,13 +95,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """A checked header."""
+    """A checked header. kinds: types of the values."""
 
     version: int
     pairs: dict[str, Any]
     tensors: tuple[Tensor, ...]
     data_offset: int
     file_size: int
+    kinds: Mapping[str, int]
 
 
 def read(path: Path) -> Gguf:
@@ -138,7 +140,7 @@ def parse(data: mmap.mmap | bytes) -> Gguf:
         end = start + tensors[-1].offset + tensors[-1].size
         if end > cursor.size:
             raise GgufError(f"the file is truncated: {end} bytes expected, {cursor.size} there")
-    return Gguf(version, pairs, tensors, start, cursor.size)
+    return Gguf(version, pairs, tensors, start, cursor.size, cursor.kinds)
 
 
 def _pairs(cursor: Cursor, count: int) -> dict[str, Any]:
@@ -149,7 +151,8 @@ def _pairs(cursor: Cursor, count: int) -> dict[str, Any]:
         cursor.where = f"key {key[:64]!r}"
         if key in pairs:
             cursor.fail("the key is there twice")
-        pairs[key] = _value(cursor, cursor.u32())
+        cursor.kinds[key] = cursor.u32()
+        pairs[key] = _value(cursor, cursor.kinds[key])
         if key in (vocabulary.TOKENS, vocabulary.TYPES) and isinstance(pairs[key], Array):
             pairs[key] = _of_tokens(cursor, pairs[key], start)
     return pairs
@@ -269,7 +272,7 @@ def read_model(path: Path) -> Gguf:
         tensors += part.tensors
         size += part.file_size
     _complete(first, tensors)
-    return Gguf(first.version, first.pairs, tuple(tensors), first.data_offset, size)
+    return Gguf(first.version, first.pairs, tuple(tensors), first.data_offset, size, first.kinds)
 
 
 def files_of(path: Path, model: Gguf) -> list[Path]:

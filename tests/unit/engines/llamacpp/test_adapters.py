@@ -1,6 +1,7 @@
 """Whose turn it is, and which adapter a request names."""
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.chat.engine import adapter_of
-from engines.llamacpp.adapters import TURN, Turns
+from engines.llamacpp.adapters import TURN, Turns, check_adapters
+from engines.llamacpp.options import Adapter
+from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError
+from loadtests.llamacpp.random_gguf import Shape, write_lora
 
 
 def jobs(*adapters: str, paused: tuple[str, ...] = ()) -> list[Any]:
@@ -59,3 +63,15 @@ def test_an_unknown_one_is_refused() -> None:
     with pytest.raises(ApiError) as caught:
         adapter_of("m:x", ("a",))
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("alpha", [32, "32", True])
+def test_a_factor_of_another_type_is_refused_by_its_key(tmp_path: Path, alpha: object) -> None:
+    """llama.cpp ends its process for one."""
+    shape = Shape(layers=1)
+    files = [Adapter(name="a", file="a.gguf")]
+    write_lora(tmp_path / "a.gguf", shape)
+    assert check_adapters(files, tmp_path / "m.gguf", "llama") == [tmp_path / "a.gguf"]
+    write_lora(tmp_path / "a.gguf", shape, alpha=alpha)  # type: ignore[arg-type]
+    with pytest.raises(LoadError, match=r"a\.gguf: adapter\.lora\.alpha is not a number of 32 bits"):
+        check_adapters(files, tmp_path / "m.gguf", "llama")
