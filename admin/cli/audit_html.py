@@ -67,20 +67,20 @@ def page(report: Mapping[str, Any]) -> str:
 def _coverage(found: Mapping[str, Any]) -> str:
     """Each replica reports on the requests that it served."""
     if found["missing"] is None:
-        return '<p class="bad">Which other replicas there are was not known: the store did not answer. Their requests are not here.</p>'
+        return '<p class="bad">The store did not answer, so other replicas are not known. Their requests are not in this report.</p>'
     several = ", " in found["replica"]
     if not found["missing"]:
         if several:
-            return f'<p class="note">Of all replicas on the same store: {escape(found["replica"])}.</p>'
+            return f'<p class="note">Covers all replicas on the same store: {escape(found["replica"])}.</p>'
         return '<p class="note">There is no other replica on the same store.</p>'
     others = ", ".join(f"{one['id']} ({one['state']})" for one in found["missing"])
     these = "replicas" if several else "replica"
-    return f'<p class="bad">Of the {these} {escape(found["replica"])} alone. Not here: the requests of {escape(others)}.</p>'
+    return f'<p class="bad">Covers only the {these} {escape(found["replica"])}. Missing: the requests of {escape(others)}.</p>'
 
 
 def _unopened(why: str, count: int) -> str:
     """Of what is encrypted as a whole and cannot be read any more, a report has little."""
-    return f'<p class="bad">Of {count} requests and events only what is in the clear: they could not be opened ({escape(why)}).</p>'
+    return f'<p class="bad">{count} requests and events could not be decrypted ({escape(why)}): only what is in the clear is shown.</p>'
 
 
 def _integrity(found: Mapping[str, Any] | None) -> str:
@@ -92,7 +92,7 @@ def _integrity(found: Mapping[str, Any] | None) -> str:
         said = '<p class="good">Every line is as it was written.</p>'
     else:
         first = found["first_problem"]
-        said = f'<p class="bad">Not as it was written: {escape(str(first["file"]))}:{first["line"]}: {escape(str(first["reason"]))}</p>'
+        said = f'<p class="bad">Altered or damaged: {escape(str(first["file"]))}:{first["line"]}: {escape(str(first["reason"]))}</p>'
     return f"<h2>Integrity</h2>{said}{_table(rows, columns)}"
 
 

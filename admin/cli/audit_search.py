@@ -188,7 +188,7 @@ def report(
     for failure in failures:
         session.out.remark(f"the report is incomplete: {failure}")
     for why, count in sorted(found["unopened"].items()):
-        session.out.remark(f"of {count} requests and events the report has only what is in the clear: they could not be opened ({why})")
+        session.out.remark(f"{count} requests and events could not be decrypted ({why}): the report has only what is in the clear")
     _write(session, found, format, to)
     if failures:
         raise typer.Exit(1)

@@ -137,10 +137,12 @@ def _run(warming: Warming, lines: Iterator[tuple[int, bytes]], rate: float, at_o
                 try:
                     line = _LINE.decode(text)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    warming.fails(f"line {number}", f"is no request: {str(error)[:200]}")
+                    warming.fails(f"line {number}", f"is not a request: {str(error)[:200]}")
                     continue
                 if line.method != "POST" or not line.url.startswith("/v1/") or len(text) > MOST_LINE:
-                    warming.fails(f"line {number}", "is no request: `method` must be POST, `url` a path under /v1/, 16 MiB are the most")
+                    warming.fails(
+                        f"line {number}", "is not a request: `method` must be POST, `url` a path under /v1/, and the line at most 16 MiB"
+                    )
                     continue
                 while not room.acquire(timeout=PROGRESS_SECONDS):
                     warming.progress()

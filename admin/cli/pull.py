@@ -88,7 +88,7 @@ def _layer(repository: str, tag: str, name: str) -> Origin:
         layers: list[dict[str, Any]] = msgspec.json.decode(body)["layers"]
         digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == MODEL_LAYER]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise CommandError(f"{repository}: the answer is no manifest of an image") from None
+        raise CommandError(f"{repository}: the answer is not an image manifest") from None
     kind, _, digest = digests[0].partition(":") if digests else ("", "", "")
     if kind != "sha256" or not _HEX.fullmatch(digest):
         raise CommandError(f"{repository}: the image {tag} has no model")
@@ -215,7 +215,7 @@ class _opened:
     def _allow(self, url: str, following: str) -> None:
         before, after = urlsplit(url), urlsplit(following)
         if after.scheme not in ("http", "https") or not after.hostname or after.username is not None:
-            raise CommandError(f"{self._url}: redirects to {following!r}, which is no place for a model")
+            raise CommandError(f"{self._url}: redirects to {following!r}, which models may not come from")
         if (before.scheme, after.scheme) == ("https", "http"):
             raise CommandError(f"{self._url}: redirects from https to http ({after.hostname})")
         if before.netloc != after.netloc and internal(after.hostname) and not internal(urlsplit(self._url).hostname or ""):

@@ -226,7 +226,7 @@ def _place(cursor: str) -> tuple[float, int]:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=tuple[float, int])
     except (msgspec.MsgspecError, binascii.Error, ValueError):
-        raise RequestError("cursor: it is not one that a search has given", param="cursor") from None
+        raise RequestError("cursor: this one is from no search", param="cursor") from None
 
 
 def operations() -> list[Operation]:

@@ -109,7 +109,7 @@ async def _entry(call: Call) -> tuple[ConfigurationRow, dict[str, Any]]:
     """Raises NotFound, ConfigError."""
     text = call.path["number"]
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise NotFound(f"The history of the configuration has numbers, such as 17; {text[:64]!r} is none.")
+        raise NotFound(f"The entries of the configuration's history have numbers, such as 17; {text[:64]!r} is none.")
     return await call.store.configuration(int(text))
 
 

@@ -275,7 +275,7 @@ async def rotate(call: Call) -> Answer:
     wanted: Rotation = call.body
     before = await _stored(call, "rotate")
     if before.user:
-        raise PermissionDenied("This is a user's own key: only they can get a new secret of it.", code="own_key")
+        raise PermissionDenied("This is a user's own key: only that user can give it a new secret.", code="own_key")
     record, secret = await call.store.rotate_key(
         before.id, actor=call.actor, overlap=wanted.overlap, version=call.expected(), dry_run=call.dry_run
     )
@@ -315,7 +315,7 @@ def new_id() -> str:
 async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings) -> None:
     """Fields with a permission of their own, and what the tenant may have. Raises RequestError, PermissionDenied, NotFound."""
     if wanted.expires is not None and timestamp(wanted.expires) != timestamp(before.expires) and wanted.expires <= call.ports.clock.wall():
-        raise RequestError("This time has passed; write one to come, or revoke the key.", param="expires")
+        raise RequestError("This time has passed; give a later one, or revoke the key.", param="expires")
     if wanted.priority != before.priority:
         call.require(FIELDS["keys", "priority"], tenant)
     if set(wanted.roles) != set(before.roles):

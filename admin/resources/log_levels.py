@@ -54,7 +54,7 @@ async def change(call: Call) -> Answer:
     for name in wanted.loggers:
         if not NAME.fullmatch(name):
             raise RequestError(
-                f"{name[:100]!r} is no logger of the gateway: write gatehouse.NAME, such as gatehouse.engines.", param="loggers"
+                f"{name[:100]!r} is not a logger of the gateway: write gatehouse.NAME, such as gatehouse.engines.", param="loggers"
             )
     book = _port(call)
     call.target = "log-levels"

@@ -43,9 +43,11 @@ def person(call: Call) -> Principal:
     """The caller. Raises PermissionDenied for whoever is not a person that has logged in."""
     principal = call.access.principal
     if principal.kind == "api_key" or not principal.user:
-        raise PermissionDenied("Own keys belong to a user: log in as one; an API key cannot make others.", code="login_required")
+        raise PermissionDenied("Own keys belong to a user: log in as one; an API key cannot create keys.", code="login_required")
     if principal.agent or principal.reach is not None:
-        raise PermissionDenied("This login is for less than everything that its user may do; log in yourself.", code="login_required")
+        raise PermissionDenied(
+            "This login has less than all rights of its user; log in as the user, without narrowing.", code="login_required"
+        )
     return principal
 
 
@@ -110,9 +112,9 @@ def end(call: Call, rule: OwnKeys, expires: float | None) -> float:
     if expires is None:
         return now + rule.life
     if expires <= now:
-        raise RequestError("This time has passed; write one to come.", param="expires")
+        raise RequestError("This time has passed; give a later one.", param="expires")
     if expires > now + rule.life + 1.0:
-        raise RequestError(f"Your groups allow a life of {duration(rule.life)} at most.", param="expires")
+        raise RequestError(f"Your groups allow a lifetime of at most {duration(rule.life)}.", param="expires")
     return expires
 
 

@@ -118,7 +118,7 @@ async def diff(call: Call) -> Answer:
     else:
         tenants = call.access.tenants(PERMISSION)
     if call.ports.replays is None:
-        raise NotFound("This process decides about no requests.")
+        raise NotFound("This process does not decide on requests.")
     candidate = Candidate(roles=asked.roles, bindings=asked.bindings, beside=asked.beside)
     try:
         found = await call.ports.replays.diff(candidate, Window(last=asked.last, since=asked.since, tenants=tenants))
@@ -131,7 +131,7 @@ async def diff(call: Call) -> Answer:
 async def past(call: Call) -> Answer:
     """A request of a tenant that the caller may not see does not exist."""
     if call.ports.replays is None:
-        raise NotFound("This process decides about no requests.")
+        raise NotFound("This process does not decide on requests.")
     found = await call.ports.replays.past(call.path["request_id"], lambda tenant: call.access.may(PERMISSION, tenant))
     return Answer({**found, "time": timestamp(found["time"])})
 

@@ -152,11 +152,11 @@ async def revoke(call: Call) -> Answer:
         if bool(given) != needed:
             raise RequestError(f"A revocation of the type {wanted.type!r} {'needs' if needed else 'has no'} {name}.", param=name)
         if given != given.strip() or not given.isprintable():
-            raise RequestError("It holds characters that no token has there.", param=name)
+            raise RequestError("It has characters that a token cannot have there.", param=name)
     call.target = f"revocations/{wanted.type}"
     before, expires = wanted.before, wanted.expires_at
     if expires is not None and expires <= call.ports.clock.wall():
-        raise RequestError("It would be over already.", param="expires_at")
+        raise RequestError("It would already have ended.", param="expires_at")
     if before is not None and before > call.ports.clock.wall() + 60:
         raise RequestError("It lies in the future: what will be issued cannot be revoked.", param="before")
     made = await _revocations(call).revoke(

@@ -22,9 +22,9 @@ def check(spec: AuditSpec, error: ErrorAt, check_url: Callable[[str, str, ErrorA
     elif text.record != "none" or text.when:
         raise error("audit.text", "needs 'audit.encryption': texts are never written unencrypted")
     if text.record != "none" and not text.when:
-        raise error("audit.text.when", "says for whom texts are kept, and is missing; for everybody write when: [{}]")
+        raise error("audit.text.when", "is missing; it selects whose texts are kept: for everybody write when: [{}]")
     if text.when and text.record == "none":
-        raise error("audit.text.record", "is 'none', so that 'when' keeps nothing; write request, response or both")
+        raise error("audit.text.record", "is 'none', so 'when' has no effect; write request, response or both")
 
 
 def _master(spec: MasterSpec, path: str, error: ErrorAt, check_url: Callable[[str, str, ErrorAt], None]) -> None:

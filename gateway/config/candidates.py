@@ -14,7 +14,7 @@ def canary_fault(model: ModelSpec) -> str:
     if model.canary is None:
         return ""
     if model.hedge is not None:
-        return "cannot be judged where the model hedges: slow attempts are given up before anybody sees how slow they are"
+        return "cannot be measured where the model hedges: slow attempts are cancelled before their time is known"
     pool = [member if isinstance(member, str) else member.engine for member in model.pool]
     if model.canary.engine not in pool:
         return f"{quoted(model.canary.engine)} is not in the model's pool; {nearest(model.canary.engine, pool)}"

@@ -352,7 +352,7 @@ def _scalar(node: Node, target: inspect.Type, path: str) -> Any:
     if isinstance(target, inspect.CustomType):
         secret = _text(node, path)
         if _NO_REFERENCE.fullmatch(secret):
-            raise node.origin.error(path, f"is no reference, and no secret looks like it: ${{{secret}}} is meant")
+            raise node.origin.error(path, f"is not a reference; write ${{{secret}}}")
         return Secret(secret)
     if isinstance(target, inspect.StrType):
         return _bounded_text(node, target, path)

@@ -129,7 +129,9 @@ def check_sharing(spec: ConfigSpec, error: Callable[[str, str], ConfigError]) ->
         )
     for name in ("listen", "store"):
         if getattr(sharing, name) is not None:
-            raise error(f"model_sharing.{name}", "is for replicas that have a registry each; remove it, or model_sharing.directory")
+            raise error(
+                f"model_sharing.{name}", "is for replicas whose model files are not in one directory; remove it, or model_sharing.directory"
+            )
 
 
 def _is_address(text: str) -> bool:

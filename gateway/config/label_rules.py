@@ -18,7 +18,7 @@ MOST = 64
 def check(spec: ConfigSpec, error: ErrorAt) -> None:
     """Raises ConfigError for the first contradiction."""
     if len(spec.labels) > MOST:
-        raise error("labels", f"has {len(spec.labels)} labels; {MOST} are the most")
+        raise error("labels", f"has {len(spec.labels)} labels; the maximum is {MOST}")
     for index, engine in enumerate(spec.engines):
         for place, label in enumerate(engine.clearance or ()):
             if label != "*":

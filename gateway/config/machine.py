@@ -67,7 +67,7 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
     if not found.engines and found.accepts is None:
         raise error("engines", "is empty: name engines, or what gateways may start here (accepts)")
     if found.accepts is not None and len(found.engines) + found.accepts.engines > MAX_ENGINES:
-        raise error("accepts.engines", f"is {found.accepts.engines}, with those of the file more than {MAX_ENGINES}; write less")
+        raise error("accepts.engines", f"is {found.accepts.engines}, together with the file's engines more than {MAX_ENGINES}; write less")
     names: set[str] = set()
     for index, engine in enumerate(found.engines):
         where = f"engines[{index}]"
@@ -76,7 +76,7 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
             raise error(f"{where}.runtime", "is external, and a machine brings engines that it starts itself")
         for name in GATEWAYS:
             if getattr(engine, name) not in (None, LifecycleSpec()):
-                raise error(f"{where}.{name}", "is the gateway's to say, in its own configuration")
+                raise error(f"{where}.{name}", "belongs in the gateway's own configuration")
         if engine.name in names:
             raise error(f"{where}.name", f"{engine.name!r} is the name of two engines")
         names.add(engine.name)

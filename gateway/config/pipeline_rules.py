@@ -61,7 +61,9 @@ class _Steps:
             if len(kinds) != 1:
                 raise self._error(where, f"needs exactly one of {', '.join(KINDS)}; it has {' and '.join(kinds) or 'none'}")
             if step.name in RESERVED:
-                raise self._error(f"{where}.name", f"{quoted(step.name)} is what the request brings; give the step another name")
+                raise self._error(
+                    f"{where}.name", f"{quoted(step.name)} is the name of the request's own input; give the step another name"
+                )
             if step.name in self._results:
                 raise self._error(f"{where}.name", f"two steps are named {quoted(step.name)}")
             if step.choose is not None and step.timeout is not None:

@@ -129,7 +129,7 @@ class Reloader(Generic[T]):
         def read() -> tuple[ConfigSpec, str]:
             spec = self._steps.parse(text)  # an invalid text is refused before a wrong version (RFC 9110, section 13.2.1)
             if expected is not None and expected != self.version:
-                error = VersionMismatch(f"The configuration has version {self.version} by now: read it again.")
+                error = VersionMismatch(f"The configuration now has version {self.version}: read it again.")
                 error.current = self.version
                 raise error
             return spec, text

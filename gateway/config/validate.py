@@ -112,7 +112,7 @@ def _tokens(spec: ConfigSpec, error: ErrorAt) -> None:
             raise error(where, "asks for nothing; give it 'max_age', 'acr' or 'amr'")
         for place, pattern in enumerate(rule.permissions):
             if not is_pattern(pattern):
-                raise error(f"{where}.permissions[{place}]", f"{quoted(pattern)} is not a permission; write such as keys:* or config:apply")
+                raise error(f"{where}.permissions[{place}]", f"{quoted(pattern)} is not a permission such as keys:* or config:apply")
         for place, credential in enumerate(rule.exempt):
             if not credential.startswith("key/") or credential == "key/":
                 raise error(f"{where}.exempt[{place}]", f"{quoted(credential)} is not a credential; write key/ID")
@@ -320,7 +320,7 @@ def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
             if not _trustworthy(asking.url):
                 raise error(f"{path}.introspection.url", f"{quoted(asking.url)} must be https://...; http is for loopback only")
             if asking.cache > MAX_INTROSPECTION_CACHE:
-                raise error(f"{path}.introspection.cache", "at most 1h: so long a revoked token would go on working")
+                raise error(f"{path}.introspection.cache", "at most 1h: a revoked token keeps working for that long")
         claims = issuer.claims
         for name in claims.__struct_fields__:
             claim = getattr(claims, name)
@@ -348,7 +348,7 @@ def _proofs(spec: ConfigSpec, error: ErrorAt) -> None:
     wanted = [(f"identity.oidc[{index}].binding", issuer.binding) for index, issuer in enumerate(spec.identity.oidc)]
     for path, binding in [*wanted, ("identity.gateway_tokens.binding", spec.identity.gateway_tokens.binding)]:
         if binding == "dpop" and dpop is None:
-            raise error(path, "needs identity.dpop, which says by which URLs clients call the gateway")
+            raise error(path, "needs identity.dpop, which lists the URLs by which clients call the gateway")
         if binding == "certificate" and not certificates:
             raise error(path, "no client is ever asked for a certificate: set listen.tls.client_ca, or identity.mtls.forwarded")
         if binding == "either" and dpop is None and not certificates:
@@ -376,7 +376,7 @@ def _directories(spec: ConfigSpec, error: ErrorAt) -> None:
         if users.dn is not None and "=" not in users.dn.partition("{username}")[0]:
             raise error(
                 f"{path}.users.dn",
-                f"{quoted(users.dn)} is no name of an entry; for a name such as user@domain search with base and filter: "
+                f"{quoted(users.dn)} is not the DN of an entry; for a name such as user@domain search with base and filter: "
                 "'(userPrincipalName={username})'",
             )
         if directory.groups is not None and directory.groups.filter.count("{dn}") != 1:

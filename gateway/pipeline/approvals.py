@@ -23,7 +23,7 @@ _ID: Final = re.compile(rb"[A-Za-z0-9-]{1,64}")
 _REFUSALS: Final = {
     "denied": ("The call was denied.", "approval_denied"),
     "expired": ("The approval has expired.", "approval_expired"),
-    "used": ("The approval has been used; it counts once.", "approval_used"),
+    "used": ("The approval has already been used; it is valid once.", "approval_used"),
     "other": ("The approval is for another request.", "approval_mismatch"),
     "unknown": ("There is no such approval for this caller.", "approval_unknown"),
 }
@@ -62,7 +62,7 @@ async def hold(x: Exchange, guard: ToolGuard, findings: Sequence[ToolFinding], f
     request, principal = x.request, x.principal
     assert request is not None and principal is not None and x.entry is not None
     if desk is None:
-        raise GuardrailViolation("The call needs an approval, and nothing can be kept for one here.", code=guard.name)
+        raise GuardrailViolation("The call needs an approval, but this gateway cannot hold calls for approval.", code=guard.name)
     if _step(x) is not None:  # the client cannot send the step's request again, only the pipeline's
         raise GuardrailViolation("The call needs an approval, which a step of a pipeline cannot wait for.", code=guard.name)
     uses = [

@@ -25,7 +25,7 @@ READ_HEADERS: Final = frozenset({b"content-type"})
 """Of an engine's answer, those that relays read. The others are about that answer alone."""
 UNFINISHED: Final = frozenset({"", "content_filter", "error"})
 """Reasons to stop generating of which no answer is kept; "": the engine gave none, so the answer may be cut."""
-BEHIND: Final = "The client reads its answer more slowly than others that asked the same, by more than is kept for it."
+BEHIND: Final = "The client reads an answer that it shares with others too slowly."
 
 
 class Recording:

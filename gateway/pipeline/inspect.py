@@ -179,7 +179,7 @@ async def _nested(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[
         return
     reading = [guardrail for guardrail in guardrails if guardrail.patterned]
     if await checked(x, reading, strings, "request", None, []) is not None:
-        raise GuardrailViolation("JSON inside of a text has content, written with escapes, that a policy would rewrite.", code=x.guardrail)
+        raise GuardrailViolation("A policy would rewrite JSON inside a text, in content that is written with escapes.", code=x.guardrail)
 
 
 def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:

@@ -40,10 +40,10 @@ class MemoryBudget:
         """
         share = self._shares.get(owner, 0)
         if self.held + amount > limits.memory_bytes:
-            raise Overloaded("The gateway holds as many bytes of requests and answers as it may; try again.", retry_after=RETRY_AFTER)
+            raise Overloaded("The gateway's memory for requests and answers is full; try again.", retry_after=RETRY_AFTER)
         if share and share + amount > limits.memory_bytes * limits.memory_share:
             raise LimitExceeded(
-                "Too many bytes of your requests and unread answers are held at once.", code="concurrency_exceeded", retry_after=RETRY_AFTER
+                "Your requests and unread answers take up too much memory at once.", code="concurrency_exceeded", retry_after=RETRY_AFTER
             )
         self.held += amount
         self._shares[owner] = share + amount

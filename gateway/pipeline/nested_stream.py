@@ -23,7 +23,7 @@ PREFIX: Final = 8192
 """Characters of a string before its first backslash that are read again with those behind it: more than any matcher holds."""
 PIECE: Final = 4096
 """Characters of a whole text that are read in one step."""
-WHY: Final = "JSON inside of a text has content, written with escapes, that a policy would rewrite."
+WHY: Final = "A policy would rewrite JSON inside a text, in content that is written with escapes."
 _OPENING: Final = '{["'
 _SPACES: Final = " \t\r\n\ufeff"
 _SHORT: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}

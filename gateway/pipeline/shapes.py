@@ -42,7 +42,7 @@ class Found:
             guard.count(faulty)
         if self.refused is not None:
             guard, faults = self.refused
-            message = f"The answer does not have the form that it must have: {'; '.join(faults[:SHOWN])}."
+            message = f"The answer does not follow its schema: {'; '.join(faults[:SHOWN])}."
             raise GuardrailViolation(message, code=guard.name, status=422)
 
 
@@ -122,7 +122,7 @@ class GuardedShape:
         log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
         self._on_failure(self.name, "open" if self._fail_open else "closed")
         if not self._fail_open:
-            raise GuardrailViolation("The form of the answer could not be checked.", code=self.name) from error
+            raise GuardrailViolation("The answer could not be checked against its schema.", code=self.name) from error
 
     def count(self, faulty: bool) -> None:
         if faulty:

@@ -282,7 +282,7 @@ class StreamRelay(AnswerRelay):
         if self._carry and not (marked or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
         if not reader.whole(marked):
-            raise EngineError("The engine's stream ended before its answer did.")
+            raise EngineError("The engine's stream ended before its answer was complete.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.finish_stream()
 

@@ -114,9 +114,9 @@ class TicketRoute:
         if x.kept is not None:
             raise not_possible("its texts are kept in the audit log")
         if x.layers:
-            raise not_possible("its answer has pseudonyms to be put back")
+            raise not_possible("its answer has pseudonyms to restore")
         if self._generates and request.max_tokens <= 0:
-            raise RequestError("max_tokens: a request for a ticket says how much it generates at most.", param="request.max_tokens")
+            raise RequestError("max_tokens: a request for a ticket must limit how much it generates.", param="request.max_tokens")
         granted = self._route.acquire(request, principal, session, tried, deadline, False)
         if isinstance(granted, float):
             raise Overloaded("No slot is free, and tickets do not wait for one.", retry_after=granted)
@@ -135,7 +135,7 @@ def obstacle(snapshot: Snapshot, entry: ModelEntry, matches: Callable[[str, str]
     if entry.response_guardrails or entry.response_tools or entry.response_shapes or entry.holds:
         return "guardrails read the model's answers"
     if any(guardrail.layered for guardrail in entry.request_guardrails):
-        return "its answer would have pseudonyms to be put back"
+        return "its answer would have pseudonyms to restore"
     if entry.cache is not None:
         return "the model's answers are kept in a cache"
     if entry.watch is not None:
@@ -228,7 +228,7 @@ def _used(ticket: Ticket, receipt: Receipt) -> Usage:
     if completion > ticket.max_tokens:
         completion = ticket.max_tokens
     if (prompt, completion) != (receipt.prompt_tokens, receipt.completion_tokens):
-        log.warning("the receipt of %s from %s tells of more than its ticket allows", ticket.request, ticket.machine)
+        log.warning("the receipt of %s from %s exceeds its ticket", ticket.request, ticket.machine)
     return Usage(prompt, completion, min(receipt.cached_tokens, prompt), receipt.estimated, min(receipt.reasoning_tokens, completion))
 
 

@@ -157,7 +157,7 @@ class Gate:
                 self.kept.append(read)
                 self._size += len(read)
                 if self._size > HOLD_BYTES:
-                    raise EngineError("The engine's answer is too long behind a call of a tool.")
+                    raise EngineError("The engine's answer is too long after a tool call.")
             else:
                 passing.append(read)
         passed = b"".join(passing)

@@ -70,9 +70,9 @@ class Upload:
         self._close_text()
         if filename is not None or name == FILE:
             if name != FILE or filename is None:
-                raise RequestError(f"{FILE}: send the recording as the file of a part with this name.", param=FILE, code="invalid_value")
+                raise RequestError(f"{FILE}: send the recording as a file, in a part of this name.", param=FILE, code="invalid_value")
             if self._suffix is not None:
-                raise RequestError(f"{FILE}: there may be one.", param=FILE, code="invalid_value")
+                raise RequestError(f"{FILE}: only one is allowed.", param=FILE, code="invalid_value")
             found = _SUFFIX(filename)
             self._suffix = "" if found is None else found[1].lower()
             self._name = FILE
@@ -102,7 +102,9 @@ class Upload:
             return
         self._spent += len(data)
         if self._spent > MAX_TEXT:
-            raise RequestError(f"{self._name}: the texts of a form may have {MAX_TEXT} bytes.", param=self._name, code="invalid_value")
+            raise RequestError(
+                f"{self._name}: the text fields of a form may have {MAX_TEXT} bytes in total.", param=self._name, code="invalid_value"
+            )
         self._text += data
 
     def end(self) -> None:
@@ -142,7 +144,7 @@ class Upload:
         if model is None:
             if self._bytes > most:
                 raise RequestError(
-                    f"model: send it before the file, of which no more than {most} bytes are held back.",
+                    f"model: send it before the file; at most {most} bytes of the file are held until it arrives.",
                     param="model",
                     code="invalid_value",
                 )

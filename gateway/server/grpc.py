@@ -346,7 +346,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
                 assert first is not None
                 await first
         except TimeoutError:
-            raise Failed("DEADLINE_EXCEEDED", "Nothing was asked on this stream for a long time.") from None
+            raise Failed("DEADLINE_EXCEEDED", "The stream was idle for too long.") from None
         finally:
             while not waiting.empty():
                 if (left := waiting.get_nowait()) is not None:

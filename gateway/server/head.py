@@ -58,7 +58,7 @@ def foreign_protocol(data: bytes) -> bool:
 def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> RequestError | None:
     """What is wrong with a head, or None. The parser has checked its syntax, the form of Content-Length and the transfer coding."""
     if has_dot_segment(path):
-        return RequestError("The path contains a segment '.' or '..'; send the path that it stands for.", code="invalid_request")
+        return RequestError("The path contains a segment '.' or '..'; send the resolved path.", code="invalid_request")
     length = headers.get(b"content-length")
     if length is not None and (len(length) > _SHORT or max_body < _ANY_SHORT) and int(length) > max_body:
         return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)

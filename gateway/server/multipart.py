@@ -67,7 +67,7 @@ class MultipartReader:
                 line, found, rest = self._rest.partition(b"\r\n")
                 if not found or line.strip(b" \t"):
                     if found or len(line) > MOST_HEAD or line.strip(b" \t\r"):
-                        raise _malformed("a boundary is followed by something else than the end of its line")
+                        raise _malformed("a boundary is not followed by the end of its line")
                     return
                 self._rest, self._state = b"\r\n" + rest, "head"
             if self._state == "head":

@@ -74,7 +74,7 @@ def _line(data: bytes) -> Header | Incomplete:
     source, _ = (_address(word, words[1] == b"TCP6") for word in words[2:4])
     for port in words[4:]:
         if not port.isdigit() or len(port) > 5 or int(port) > 65535 or (port[:1] == b"0" and port != b"0"):
-            raise BadHeader("a header of version 1 with a port that is none")
+            raise BadHeader("a header of version 1 with an invalid port")
     return Header(length, source)
 
 
@@ -87,7 +87,7 @@ def _address(word: bytes, six: bool) -> str:
             return str(ipaddress.IPv4Address(text))
     except ValueError:
         pass
-    raise BadHeader(f"a header of version 1 with an address that is none of {'TCP6' if six else 'TCP4'}")
+    raise BadHeader(f"a header of version 1 with an address that is not {'TCP6' if six else 'TCP4'}")
 
 
 def _binary(data: bytes) -> Header | Incomplete:

@@ -34,12 +34,12 @@ class ResponsesEndpoint:
         snapshot, method = self._plane.current(), scope["method"]
         desk = self._plane.conversations if snapshot.spec.responses is not None else None
         if desk is None:
-            raise RequestError("No responses are kept here (responses in the configuration).", code="unsupported_parameter")
+            raise RequestError("This gateway keeps no responses (setting: responses).", code="unsupported_parameter")
         if method not in METHODS:
             raise RequestError("Use GET or DELETE.", code="method_not_allowed", status=405, headers=(("allow", "GET, HEAD, DELETE"),))
         identity = unquote(scope["raw_path"][len(PREFIX) :].decode("latin-1"))
         if "/" in identity or scope["query_string"].find(b"stream=true") >= 0:
-            raise RequestError("A response can be read as a whole and erased, nothing else.", code="not_found", status=404)
+            raise RequestError("A response can only be read as a whole and deleted.", code="not_found", status=404)
         try:
             await self._charge(principal, scope["raw_path"])
             found = await wanted(snapshot, desk, principal, identity, method == "DELETE")

@@ -98,7 +98,7 @@ class TicketEndpoint:
         """Raises GatehouseError."""
         snapshot = self._plane.current()
         if not snapshot.spec.tickets.enabled:
-            raise NotFound("This gateway gives no tickets (tickets.enabled).")
+            raise NotFound("This gateway issues no tickets (tickets.enabled).")
         principal = await self._identify(scope, scope["state"]["headers"])
         wish = await _read(receive)
         if wish.endpoint.encode() not in PATHS:
@@ -123,7 +123,7 @@ class TicketEndpoint:
         """Raises PermissionDenied, RequestError, LimitExceeded."""
         decision = snapshot.authorizer.decide(principal, _bare(model), scope["state"]["peer"], 0)
         if not decision.allow:
-            raise PermissionDenied("This credential may get no tickets for this model.")
+            raise PermissionDenied("This credential may not get tickets for this model.")
         if why := obstacle(snapshot, entry, matches):
             raise not_possible(why)
         if self._book.of_tenant(principal.tenant) >= snapshot.spec.tickets.max_open:
@@ -162,7 +162,7 @@ class TicketEndpoint:
         principal = x.principal
         assert attempt is not None and request is not None and principal is not None
         if attempt.request_headers:
-            raise not_possible("its engine is sent headers that are the gateway's alone")
+            raise not_possible("the gateway sends its engine headers that clients must not have")
         head, body = made
         engine, _, machine = attempt.endpoint_name.rpartition("@")
         now = time.time()
@@ -244,7 +244,7 @@ async def _read(receive: Receive) -> Wish:
     try:
         return _wish.decode(message["body"])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"The body is not a wish for a ticket: {str(error)[:200]}.") from None
+        raise RequestError(f"The body is not a request for a ticket: {str(error)[:200]}.") from None
 
 
 def _path(head: bytes) -> str:

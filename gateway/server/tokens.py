@@ -112,7 +112,7 @@ class TokenEndpoint:
         if kind not in (ACCESS_TOKEN, JWT):
             raise _refused("invalid_request", f"{name}_type must be {ACCESS_TOKEN} or {JWT}.", f"{name}_type")
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise _refused("invalid_request", f"{name} holds characters that no token has.", name)
+            raise _refused("invalid_request", f"{name} has characters that a token cannot have.", name)
         headers = {b"authorization": b"Bearer " + token.encode()}
         return await self._identify(scope, {**headers, PROVED: key} if key else headers)
 
@@ -142,7 +142,7 @@ def granted(principal: Principal, actor: Principal | None, form: Mapping[str, st
     RFC 6749, 5.2 and RFC 8693, 2.2.2."""
     login = principal.login
     if login is None or principal.kind not in KINDS:
-        raise _refused("invalid_request", "A token can be had for a person's login or token; an API key is used as it is.", None)
+        raise _refused("invalid_request", "Tokens are issued for a person's login or token; use an API key directly.", None)
     recipient = recipient_of(settings)
     for name in ("audience", "resource"):
         if form.get(name, recipient) not in (recipient, settings.issuer):
@@ -200,7 +200,7 @@ def _acting(principal: Principal, login: Login, actor: Principal) -> tuple[str, 
     if login.may_act and login.may_act != actor.id:
         raise _refused("invalid_request", "The subject_token names somebody else who may act.", "actor_token")
     if actor.id in (principal.id, principal.user, *login.actors):
-        raise _refused("invalid_request", "The actor is acting already, or is the subject.", "actor_token")
+        raise _refused("invalid_request", "The actor already acts in this token, or is its subject.", "actor_token")
     if len(login.actors) >= MAX_ACTORS:
         raise _refused("invalid_request", f"At most {MAX_ACTORS} can act for each other.", "actor_token")
     return actor.id, *login.actors

@@ -69,7 +69,7 @@ class Sockets:
         """Counts a socket for a caller. Raises LimitExceeded."""
         most = self.plane.current().spec.listen.sockets.max_per_principal
         if self.per_owner.get(owner, 0) >= most:
-            raise LimitExceeded(f"You have {most} sockets open, which is as many as you may.", code="concurrency_exceeded", retry_after=1.0)
+            raise LimitExceeded(f"You have {most} sockets open, the maximum.", code="concurrency_exceeded", retry_after=1.0)
         self.per_owner[owner] = self.per_owner.get(owner, 0) + 1
 
     def leave(self, owner: str) -> None:
@@ -146,7 +146,7 @@ class Handshake:
             raise RequestError("Send 'Connection: Upgrade' and 'Upgrade: websocket'.", code="invalid_header")
         if headers.get(b"sec-websocket-version") != b"13":
             raise RequestError(
-                "Sec-WebSocket-Version: 13 is the one that is spoken here.",
+                "Sec-WebSocket-Version: only 13 is supported.",
                 code="upgrade_required",
                 status=426,
                 headers=(("upgrade", "websocket"), ("sec-websocket-version", "13")),
@@ -178,7 +178,7 @@ class Handshake:
     def _open(self, accept: bytes) -> None:
         connection, sockets = self._connection, self._sockets
         if connection.waiting or connection.in_request or connection.life != OPEN:
-            raise RequestError("Nothing may follow a handshake before its answer.", code="invalid_request")
+            raise RequestError("Send nothing after the handshake until it is answered.", code="invalid_request")
         make: Any = import_module(SOCKET_MODULE).Socket
         owner = "" if self.principal is None else owner_of(self.principal)
         if owner:

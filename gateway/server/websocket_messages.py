@@ -97,7 +97,7 @@ def own_headers(given: Mapping[str, str]) -> Headers:
         if lower.encode() in found:
             raise RequestError(f"headers: {lower} is given twice.", code="invalid_header", param="headers")
         if len(value) > MAX_VALUE or not (value.isascii() and value.isprintable()) or value != value.strip():
-            raise RequestError(f"headers: the value of {lower} is not one of a header.", code="invalid_header", param="headers")
+            raise RequestError(f"headers: the value of {lower} is not valid in a header.", code="invalid_header", param="headers")
         found[lower.encode()] = value.encode()
     return found
 

@@ -64,7 +64,7 @@ LOGIN_SECONDS: Final = 10.0
 FAILED_LOGINS: Final = 5
 UNBOUNDED: Final = ListenSpec(memory_bytes=1 << 53, memory_share=1.0)
 """For memory that is held already."""
-LEAVING: Final = "The gateway is leaving; connect again."
+LEAVING: Final = "The gateway is shutting down; connect again."
 
 
 class Socket:
@@ -241,7 +241,7 @@ class Socket:
     def _request(self, message: Request) -> None:
         plane, id = self.plane, written_id(message.id)
         if id in self.calls:
-            wrong = RequestError(f"id: the request {id.decode()[:140]} has not ended; an id names one at a time.", param="id")
+            wrong = RequestError(f"id: the request {id.decode()[:140]} has not ended; use another id.", param="id")
             self._refuse(NO_ID, wrong)
             return
         snapshot, path, body = plane.current(), message.path.encode("utf-8", "replace"), bytes(message.body)
@@ -278,7 +278,7 @@ class Socket:
             raise Overloaded(LEAVING, retry_after=1.0)
         if len(self.calls) >= limits.sockets.max_requests:
             raise LimitExceeded(
-                f"This socket has {limits.sockets.max_requests} requests under way, which is as many as it may.",
+                f"This socket has {limits.sockets.max_requests} requests in progress, the maximum.",
                 code="concurrency_exceeded",
                 retry_after=1.0,
             )
@@ -294,7 +294,9 @@ class Socket:
         if wrong is not None:
             raise wrong
         if not is_inference(path):
-            raise RequestError(f"path: no requests are made to {path.decode('utf-8', 'replace')[:200]}.", code="not_found", status=404)
+            raise RequestError(
+                f"path: a socket cannot send requests to {path.decode('utf-8', 'replace')[:200]}.", code="not_found", status=404
+            )
         if len(body) > limits.max_body_bytes:
             raise RequestError(f"The body is larger than {limits.max_body_bytes} bytes.", code="request_too_large", status=413)
 
@@ -313,7 +315,7 @@ class Socket:
             owner = owner_of(await identified(plane, headers, self.peer, plane.next_id()))
             if self.owner and owner != self.owner:
                 raise RequestError(
-                    "The token is somebody else's: a socket has one caller from its first credential on.", code="ambiguous_credentials"
+                    "The token belongs to another caller: a socket keeps the caller of its first credential.", code="ambiguous_credentials"
                 )
             if self.closing:
                 return
@@ -462,15 +464,15 @@ class Socket:
             self._cut()
             return
         if now >= self._auth_due:
-            self.close(VIOLATION, "No valid credential came in time.")
+            self.close(VIOLATION, "No valid credential arrived in time.")
             return
         if self._pinged and self.heard < self._pinged and now >= self._pinged + sockets.ping_timeout and self._reading:
-            self._end_calls(ClientGone("The client does not answer any more."))
+            self._end_calls(ClientGone("The client no longer responds."))
             self.closing = True
             self.transport.abort()
             return
         if not self.calls and now >= self.used + sockets.idle_timeout:
-            self.close(NORMAL, "Nothing was asked for a long time.")
+            self.close(NORMAL, "The socket was idle for too long.")
             return
         if self.heard >= self._pinged and now >= max(self.heard, self._pinged) + sockets.ping_interval and not self.paused:
             self._frames.ping()

@@ -20,9 +20,9 @@ def read_chunk(payload: bytes) -> ChatAnswer:
 
 
 def disordered() -> EngineError:
-    return EngineError("The engine called tools in an order that cannot be told as events.")
+    return EngineError("The engine called tools in an order that cannot be sent as events.")
 
 
 def unended() -> EngineError:
     """What ends a stream whose chunks never had a finish reason: other formats have to say why an answer ended, and nobody has."""
-    return EngineError("The engine's stream ended before its answer did: it gave no finish_reason.")
+    return EngineError("The engine's stream ended before its answer was complete: it sent no finish_reason.")

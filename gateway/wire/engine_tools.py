@@ -88,8 +88,8 @@ def others(fields: dict[str, Raw], unknown: Sequence[str], policy: str, allowed:
 def _unseen(place: str, name: str) -> RequestError:
     shown = name[:64] if name.isprintable() else "?"
     return RequestError(
-        f"{place[:256]}: the engine would do this by itself, unseen from here, and this model's engine may not. "
-        f"({SETTING} lists what it may; this is {shown!r} there.)",
+        f"{place[:256]}: the engine would do this by itself, unseen by the gateway, and this model does not allow it. "
+        f"(To allow it, add {shown!r} to {SETTING}.)",
         param=place[:256],
         code="unsupported_parameter",
     )

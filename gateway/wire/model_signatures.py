@@ -96,9 +96,9 @@ def key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
     try:
         key = load_pem_public_key(pem)
     except ValueError:
-        raise Unsigned("the key is no public key in PEM") from None
+        raise Unsigned("the key is not a public key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
-        raise Unsigned("the key is none of ECDSA on P-256, P-384 or P-521")
+        raise Unsigned("the key is not ECDSA on P-256, P-384 or P-521")
     return key
 
 
@@ -106,7 +106,7 @@ def signed(bundle: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     """The SHA-256 of each file that a signature is about, by its path. Raises Unsigned."""
     if len(bundle) > MAX_BUNDLE:
         raise Unsigned("the signature is too large")
-    found = _read(bundle, _Bundle, "the signature is no bundle that was made with a key")
+    found = _read(bundle, _Bundle, "the signature is not a bundle that was made with a key")
     if found.media_type != MEDIA:
         raise Unsigned(f"the signature is of the kind {found.media_type[:80]!r}, not {MEDIA}")
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -115,30 +115,30 @@ def signed(bundle: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, str]:
         raise Unsigned("the signature was made with another key")
     envelope = found.dsse_envelope
     if envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1:
-        raise Unsigned("the signature's envelope is none of a model's")
+        raise Unsigned("the signature's envelope is not a model's")
     payload = _decoded(envelope.payload)
     pae = b"DSSEv1 %d %b %d %b" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
     try:
         key.verify(_decoded(envelope.signatures[0].sig), pae, ec.ECDSA(_HASHES[key.curve.name]()))
     except InvalidSignature:
-        raise Unsigned("the signature is not of this key, or was altered") from None
-    return _files(_read(payload, _Statement, "what was signed is no statement about a model"))
+        raise Unsigned("the signature was not made with this key, or was altered") from None
+    return _files(_read(payload, _Statement, "the signed content is not a statement about a model"))
 
 
 def _files(statement: _Statement) -> dict[str, str]:
     how = statement.predicate.serialization
     if statement.type != STATEMENT or statement.predicate_type != PREDICATE or len(statement.subject) != 1:
-        raise Unsigned("what was signed is no statement about a model")
+        raise Unsigned("the signed content is not a statement about a model")
     if (how.method, how.hash_type) != ("files", "sha256"):
         raise Unsigned(f"it is signed by {how.method[:40]!r} with {how.hash_type[:40]!r}; only 'files' with 'sha256' is known here")
     state, files = hashlib.sha256(), {}
     for one in statement.predicate.resources:
         if one.algorithm != "sha256" or len(one.digest) != 64 or one.name in files:
-            raise Unsigned(f"the signature's entry {one.name[:80]!r} is none of a file")
+            raise Unsigned(f"the signature's entry {one.name[:80]!r} does not name a file")
         try:
             state.update(bytes.fromhex(one.digest))
         except ValueError:
-            raise Unsigned(f"the signature's entry {one.name[:80]!r} is none of a file") from None
+            raise Unsigned(f"the signature's entry {one.name[:80]!r} does not name a file") from None
         files[one.name] = one.digest.lower()
     if statement.subject[0].digest != {"sha256": state.hexdigest()} or not files:
         raise Unsigned("the signature contradicts itself")

@@ -314,7 +314,7 @@ def test_a_file_of_requests_warms_the_cache(caching: Gatehouse, engine: EngineTh
     file.write_text("\n".join([line("x", url="/admin/v1/keys"), "no json", line("y", method="GET"), line("z").replace("m1", "nowhere")]))
     code, counts, said = run()
     assert (code, counts["failed"]) == (1, 4)
-    assert "line 2: is no request" in said
+    assert "line 2: is not a request" in said
     assert "404" in said
 
 

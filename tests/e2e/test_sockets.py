@@ -294,7 +294,7 @@ def test_the_sockets_of_one_caller_are_bounded(launch: Callable[..., Gatehouse],
         busy.ask("long", stream=True)
         engine.holds(1)
         gatehouse.process.send_signal(15)  # type: ignore[union-attr]
-        assert idle.closed() == (1001, "The gateway is leaving; connect again.")
+        assert idle.closed() == (1001, "The gateway is shutting down; connect again.")
         assert busy.answer("new")["status"] == 503
         engine.release()
         assert busy.until_done("long")[-1]["data"]["choices"][0]["finish_reason"] == "stop"

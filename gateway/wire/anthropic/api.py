@@ -199,7 +199,7 @@ class CountApi(MessagesApi):
         try:
             return b'{"input_tokens":%d}' % COUNT.decode(body).input_tokens
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise EngineError("The engine's answer is no count of tokens.") from None
+            raise EngineError("The engine's answer is not a token count.") from None
 
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         return Usage()

@@ -104,7 +104,7 @@ class MessageCalls:
         one = self._calls.get(key)
         if one is None:
             if len(self._calls) >= MAX_CALLS:
-                raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+                raise EngineError(f"The engine's answer has more than {MAX_CALLS} tool calls.")
             one = self._calls[key] = Pieces(f"content[{key[0]}]{path.removeprefix('.content_block')}")
         else:
             one.fault = one.fault or ("two calls have the same index" if path else "")

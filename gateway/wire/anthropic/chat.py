@@ -89,7 +89,7 @@ def _messages(fields: dict[str, Raw]) -> list[dict[str, Any]]:
             _add_user(found, message, place)
     if said[-1].role == "assistant":
         raise RequestError(
-            "messages: the last one is the assistant's; this model's engine cannot go on with an answer. End with a user's message.",
+            "messages: the last one is the assistant's; this model's engine cannot continue an answer. End with a user message.",
             param="messages",
             code="unsupported_content",
         )
@@ -154,7 +154,7 @@ def _assistant(message: Said, place: str) -> dict[str, Any]:
             thoughts.append(block.thinking)
         elif calls and block.type == "text":
             raise RequestError(
-                f"{place}[{at}]: a text behind a call of a tool has no place in a chat completion; put it in front.",
+                f"{place}[{at}]: a chat completion cannot have text after a tool call; put the text first.",
                 param=f"{place}[{at}]",
                 code="unsupported_content",
             )
@@ -254,7 +254,7 @@ def message_of(body: bytes) -> bytes:
     try:
         chat: ChatAnswer = CHAT.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine's answer is no chat completion.") from None
+        raise EngineError("The engine's answer is not a chat completion.") from None
     if not chat.choices or chat.choices[0].message is None:
         raise EngineError("The engine's answer has no message.")
     choice = chat.choices[0]
@@ -269,7 +269,7 @@ def message_of(body: bytes) -> bytes:
         name = call.function.name if call.function is not None else None
         given = arguments((call.function.arguments if call.function is not None else None) or "{}")
         if not name or (given is None and choice.finish_reason != "length"):
-            raise EngineError("The engine's answer calls a tool in a way that cannot be read.")
+            raise EngineError("The engine's answer has a tool call that cannot be read.")
         if given is not None:  # else it was cut off, and the stop reason says so
             blocks.append({"type": "tool_use", "id": call.id or f"toolu_{chat.id}_{len(blocks)}", "name": name, "input": given})
     stopped = choice.stopped_at()

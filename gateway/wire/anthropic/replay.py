@@ -64,7 +64,7 @@ def as_whole(events: bytes) -> bytes:
         try:
             blocks[index]["input"] = msgspec.json.decode(text or "{}")
         except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError):
-            raise EngineError("The kept answer calls a tool in a way that cannot be read.") from None
+            raise EngineError("The kept answer has a tool call that cannot be read.") from None
     return msgspec.json.encode({**message, "content": [blocks[index] for index in sorted(blocks)]})
 
 

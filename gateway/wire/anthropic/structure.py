@@ -97,7 +97,7 @@ class MessagesStructure(Structure):
         if known is None:
             if not kind.endswith(SERVER_RESULT):
                 raise RequestError(
-                    f"{place}type: {kind[:64]!r} is no kind of block that is known here; known are {', '.join(sorted(BLOCK))}.",
+                    f"{place}type: {kind[:64]!r} is not a known kind of block; known are {', '.join(sorted(BLOCK))}.",
                     param=f"{place}type",
                     code="unsupported_content",
                 )

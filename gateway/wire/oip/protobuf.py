@@ -73,7 +73,7 @@ def signed(value: int) -> int:
 def text(kind: int, value: Value, what: str) -> str:
     """A string field. Raises RequestError."""
     if not isinstance(value, memoryview) or kind != LENGTH:
-        raise malformed(f"{what} is no string")
+        raise malformed(f"{what} is not a string")
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:
@@ -83,7 +83,7 @@ def text(kind: int, value: Value, what: str) -> str:
 def part(kind: int, value: Value, what: str) -> memoryview:
     """A message or bytes within a message. Raises RequestError."""
     if not isinstance(value, memoryview) or kind != LENGTH:
-        raise malformed(f"{what} is no message")
+        raise malformed(f"{what} is not a message")
     return value
 
 
@@ -104,7 +104,7 @@ def int64s(kind: int, value: Value, most: int, what: str) -> list[int]:
 def double(value: Value) -> float:
     """Raises RequestError."""
     if not isinstance(value, memoryview) or len(value) != 8:
-        raise malformed("a parameter is no number")
+        raise malformed("a parameter is not a number")
     found: float = struct.unpack("<d", value)[0]
     return found
 

@@ -316,9 +316,7 @@ class ModerationApi(OpenAiApi):
         for index, item in enumerate(request.view.input):
             if isinstance(item, ModerationPart) and (item.type != "text" or item.text is None):
                 place = f"input[{index}]"
-                raise RequestError(
-                    f"{place}: only texts are judged here, and this is {item.type[:64]!r}.", param=place, code="unsupported_content"
-                )
+                raise RequestError(f"{place}: only text can be moderated, not {item.type[:64]!r}.", param=place, code="unsupported_content")
         if "model" not in request.fields:
             request.fields["model"] = Raw(ENCODER.encode(request.model))
 

@@ -74,7 +74,7 @@ class Pieces:
     def add(self, call: Any) -> None:
         """A piece, as decoded."""
         if not isinstance(call, dict):
-            self.fault = "it is no object"
+            self.fault = "it is not an object"
             return
         for key, value in call.items():
             folded = key.casefold()
@@ -96,7 +96,7 @@ class Pieces:
             return
         if key in NAMES:
             if not isinstance(value, str):
-                self.fault = "its name is no text"
+                self.fault = "its name is not text"
                 return
             self._names.setdefault(f"{holder}.{key}", []).append(value)
         else:
@@ -136,7 +136,7 @@ def in_answer(document: dict[str, Any]) -> list[ToolUse]:
             uses.append(one.use())
             size += one.size
             if len(uses) > MAX_CALLS:
-                raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+                raise EngineError(f"The engine's answer has more than {MAX_CALLS} tool calls.")
             if size > MAX_CHARACTERS:
                 raise EngineError(f"The calls of the engine's answer have more than {MAX_CHARACTERS} characters.")
     return uses
@@ -183,7 +183,7 @@ class OpenAiCalls:
         one = self._calls.get(key)
         if one is None:
             if len(self._calls) >= MAX_CALLS:
-                raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+                raise EngineError(f"The engine's answer has more than {MAX_CALLS} tool calls.")
             one = self._calls[key] = Pieces(f"choices[{key[0]}]{path}" + ("" if key[2] is None else f"[{key[2]}]"))
         return one
 

@@ -47,7 +47,7 @@ def _named(path: bytes, body: bytes) -> bytes:
     except UnicodeDecodeError:
         name = ""
     if not name or len(name) > _LONGEST:
-        raise RequestError("The name of the engine in the path cannot be one.", param="model", code="not_found", status=404)
+        raise RequestError("The engine's name in the path is not valid.", param="model", code="not_found", status=404)
     rest = body.lstrip()
     if rest[:1] != b"{":
         return body  # refused as every other body that is no object

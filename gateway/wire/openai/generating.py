@@ -52,13 +52,13 @@ class ImagesApi(OpenAiApi):
     def _finish(self, request: InferenceRequest, length: int) -> None:
         super()._finish(request, length)
         if request.view.stream is True:
-            raise RequestError("stream: images are given whole here; leave it out.", param="stream", code="unsupported_parameter")
+            raise RequestError("stream: images cannot be streamed; leave it out.", param="stream", code="unsupported_parameter")
         request.choices = request.view.n or 1
 
     def unanswerable(self, request: InferenceRequest) -> str:
         if request.view.response_format != "url":
             return ""
-        return "Images as addresses cannot be inspected, and the policies of this model want answers inspected: ask for b64_json."
+        return "This model's guardrails inspect answers, and images behind URLs cannot be inspected: ask for b64_json."
 
     def _usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         try:
@@ -119,7 +119,7 @@ class SpeechApi(OpenAiApi):
         super()._finish(request, length)
         if request.view.stream is True or request.view.stream_format == "sse":
             raise RequestError(
-                "stream_format: sound is given as audio here; leave it out.", param="stream_format", code="unsupported_parameter"
+                "stream_format: speech is sent as audio only; leave it out.", param="stream_format", code="unsupported_parameter"
             )
 
     def received(self, request: InferenceRequest, body: bytes) -> bytes:
@@ -135,7 +135,7 @@ class SpeechApi(OpenAiApi):
         return Usage(request.prompt_tokens, 0, 0, True)
 
     def unanswerable(self, request: InferenceRequest) -> str:
-        return "Sound cannot be inspected, and the policies of this model want answers inspected."
+        return "This model's guardrails inspect answers, and audio cannot be inspected."
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         if inspected:

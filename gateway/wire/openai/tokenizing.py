@@ -48,7 +48,7 @@ class TokenizeApi(TokensApi):
     def unanswerable(self, request: InferenceRequest) -> str:
         if not request.view.return_token_strs:
             return ""
-        return "Tokens as texts cannot be inspected, and the policies of this model want answers inspected: leave out return_token_strs."
+        return "This model's guardrails inspect answers, and the texts of tokens cannot be inspected: leave out return_token_strs."
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return Figures(body, ("count", "max_model_len", "tokens")) if inspected else WholeAnswer(body)
@@ -67,7 +67,7 @@ class DetokenizeApi(TokensApi):
         return "Token ids cannot be inspected; send text."
 
     def unanswerable(self, request: InferenceRequest) -> str:
-        return "The policies of this model want answers inspected, and would have to read what the caller has as ids already."
+        return "This model's guardrails inspect answers, so its token ids cannot be turned into text."
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         if inspected:
@@ -89,7 +89,7 @@ class Figures(WholeAnswer):
             raise EngineError("The engine's answer has no tokens.") from None
         for value in kept.values():
             if not all(number.__class__ is int for number in (value if value.__class__ is list else [value])):
-                raise EngineError("The engine's answer has something else than figures where its tokens belong.")
+                raise EngineError("The engine's answer has tokens that are not numbers.")
         self.body = msgspec.json.encode(kept)
 
 

@@ -59,7 +59,7 @@ class TranscriptionsApi(OpenAiApi):
     def _finish(self, request: InferenceRequest, length: int) -> None:
         super()._finish(request, length)
         if request.view.stream is not None and request.view.stream.lower() not in ("", "0", "false"):
-            raise RequestError("stream: transcripts are given whole here; leave it out.", param="stream", code="unsupported_parameter")
+            raise RequestError("stream: transcripts cannot be streamed; leave it out.", param="stream", code="unsupported_parameter")
 
     # --- answers
 
@@ -121,7 +121,7 @@ class TranscriptAnswer(WholeAnswer):
             found: Transcript = TRANSCRIPTS.decode(body)
             facts: Facts = FACTS.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise EngineError("The engine's answer is no transcript.") from None
+            raise EngineError("The engine's answer is not a transcript.") from None
         names: list[str] = []
         facts.segments = _known(facts.segments, _SEGMENT, names)
         facts.words = _known(facts.words, _WORD, names)
@@ -163,7 +163,7 @@ def _known(given: Any, names: frozenset[str], texts: list[str]) -> list[dict[str
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(piece, dict) for piece in given):
-        raise EngineError("The engine's answer is no transcript.")
+        raise EngineError("The engine's answer is not a transcript.")
     pieces: list[dict[str, Any]] = []
     for piece in given:
         kept = {}
@@ -202,7 +202,7 @@ class SubtitleAnswer(WholeAnswer):
 
     def replaced(self, texts: Sequence[str]) -> bytes:
         if texts[1] != self.texts[1] and _said(texts[0]) != texts[1]:
-            raise GuardrailViolation("A transcript has content that goes over several subtitles and a policy would rewrite.")
+            raise GuardrailViolation("A policy would rewrite text of a transcript that spans several subtitles.")
         return texts[0].encode()
 
 

@@ -60,7 +60,7 @@ class ResponsesApi(JsonApi):
     def _finish(self, request: InferenceRequest, length: int) -> None:
         view, found = request.view, request.fields
         if view.background is True:
-            raise RequestError("background: responses are not made in the background here; leave it out.", param="background")
+            raise RequestError("background: responses in the background are not supported; leave it out.", param="background")
         for name, why in fields.REFUSED.items():
             if name in found and bytes(found.pop(name)) != b"null":
                 raise RequestError(f"{name}: {why}.", param=name, code="unsupported_parameter")
@@ -142,13 +142,13 @@ class ResponsesApi(JsonApi):
         if not keeping:
             if previous:
                 raise RequestError(
-                    "previous_response_id: no responses are kept here (responses in the configuration); send the whole input.",
+                    "previous_response_id: this gateway keeps no responses (setting: responses); send the whole input.",
                     param="previous_response_id",
                     code="unsupported_parameter",
                 )
             if view.store is True:
                 raise RequestError(
-                    "store: no responses are kept here (responses in the configuration); send store: false.",
+                    "store: this gateway keeps no responses (setting: responses); send store: false.",
                     param="store",
                     code="unsupported_parameter",
                 )

@@ -42,7 +42,7 @@ def use_of(item: dict[str, Any], place: str, fault: str = "") -> ToolUse:
     kind = str(item.get("type", ""))
     name = item.get("name")
     if name is not None and not isinstance(name, str):
-        fault = fault or "its name is no text"
+        fault = fault or "its name is not text"
     inner = [
         item[key]["name"] for key in ("function", "custom") if isinstance(item.get(key), dict) and isinstance(item[key].get("name"), str)
     ]
@@ -145,7 +145,7 @@ def uses_of(items: Sequence[Any], place: str) -> list[ToolUse]:
         else:
             uses += in_answer({"item": {key: value for key, value in item.items() if key != "type"}})
     if len(uses) > MAX_CALLS:
-        raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+        raise EngineError(f"The engine's answer has more than {MAX_CALLS} tool calls.")
     if sum(len(use.arguments) for use in uses) > MAX_CHARACTERS:
         raise EngineError(f"The calls of the engine's answer have more than {MAX_CHARACTERS} characters.")
     return uses
@@ -198,13 +198,13 @@ class ResponseCalls:
         if before is None:
             self._begun[number] = item
             if len(self._begun) > MAX_CALLS:
-                raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+                raise EngineError(f"The engine's answer has more than {MAX_CALLS} tool calls.")
         elif any(before.get(key) != item.get(key) for key in ("type", "name", "call_id", "namespace")):
-            self._faults[number] = "it is named in two ways"
+            self._faults[number] = "two events name it differently"
         if ends:
             known = self._items.setdefault(number, item)
             if any(known.get(key) != item.get(key) for key in _changing(known, item)):
-                self._faults[number] = "it is said in two ways"
+                self._faults[number] = "two events describe it differently"
             self._added(item)
         return True
 
@@ -219,7 +219,7 @@ class ResponseCalls:
         said = "".join(self._pieces.get(number, ()))
         again = next((document[key] for key in ("arguments", "input", "code") if key in document), None)
         if not isinstance(again, str) or (number in self._pieces and said != again):
-            self._faults[number] = "its arguments are said in two ways"
+            self._faults[number] = "it has two different sets of arguments"
         elif number not in self._pieces:
             self._pieces[number] = [again]
             self._count(len(again))
@@ -252,7 +252,7 @@ class ResponseCalls:
             for key in ("arguments", "input", "code"):
                 given = item.get(key)
                 if given and given != whole:
-                    fault = fault or "its arguments are said in two ways"
+                    fault = fault or "it has two different sets of arguments"
             item = {**item, "input" if item.get("type") == "custom_tool_call" else "arguments": whole}
             item.pop("arguments" if item.get("type") == "custom_tool_call" else "input", None)
         return use_of(item, f"output[{number}]", fault)

@@ -341,7 +341,7 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
     try:
         chat: ChatAnswer = CHAT.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine's answer is no chat completion.") from None
+        raise EngineError("The engine's answer is not a chat completion.") from None
     if not chat.choices or chat.choices[0].message is None:
         raise EngineError("The engine's answer has no message.")
     choice = chat.choices[0]
@@ -366,7 +366,7 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
 def _called(call: ChatCall, number: int, base: str, names: ToolNames, status: str) -> dict[str, Any]:
     name = call.function.name if call.function is not None else None
     if not name:
-        raise EngineError("The engine's answer calls a tool in a way that cannot be read.")
+        raise EngineError("The engine's answer has a tool call that cannot be read.")
     given = (call.function.arguments if call.function is not None else None) or ""
     return call_item(f"fc_{base}_{number}", call.id or f"call_{base}_{number}", names.of(name), given, status)
 
@@ -391,9 +391,9 @@ def free_input(given: str) -> str:
         found = msgspec.json.decode(given or "{}")
         text = found["input"]
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError, KeyError, TypeError):
-        raise EngineError("The engine's answer calls a tool in a way that cannot be read.") from None
+        raise EngineError("The engine's answer has a tool call that cannot be read.") from None
     if not isinstance(text, str):
-        raise EngineError("The engine's answer calls a tool in a way that cannot be read.")
+        raise EngineError("The engine's answer has a tool call that cannot be read.")
     return text
 
 

@@ -162,7 +162,7 @@ class ChatReader(ResponsesReader):
         self._pieces.append(text)
         self._size_said += len(text)
         if self._size_said > MAX_SAID:
-            raise EngineError("The engine's answer is too long to be told as a response.")
+            raise EngineError("The engine's answer is too long for a response.")
 
     def _chunk(self, chunk: ChatAnswer, found: list[bytes]) -> None:
         if not self._document:

@@ -253,7 +253,7 @@ class ResponsesReader(EventReader):
         said = self._of(key, item)
         self._size += len(text)
         if said.ended:
-            raise EngineError("The engine went on with a text that had ended.")
+            raise EngineError("The engine continued a text that had ended.")
         if self._size > MAX_SAID:
             raise EngineError("The engine's answer is too long to be inspected.")
         said.given.append(text)
@@ -294,7 +294,7 @@ class ResponsesReader(EventReader):
         if len(said.given) != 1:
             said.given = ["".join(said.given)]
         if said.given[0] != text:
-            raise EngineError("The engine's answer says a text again in another way.")
+            raise EngineError("The engine's answer repeats a text with other content.")
         if not said.ended:
             said.ended = True
             for _, rest in texts.finish(key):

@@ -168,7 +168,7 @@ def _refuse(name: str, value: Any, place: str) -> None:
 
 def _kept_elsewhere(place: str) -> RequestError:
     return RequestError(
-        f"{place}: what an engine keeps for its operator cannot be named here; send the content itself.",
+        f"{place}: files and ids that an engine stores cannot be named; send the content itself.",
         param=place,
         code="unsupported_content",
     )
@@ -177,7 +177,7 @@ def _kept_elsewhere(place: str) -> RequestError:
 def _unknown_kind(kind: Any, place: str, what: str, known: Mapping[str, frozenset[str]]) -> RequestError:
     shown = kind[:64] if isinstance(kind, str) else kind
     return RequestError(
-        f"{place}: {shown!r} is no kind of {what} that is known here; known are {', '.join(sorted(known))}.",
+        f"{place}: {shown!r} is not a known kind of {what}; known are {', '.join(sorted(known))}.",
         param=place,
         code="unsupported_content",
     )

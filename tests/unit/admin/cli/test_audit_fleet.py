@@ -32,8 +32,8 @@ def test_rows_that_are_alike_are_added_up_and_lists_go_by_time() -> None:
     assert whole["logins"] == [{"event": "x", "outcome": "ok", "times": 3}]
     assert [row["event"] for row in whole["changes"]] == ["two", "one"]
     assert whole["coverage"] == {"replica": "a, b", "missing": [{"id": "c", "state": "serving"}]}
-    assert "Of the replicas a, b alone. Not here: the requests of c (serving)" in page(whole)
-    assert "Of all replicas on the same store: a, b" in page(merged([report("a", ["b"]), report("b", ["a"])]))
+    assert "Covers only the replicas a, b. Missing: the requests of c (serving)" in page(whole)
+    assert "Covers all replicas on the same store: a, b" in page(merged([report("a", ["b"]), report("b", ["a"])]))
 
 
 def test_it_is_as_verified_and_as_known_as_the_least_of_them() -> None:

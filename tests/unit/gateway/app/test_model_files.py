@@ -127,7 +127,7 @@ def test_nothing_else_is_found(shelves: list[Path], name: str) -> None:
     [
         ((), "model_signatures.keys", "is empty, and signatures are required"),
         (("vendor.pem", "absent.pem"), "model_signatures.keys[1]", "No such file"),
-        (("vendor.pem", "none.pem"), "model_signatures.keys[1]", "no public key in PEM"),
+        (("vendor.pem", "none.pem"), "model_signatures.keys[1]", "not a public key in PEM"),
     ],
 )
 def test_the_keys_of_signers_are_read_when_the_configuration_is(tmp_path: Path, keys: tuple[str, ...], path: str, why: str) -> None:

@@ -48,7 +48,7 @@ def test_steps_that_fit(steps: str) -> None:
         (CLASSIFY, "models[0].pipeline.steps[0]: is the last step, which generates the answer"),
         ("{name: a}", "steps[0]: needs exactly one of classify, embed, rerank, choose, generate; it has none"),
         ("{name: a, classify: {model: c}, generate: {model: m}}", "it has classify and generate"),
-        (f"{{name: prompt, classify: {{model: c}}}}, {ANSWER}", "steps[0].name: 'prompt' is what the request brings"),
+        (f"{{name: prompt, classify: {{model: c}}}}, {ANSWER}", "steps[0].name: 'prompt' is the name of the request's own input"),
         (f"{ANSWER}, {ANSWER}", "steps[1].name: two steps are named 'answer'"),
         (f"{CLASSIFY}, {ANSWER}", "steps[0].name: nothing uses the result of 'intent'"),
         (f"{CHOOSE}, {CLASSIFY}, {ANSWER}", "steps[0].choose.by: 'intent' is no earlier step, and steps refer to earlier ones alone"),

@@ -100,7 +100,7 @@ def test_signatures_that_are_altered_of_others_or_none_are_refused(model: Path, 
     sharded = {**statement(model)}
     sharded["predicate"]["serialization"]["method"] = "shards"
     cases: list[tuple[Any, str]] = [
-        ({**by_other, "verificationMaterial": {"publicKey": {}}}, "not of this key"),
+        ({**by_other, "verificationMaterial": {"publicKey": {}}}, "not made with this key"),
         (by_other, "another key"),
         ({**good, "dsseEnvelope": {**good["dsseEnvelope"], "payload": base64.b64encode(payload + b" ").decode()}}, "altered"),
         ({**good, "dsseEnvelope": {**good["dsseEnvelope"], "payload": "?"}}, "base64"),
@@ -109,8 +109,8 @@ def test_signatures_that_are_altered_of_others_or_none_are_refused(model: Path, 
         ({**good, "verificationMaterial": {"certificate": {"rawBytes": ""}}}, "with a key"),
         (bundle(inconsistent), "contradicts itself"),
         (bundle(json.dumps(sharded).encode()), "only 'files'"),
-        (bundle(b"{}"), "no statement"),
-        ([], "no bundle"),
+        (bundle(b"{}"), "not a statement"),
+        ([], "not a bundle"),
     ]
     for number, (given, why) in enumerate(cases):
         place = tmp_path / f"{number}.sig"

@@ -368,7 +368,11 @@ async def test_what_is_not_signed_where_signatures_are_required_does_not_arrive(
     (tmp_path / "m.gguf").write_bytes(model)
     await world.add("before.gguf", model, signature="{}")
     world.signatures = ModelSignaturesSpec(keys=(str(tmp_path / "vendor.pem"),), required=True)
-    for given, why in ((None, "has no signature"), (signature(tmp_path / "m.gguf", OTHER), "made with another key"), ("{}", "no bundle")):
+    for given, why in (
+        (None, "has no signature"),
+        (signature(tmp_path / "m.gguf", OTHER), "made with another key"),
+        ("{}", "not a bundle"),
+    ):
         error = await refused(world.add("m.gguf", model, signature=given), 422, "model_untrusted")
         assert "'m.gguf'" in error.message and "vendor.pem" in error.message and why in error.message
         assert told[-1] == ("m.gguf", error.message)

@@ -72,7 +72,7 @@ CHANGES: dict[str, tuple[Callable[[World], Any], str, str]] = {
     "unsigned": (lambda w: (w.models / "chat.gguf.sig").unlink(), "chat.gguf", "no signature (chat.gguf.sig beside it)"),
     "of another model": (lambda w: shutil.copy(f"{w.parts[0]}.sig", f"{w.file}.sig"), "chat.gguf", "is not what was signed"),
     "of another key": (lambda w: sign(w.file, OTHER), "chat.gguf", "made with another key"),
-    "none": (lambda w: (w.models / "chat.gguf.sig").write_text("{}"), "chat.gguf", "no bundle"),
+    "none": (lambda w: (w.models / "chat.gguf.sig").write_text("{}"), "chat.gguf", "not a bundle"),
     "a link": (lambda w: linked(w.models / "chat.gguf.sig"), "chat.gguf", "cannot be read"),
     "a second part altered": (lambda w: w.parts[1].write_bytes(b"x"), "big-00001-of-00002.gguf", "00002-of-00002.gguf is not what"),
     "a second part by a link": (lambda w: linked(w.parts[1]), "big-00001-of-00002.gguf", "is a link"),
