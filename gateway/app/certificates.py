@@ -89,7 +89,7 @@ class Certificates:
                 held = handed.get(name)
                 if held is None or held.expires <= time.time():
                     raise
-                log.error("%s; the certificate of the program before goes on", error)
+                log.error("%s; the certificate of the previous program stays in use", error)
                 fresh = Fresh(spec, (), held, await asyncio.to_thread(context_of, held))
             self._listeners[name] = Listener(spec, fresh.material, Contexts(fresh.context), fresh.stamps, fresh.stamps)
 

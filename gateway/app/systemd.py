@@ -136,10 +136,10 @@ def _socket(descriptor: int, name: str) -> socket.socket:
         is_ours = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM
         is_ours = is_ours and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError as error:
-        raise ConfigError(f"the descriptor {descriptor} for {name} is no socket: {error.strerror}") from None
+        raise ConfigError(f"the descriptor {descriptor} for {name} is not a socket: {error.strerror}") from None
     if not is_ours:
         sock.close()
-        raise ConfigError(f"the socket named {name} is no listening TCP socket (use ListenStream=HOST:PORT, without Accept=yes)")
+        raise ConfigError(f"the socket named {name} is not a listening TCP socket (use ListenStream=HOST:PORT, without Accept=yes)")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
     return sock

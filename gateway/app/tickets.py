@@ -139,7 +139,7 @@ class TicketOffice:
             ticket, signed, signature = opened(TICKET, told.ticket, Ticket)
             receipt = opened(RECEIPT, told.receipt, Receipt)[0] if told.receipt else None
         except ValueError:
-            raise RequestError("What is told is no ticket, or no receipt.", code="invalid_value") from None
+            raise RequestError("The message has no valid ticket or receipt.", code="invalid_value") from None
         if ticket.machine != machine or (receipt is not None and (receipt.ticket, receipt.machine) != (ticket.id, machine)):
             log.warning("machine %s tells of a ticket of another machine, or of another ticket's receipt", machine)
             return ticket.id  # it changes nothing, and is not to hold up what is told beside it

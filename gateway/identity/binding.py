@@ -43,7 +43,7 @@ def satisfies(bound: Bound, wanted: Binding) -> bool:
 
 def _bound(confirmation: object) -> Bound:
     if not isinstance(confirmation, dict) or len(confirmation) != 1:
-        raise Malformed("it is not said what one thing it is bound to")
+        raise Malformed("it does not name exactly one thing that it is bound to")
     ((member, value),) = confirmation.items()
     if member not in (CERTIFICATE, KEY) or not isinstance(value, str) or len(value) != 43:
         raise Malformed("it is bound to something else than a certificate or a key")

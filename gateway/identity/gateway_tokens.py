@@ -126,7 +126,7 @@ def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principa
     bound = bound_to({} if claims.cnf is None else {"cnf": claims.cnf}, binding)
     source: Login | None = None
     if len(claims.gh_sources) > MAX_SOURCES:
-        raise Malformed("it comes from too many tokens")
+        raise Malformed("it was exchanged too many times")
     for _, issuer, token_id, issued in reversed(claims.gh_sources):
         source = Login(issuer=issuer, token_id=token_id, issued=issued, source=source)
     login = Login(

@@ -177,7 +177,7 @@ def principal_of(entry: MtlsPrincipalSpec, names: Names, id: str, user: str) -> 
 
 def unreliable() -> GatehouseError:
     return Overloaded(
-        "Whether this client certificate is revoked cannot be said at the moment.", code="revocation_unavailable", retry_after=5.0
+        "It cannot be checked at the moment whether this client certificate is revoked.", code="revocation_unavailable", retry_after=5.0
     )
 
 

@@ -117,10 +117,10 @@ class Caller:
         try:
             answer = await self._post(f"{JOIN}/{self._name}/{REPORTS}", body, REPORT_SECONDS)
         except httpx.HTTPError as error:
-            log.warning("gateway %s: receipts are told later: %s", self.url, error or type(error).__name__)
+            log.warning("gateway %s: receipts are sent later: %s", self.url, error or type(error).__name__)
             return None
         if answer.status_code != 200:
-            log.warning("gateway %s: receipts are told later: %s", self.url, _problem(answer)[1])
+            log.warning("gateway %s: receipts are sent later: %s", self.url, _problem(answer)[1])
             return None
         return answer.content
 

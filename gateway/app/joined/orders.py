@@ -109,7 +109,7 @@ def _engine(text: str) -> str:
     try:
         found: str = msgspec.convert(text, EngineLabel)
     except msgspec.ValidationError:
-        _wrong("This is no name of an engine.")
+        _wrong("This is not the name of an engine.")
     return found
 
 

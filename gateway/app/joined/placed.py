@@ -159,7 +159,7 @@ class PlacedEngines:
                     await self._files.taken_down(before.order.revision)
 
     async def _failed(self, engine: str, taken: _Taken, before: _Taken | None, reason: str, code: str) -> None:
-        log.error("engine %s: the order comes to nothing: %s", engine, reason)
+        log.error("engine %s: the order failed: %s", engine, reason)
         revision = taken.order.revision
         if before is not None and before.failed != before.order.revision and self._taken.get(engine) is taken:
             self._taken[engine] = taken = before

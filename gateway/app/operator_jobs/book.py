@@ -90,7 +90,7 @@ class JobBook:
             return
         if isinstance(task, Export):
             if kind_of(task.to) != "folder":
-                raise RequestError("What is exported is a folder: a name without a suffix.", param="task.to")
+                raise RequestError("An export makes a folder: give a name without a suffix.", param="task.to")
             await exporter.check(self.settings.export_python)
         if isinstance(task, Convert | Export):
             await self._models.weights(task.model)

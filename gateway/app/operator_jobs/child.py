@@ -85,7 +85,7 @@ class JobChild:
         if outcome.problem:
             raise JobFailed(f"{self._clean(outcome.problem)[:500]}.".replace("..", "."), code="model_unusable", lasting=True)
         if len(msgspec.json.encode(outcome.result)) > MOST_RESULT:
-            raise JobFailed("The process told more than it may.", lasting=True)
+            raise JobFailed("The process wrote more than it may.", lasting=True)
         return outcome
 
 

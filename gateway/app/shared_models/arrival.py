@@ -247,7 +247,7 @@ def _signature(path: Path | None) -> str | None:
             return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         pass
-    raise GatehouseError("The model's signature is none.", code="model_invalid", status=422)
+    raise GatehouseError("The model's signature cannot be read.", code="model_invalid", status=422)
 
 
 def _packed(archive: Path, paths: list[Path], files: tuple[SharedFile, ...]) -> tuple[int, str]:

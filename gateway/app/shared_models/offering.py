@@ -72,7 +72,7 @@ class Offering:
         query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=4)
         offset = query.get("offset", ["0"])[-1]
         if not (offset.isascii() and offset.isdigit() and len(offset) < 16 and int(offset) <= MAX_UPLOAD):
-            raise RequestError("offset is no number of bytes.", code="invalid_value")
+            raise RequestError("offset is not a number of bytes.", code="invalid_value")
         for model in await self._models():
             if model.digest == wanted[1] and int(wanted[2]) < len(model.paths):
                 path, stamp = model.paths[int(wanted[2])]

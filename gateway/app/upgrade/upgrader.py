@@ -206,7 +206,7 @@ class Upgrader:
 
     def incomplete(self, reason: str) -> None:
         """In the new program: an engine of its configuration does not start. What runs goes on."""
-        log.error("the upgrade is not complete, what runs goes on: %s", reason)
+        log.error("the upgrade is not complete, the running processes continue: %s", reason)
         self._gateway.events.record("upgrade_incomplete", "gatehouse", {"reason": reason}, outcome="failed")
 
     async def renew(self) -> None:

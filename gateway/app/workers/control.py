@@ -226,7 +226,7 @@ class Workers:
             try:
                 await self.pool.replace(adopted[0])
             except (GatehouseError, OSError) as error:
-                log.error("worker %s goes on with the program before, as its successor does not start: %s", adopted[0], error)
+                log.error("worker %s continues with the previous program, because its successor does not start: %s", adopted[0], error)
                 self._record("upgrade_incomplete", adopted[0], {"reason": str(error)}, "failed")
                 await asyncio.sleep(RENEW_SECONDS)
 

@@ -196,11 +196,11 @@ def test_a_count_that_is_no_number_is_refused() -> None:
 
 
 def test_what_does_not_listen_is_refused() -> None:
-    with socket.socket() as sock, pytest.raises(ConfigError, match="no listening TCP socket"):
+    with socket.socket() as sock, pytest.raises(ConfigError, match="not a listening TCP socket"):
         given_sockets(variables(1, "data"), os.dup(sock.fileno()))
     read, write = os.pipe()
     os.close(write)
-    with pytest.raises(ConfigError, match="is no socket"):
+    with pytest.raises(ConfigError, match="is not a socket"):
         given_sockets(variables(1, "data"), read)
     os.close(read)
 
