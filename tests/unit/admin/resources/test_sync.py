@@ -78,7 +78,7 @@ LEFT_OUT = {
     **dict.fromkeys(("files", "batches", "batch_lines"), "clients' files and batches"),
     "jobs": "jobs",
     "kept_answers": "kept responses",
-    **dict.fromkeys(("shared_models", "model_copies", "model_uses"), "registry of model files"),
+    **dict.fromkeys(("shared_models", "directory_models", "model_copies", "model_uses"), "registry of model files"),
     "configurations": "history of configurations",
     **dict.fromkeys(("replicas", "leases"), "replicas and leases"),
     "idempotency": "idempotency keys",
