@@ -308,7 +308,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/limits/redis/book.py": ("tests/integration/test_redis_book.py", "BucketBook"),
     "gateway/limits/redis/calls.py": ("tests/integration/test_shared_limits.py", "test_many_buckets"),
     "gateway/limits/redis/held.py": ("tests/unit/gateway/limits/redis/test_advance.py", "IN_HAND"),
-    "gateway/limits/redis/limiter.py": ("tests/contract/test_limiter.py", "TimedLimiter"),
     "gateway/limits/redis/script.py": ("tests/integration/test_shared_limits.py", "test_a_script_that_redis_forgot"),
     "gateway/limits/redis/took.py": ("tests/integration/test_redis_took.py", "Item"),
     "gateway/limits/registry.py": ("tests/unit/gateway/limits/test_local.py", "BucketRegistry"),

@@ -14,6 +14,8 @@ log = logging.getLogger("gatehouse.limits")
 
 Scope = tuple[LimitSpec, tuple[str, ...]]
 """A limit and the key of its bucket (policies.limits)."""
+Entry = tuple[tuple[Shape, tuple[str, ...]], Bucket]
+"""A bucket, and by what it is found."""
 Identity = tuple[str, str, tuple[str, ...]]
 """What makes two limits the same: name, `per` and what is counted."""
 LOOK: Final = 300 * SECOND
@@ -21,16 +23,15 @@ LOOK: Final = 300 * SECOND
 PART: Final = 8192
 FEW: Final = 256
 """So many buckets are worth no look."""
-NEVER: Final = 1 << 62
 
 
 class BucketRegistry:
     """Owns the buckets of a process, so that a reload keeps the state of every limit, whose amounts may change; one under a new name, with
     another `per` or that counts something else begins full.
 
-    make: a bucket of another kind. durable: this process counts durable amounts in the store. looks: buckets that are full and were not
-    used for LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at
-    once, oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
+    make: a bucket of another kind. durable: this process counts durable amounts in the store. Buckets that are full and were not used for
+    LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at once,
+    oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
     """
 
     def __init__(
@@ -39,7 +40,6 @@ class BucketRegistry:
         make: Callable[[Shape, tuple[str, ...], int], Bucket] | None = None,
         *,
         durable: bool = False,
-        looks: bool = True,
     ) -> None:
         self.capacity, self.durable = capacity, durable
         self._make = make
@@ -49,7 +49,7 @@ class BucketRegistry:
         self._shapes: dict[Identity, Shape] = {}
         self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
         self._sweep_at = capacity
-        self._look_at = 0 if looks else NEVER
+        self._look_at = 0
         self._warned = False
 
     def __len__(self) -> int:
@@ -118,8 +118,7 @@ class BucketRegistry:
         if count < FEW:
             return
         part = list(islice(self._buckets.items(), PART))
-        before = now - LOOK
-        unused = [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
+        unused = self._unused(part, now)
         if 2 * len(unused) >= len(part):
             self._forget(unused)
         if count > len(part):
@@ -127,16 +126,25 @@ class BucketRegistry:
                 if self._buckets.pop(identity, None) is not None:
                     self._buckets[identity] = bucket  # behind those to be looked at before it
 
-    def _sweep(self, now: int) -> None:
-        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
-        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
-        idle = []
+    def _unused(self, part: list[Entry], now: int) -> list[tuple[Shape, tuple[str, ...]]]:
+        """Those of a part that were not used for LOOK, and of which nothing is lost."""
+        before = now - LOOK
+        return [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
+
+    def _spare(self, wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
+        """So many that may be forgotten now, oldest first; fewer if there are not so many."""
+        idle: list[tuple[Shape, tuple[str, ...]]] = []
         for identity, bucket in self._buckets.items():
             if bucket.idle(now):
                 idle.append(identity)
                 if len(idle) >= wanted:
                     break
-        self._forget(idle)
+        return idle
+
+    def _sweep(self, now: int) -> None:
+        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
+        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
+        self._forget(self._spare(wanted, now))
         used = {shape for shape, _ in self._buckets}
         self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
         # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.

@@ -82,6 +82,10 @@ class Advance:
             self._wanted[pot] = what
             self._stir()
 
+    def pots(self) -> list[Pot]:
+        """Of what something is in hand, or asked for."""
+        return [*self._wanted, *self._held]
+
     # --- calls
 
     def into(self, call: Call, now: int) -> bool:

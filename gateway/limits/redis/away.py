@@ -36,8 +36,14 @@ class Outage:
         """What Redis must be told of. redis_now: the same moment by its clock."""
         self.over = True
         used, self._used = self._used, {}
+        for pot in used:
+            pot.follow(redis_now)
         found = [(pot, pot.carried(now, self.number, self.parts)) for pot in used]
         return [Note(pot, redis_now - (now - pot.drained_since(now)), -self.parts, amounts) for pot, amounts in found if any(amounts)]
+
+    def pots(self) -> list[Pot]:
+        """Of what Redis must be told at the end."""
+        return list(self._used)
 
     def decide(self, asked: Asked, now: int) -> SharedHeld:
         """Takes from all buckets or none. Raises Overloaded, LimitExceeded."""

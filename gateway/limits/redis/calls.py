@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -80,14 +81,13 @@ class Script(NamedTuple):
 
 
 class Call:
-    """Filled by `ask`, `note`, `hold` and `take`, then encoded once. number: of its notes; 0 for none. sent_at, deadline: microseconds of
-    our own clock. overdue: it has passed."""
+    """Filled by `ask`, `note`, `hold` and `take`, then encoded once. pots: all that it is about. number: of its notes; 0 for none.
+    sent_at, deadline: microseconds of our own clock. overdue: it has passed."""
 
     __slots__ = (
         "_asks",
         "_holds",
         "_notes",
-        "_pots",
         "_takes",
         "_words",
         "asked",
@@ -97,6 +97,7 @@ class Call:
         "notes",
         "number",
         "overdue",
+        "pots",
         "sent_at",
         "takes",
         "tries",
@@ -106,7 +107,7 @@ class Call:
         self.id, self.number = id, number
         self.asked: list[Asked] = []
         self.notes: list[Note] = []
-        self._pots: list[Pot] = []
+        self.pots: list[Pot] = []
         self._asks: list[int] = []
         self._notes: list[int] = []
         self._holds: list[int] = []
@@ -119,12 +120,12 @@ class Call:
 
     @property
     def keys(self) -> int:
-        return len(self._pots)
+        return len(self.pots)
 
     def _index(self, pot: Pot) -> int:
         if pot.call != self.id:
-            self._pots.append(pot)
-            pot.call, pot.index = self.id, len(self._pots)
+            self.pots.append(pot)
+            pot.call, pot.index = self.id, len(self.pots)
         return pot.index
 
     def ask(self, asked: Asked) -> None:
@@ -154,7 +155,7 @@ class Call:
         """process: the word of the process's key. holder: this process, as what it took of budgets names it."""
         budgets: list[int] = []
         wires, words, took = [], [process], []
-        for index, pot in enumerate(self._pots, 1):
+        for index, pot in enumerate(self.pots, 1):
             terms = pot.terms
             wires.append(terms.wire)
             words.append(pot.word)
@@ -169,6 +170,17 @@ class Call:
     def command(self, script: Script) -> bytes:
         """What is sent: by the hash at first, whole if Redis does not know it."""
         return b"*%d\r\n%b%b" % (self._words, script.whole if self.tries else script.by_hash, self.body)
+
+
+def pots_of(calls: Iterable[Call], wanted: Iterable[Asked], notes: Iterable[Note]) -> set[Pot]:
+    """All that these are about. None of them may be forgotten: its successor's requests might go into one call with the settlements of the
+    former one, and of two pots with one key Redis would write what was charged to the last."""
+    found = {note.pot for note in notes}
+    for call in calls:
+        found.update(call.pots)
+    for asked in wanted:
+        found.update(asked.pots)
+    return found
 
 
 def decoded(reply: Any, call: Call) -> list[int] | None:

@@ -18,23 +18,64 @@ from gateway.limits.redis.meters import PS
 from gateway.limits.redis.names import Names
 from gateway.limits.redis.pot import Pot, Terms
 from gateway.limits.redis.shared import SharedLimits
-from gateway.limits.registry import BucketRegistry
+from gateway.limits.registry import LOOK, BucketRegistry, Entry
 from gateway.transport.redis.resp import word_of
 
 CAPACITY: Final = 100_000
 
 
-class Pots:
-    """The pots of a process, by the keys of their buckets; outlives Snapshots. None is forgotten before there are too many: while Redis is
-    away, what was used is known here alone, and a pot does not tell whether it is.
+class PotRegistry(BucketRegistry):
+    """Pots are forgotten so that nobody is admitted more for it, outages included: those that nobody uses, of which Redis has said nothing
+    for LOOK, and whose debts have drained away since; none while Redis is away. Where there are too many, those that have drained at once,
+    and, while Redis is there, then those that nobody uses: if it goes away afterwards, they count as full in this process.
 
-    prefix: what all keys begin with.
+    shared: the conversation that the pots are in.
     """
+
+    def __init__(self, capacity: int, make: Callable[[Shape, tuple[str, ...], int], Bucket]) -> None:
+        super().__init__(capacity, make)
+        self.shared: SharedLimits | None = None
+
+    def _unused(self, part: list[Entry], now: int) -> list[tuple[Shape, tuple[str, ...]]]:
+        shared = self.shared
+        found: list[tuple[Shape, tuple[str, ...]]] = []
+        if shared is None or not shared.up:
+            return found
+        pinned, ours, redis_now = shared.pinned(), now // PS, shared.redis_now()
+        before = ours - LOOK // PS
+        for identity, bucket in part:
+            pot = cast(Pot, bucket)
+            if pot.seen <= before and pot.free(ours) and pot not in pinned and pot.drained(ours, redis_now):
+                found.append(identity)
+        return found
+
+    def _spare(self, wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
+        shared = self.shared
+        drained: list[tuple[Shape, tuple[str, ...]]] = []
+        if shared is None:
+            return drained
+        others: list[tuple[Shape, tuple[str, ...]]] = []
+        pinned, ours, redis_now, up = shared.pinned(), now // PS, shared.redis_now(), shared.up
+        for identity, bucket in self._buckets.items():
+            pot = cast(Pot, bucket)
+            if not pot.free(ours) or pot in pinned:
+                continue
+            if pot.drained(ours, redis_now):
+                drained.append(identity)
+                if len(drained) >= wanted:
+                    break
+            elif up and len(others) < wanted:
+                others.append(identity)
+        return drained + others[: wanted - len(drained)]
+
+
+class Pots:
+    """The pots of a process, by the keys of their buckets; outlives Snapshots. prefix: what all keys begin with."""
 
     def __init__(self, prefix: str, capacity: int = CAPACITY) -> None:
         self.names = Names(prefix)
         self._terms: dict[Shape, Terms] = {}
-        self.registry = BucketRegistry(capacity, self._make, looks=False)
+        self.registry = PotRegistry(capacity, self._make)
 
     def process(self, who: str) -> bytes:
         """The key of a process."""
@@ -70,6 +111,7 @@ class RedisLimiter:
         memo_size: int = MEMO_SIZE,
     ) -> None:
         self._rules, self._shared, self._registry, self._estimate = rules, shared, pots.registry, estimate
+        pots.registry.shared = shared
         self._memo: dict[tuple[Principal, str, str], PotsApplying] = {}
         self._memo_size = memo_size
         self._generation = self._registry.generation

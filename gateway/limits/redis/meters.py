@@ -22,6 +22,8 @@ FINE: Final = 200
 SLICES: Final = 60
 """Parts of a rolling window."""
 NEVER: Final = 1 << 62
+SESSION: Final = 86_400_000_000
+"""Microseconds after which a session without a request has ended."""
 PS: Final = SECOND // 1_000_000
 """Picoseconds in a microsecond."""
 
@@ -63,6 +65,13 @@ class Ticks:
         begin, end = span(budget.window, budget.timezone, now / 1_000_000)
         self.begin, self.end = int(begin * 1_000_000), int(end * 1_000_000)
         return self.end
+
+    def lapsed(self, elapsed: int) -> bool:
+        """Whether what was used so many microseconds ago counts no more, of what drains not: its window has passed, its session ended. Not
+        of windows of the calendar: their pots follow them (gateway.limits.redis.pot)."""
+        if self.drain < 0:
+            return elapsed >= self.begin + self.end
+        return self.drain == 0 and self.meter.budget is None and elapsed >= SESSION
 
     def of(self, units: int) -> int:
         """So many units in ticks, rounded up; less than 0 for less."""

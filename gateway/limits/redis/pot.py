@@ -10,7 +10,7 @@ from typing import Final
 from gateway.limits.bucket import Bucket, Shape
 from gateway.limits.counter import ALERTS
 from gateway.limits.redis.hand import Hand
-from gateway.limits.redis.meters import MOST, NEVER, PS, Ticks
+from gateway.limits.redis.meters import MOST, NEVER, PS, SESSION, Ticks
 from gateway.limits.redis.names import took_of
 from gateway.transport.redis.resp import word_of
 
@@ -67,11 +67,11 @@ class Terms:
 
 
 class Pot(Bucket):
-    """word: its key as a word of a command. debts, seen: as last heard, in ticks and microseconds of our own clock. full_house: all slots
-    are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in microseconds. asked: requests
-    that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until then what costs at least
-    `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here. hand: what was taken in
-    advance. took: see `took_by`.
+    """word: its key as a word of a command. debts, seen: as last heard, in ticks of `meters`, and microseconds of our own clock.
+    full_house: all slots are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in
+    microseconds. asked: requests that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until
+    then what costs at least `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here.
+    hand: what was taken in advance. took: see `took_by`.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
     that began, in the outage of this number; `empty_at` when each was 0 at last.
@@ -88,6 +88,7 @@ class Pot(Bucket):
         "full_house",
         "hand",
         "index",
+        "meters",
         "outage",
         "own",
         "own_at",
@@ -105,7 +106,7 @@ class Pot(Bucket):
 
     def __init__(self, terms: Terms, shape: Shape, key: tuple[str, ...], word: bytes) -> None:
         super().__init__(shape, key, 0)
-        self.terms, self.word, self.turn = terms, word, terms.turn
+        self.terms, self.word, self.turn, self.meters = terms, word, terms.turn, terms.meters
         self.debts: list[int] = [0] * len(terms.meters)
         self.seen = self.asked = self.call = self.index = self.waits = 0
         self.full_house = self.told = self.ended = False
@@ -135,17 +136,30 @@ class Pot(Bucket):
         """Picoseconds until an amount that time does not refill is there again, as far as Redis said."""
         return self.waits * PS if self.shape.meters[index].budget is not None and self.waits else 1 << 62
 
-    def idle(self, now: int) -> bool:
-        """Nothing is lost by forgetting it. now: in picoseconds."""
-        return self.in_use == 0 and self.asked == 0 and not self.told and self.seen + PINNED <= now // PS
+    def free(self, now: int) -> bool:
+        """Nobody uses it, so nothing is lost by forgetting it while Redis is there. now: microseconds of our own clock."""
+        return self.in_use == 0 and self.asked == 0 and not self.told and self.seen + PINNED <= now
+
+    def drained(self, now: int, redis_now: int) -> bool:
+        """Whether all that was last heard has drained away since, so that a new pot is as good while Redis is away, too. now: microseconds
+        of our own clock; redis_now: the same moment by the clock of Redis."""
+        self.follow(redis_now)
+        elapsed = now - self.seen
+        if self.ended and elapsed < SESSION:
+            return False
+        for index, meter in enumerate(self.meters):
+            debt = self.debts[index]
+            if debt > 0 and not meter.lapsed(elapsed) and (meter.drain <= 0 or debt > elapsed * meter.drain):
+                return False
+        return True
 
     def follow(self, now: int) -> None:
         """Adapts to other settings of the limit, and to another window. now: microseconds since the epoch, by the clock of Redis."""
         terms = self.terms
-        before = terms.meters
+        before = self.meters
         terms.follow(now)
         if self.turn != terms.turn:
-            self.turn, self.units = terms.turn, self.shape.units
+            self.turn, self.units, self.meters = terms.turn, self.shape.units, terms.meters
             for index, (old, new) in enumerate(zip(before, terms.meters, strict=True)):
                 if new.calendar and old.begin != new.begin:
                     self.share = 0
@@ -248,7 +262,9 @@ class Pot(Bucket):
         """Lets the time pass. now: microseconds of our own clock."""
         if self.outage != outage:
             self.outage, self.own_at = outage, self.seen
-            self.own = list(self.debts)
+            elapsed = now - self.seen
+            self.own = [0 if meter.lapsed(elapsed) else debt for meter, debt in zip(self.meters, self.debts, strict=True)]
+            self.ended = self.ended and elapsed < SESSION
             self._drain(now)
             self.base, self.base_at = list(self.own), now
         else:
@@ -264,13 +280,18 @@ class Pot(Bucket):
                         self.own[index], self.empty_at[index] = 0, now
 
     def carried(self, now: int, outage: int, parts: int) -> list[int]:
-        """What Redis has to be told of the outage that is over: what was admitted here and has not drained away."""
+        """What Redis has to be told of the outage that is over: what was admitted here and has not drained away. That counts as heard: the
+        next outage, and whoever would forget this pot, go on from there."""
         self.advance(now, outage)
         elapsed = now - self.base_at
-        found = []
+        found: list[int] = []
+        debts: list[int] = []
         for meter, debt, base in zip(self.terms.meters, self.own, self.base, strict=True):
             left = max(0, base - elapsed * meter.drain) if meter.drain > 0 else base
-            found.append(max(0, -(-(debt - left) // parts)))
+            more = max(0, -(-(debt - left) // parts))
+            found.append(more)
+            debts.append(min(MOST, left + more))
+        self.debts, self.seen = debts, now
         return found
 
     def drained_since(self, now: int) -> int:

@@ -25,7 +25,7 @@ from gateway.limits.exceeded import exceeded
 from gateway.limits.redis.advance import Advance
 from gateway.limits.redis.away import Outage, limits_unavailable
 from gateway.limits.redis.bounds import AGAIN, HANGING, LONGEST_PROBE, LOOK, MOST_KEPT, MOST_WAITING, NOTE, PROBE, RENEW
-from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded
+from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded, pots_of
 from gateway.limits.redis.events import Events
 from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, add_unused, go_on, owed
 from gateway.limits.redis.names import holder_of
@@ -100,6 +100,11 @@ class SharedLimits:
     def busy(self) -> bool:
         """Whether Redis has still to hear something, and can."""
         return self.up and bool(self._sent or self._notes or self._wanted)
+
+    def pinned(self) -> set[Pot]:
+        """Pots of which something is still to be said: they may not be forgotten (`pots_of` says why)."""
+        notes = [note for _, again in self._again for note in again]
+        return pots_of(self._sent, self._wanted, (*notes, *self._notes)) | {*self.outage.pots(), *self.advance.pots()}
 
     def finish(self) -> None:
         """Sends what waits to be sent."""
