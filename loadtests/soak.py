@@ -3,7 +3,8 @@
     python -m loadtests.soak [--minutes 45] [--users 24] [--kill-every 120] [--reload-every 60] [--workers N] [--output FILE]
 
 Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log. Locust
-brings the load (loadtests/profiles/soak.conf). Every five seconds the gateway's memory, descriptors and connections are noted. After the
+brings the load (loadtests/profiles/soak.conf). Every five seconds the gateway's memory, descriptors and connections are noted; memory is
+what its processes have written (anonymous, /proc/PID/smaps_rollup), for pages of files come and go with what the machine does. After the
 load has ended and a minute has passed, the figures of the end stand beside those before the load. `refused` says why requests were
 refused: codes and load shedding from the audit log, and the message that each client got. `acts` and `stalls` have the seconds of kills
 and reloads, and of moments at which the machine woke this process late, to compare them with. The exit code is 1 where a threshold was
@@ -34,11 +35,12 @@ WARM = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The gateway at one moment: seconds since the start, MiB of memory of all its processes, descriptors of the first, exchanges under
-    way, keys of the store that are remembered."""
+    """The gateway at one moment: seconds since the start, MiB of memory of all its processes (what they have written, and what is resident
+    in all), descriptors of the first, exchanges under way, keys of the store that are remembered."""
 
     at: float
     memory_mib: float
+    resident_mib: float
     files: int
     in_flight: float
     connections: float
@@ -98,7 +100,8 @@ class Account:
         at, scrape = round(time.monotonic() - self.begin, 1), self.gatehouse.metrics()
         found = Sample(
             at=at,
-            memory_mib=round(total(scrape, "gatehouse_resident_bytes") / MIB, 2),
+            memory_mib=round(sum(map(anonymous, [self._pid, *self._children()])) / MIB, 2),
+            resident_mib=round(total(scrape, "gatehouse_resident_bytes") / MIB, 2),
             files=len(os.listdir(f"/proc/{self._pid}/fd")),
             in_flight=total(scrape, "gatehouse_in_flight"),
             connections=total(scrape, "gatehouse_connections"),
@@ -113,6 +116,10 @@ class Account:
         assert self.gatehouse.process is not None
         return self.gatehouse.process.pid
 
+    def _children(self) -> list[int]:
+        """The gateway's other processes, without its sidecars."""
+        return [pid for pid in self.gatehouse.engines() if not is_sidecar(pid)]
+
     def slope(self, loaded: float) -> float:
         """MiB an hour: the line of least squares through the samples between the warm-up and the end of the load, in seconds."""
         first = min(WARM, loaded / 3)
@@ -120,6 +127,22 @@ class Account:
         if len(points) < 3:
             return 0.0
         return statistics.linear_regression(*zip(*points, strict=True)).slope * 3600
+
+
+def anonymous(pid: int) -> int:
+    """Bytes that a process has written and that no file has, swapped ones too; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Anonymous:", "Swap:")))
+
+
+def is_sidecar(pid: int) -> bool:
+    try:
+        return b"engines." in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -221,7 +244,7 @@ def reload(gatehouse: Gatehouse, number: int) -> None:
 
 def kill_one(gatehouse: Gatehouse, number: int) -> int:
     """kill -9 of one sidecar, by turns; 1 if there was one to kill."""
-    found = [pid for pid in gatehouse.engines() if alive(pid) and b"engines." in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = [pid for pid in gatehouse.engines() if alive(pid) and is_sidecar(pid)]
     if not found:
         return 0
     os.kill(found[number % len(found)], signal.SIGKILL)
