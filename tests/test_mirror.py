@@ -220,7 +220,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/operator_jobs/warming.py": ("tests/e2e/test_jobs.py", '"warm"'),
     "gateway/app/operator_jobs/work.py": ("tests/e2e/test_jobs.py", "taken_up_again"),
     "gateway/app/plugin_set.py": ("tests/unit/gateway/app/test_plugins.py", "gateway.app.plugins"),
-    "gateway/app/policy_texts.py": ("tests/e2e/test_retention.py", "the text of policy"),
     "gateway/app/redis_ledger.py": ("tests/e2e/test_reconcile_kills.py", "lost"),
     "gateway/app/replicas.py": ("tests/e2e/test_replicas.py", "tests.e2e.replicas"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),

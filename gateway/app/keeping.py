@@ -4,6 +4,7 @@ replica."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.events import Events
+from gateway.app.policy_texts import FOLDER as POLICIES
+from gateway.app.policy_texts import forget_texts
 from gateway.app.usage import UsageCounter
 from gateway.audit.archive import Archive
 from gateway.audit.copies import Copy, checked
@@ -22,6 +25,8 @@ from gateway.audit.sinks import local_sink
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.specs import AuditSpec, ConfigSpec
 from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.audit")
 
 KEEP_SECONDS: Final = 5.0
 """Between two looks at closed segments."""
@@ -78,6 +83,7 @@ class Keeping:
             unsure=unsure,
         )
         self._clock, self._archives = clock, archive is not None
+        self._spec, self._directory = spec, local_sink(spec.audit, spec.state_dir, writer).directory
         self._tasks = TaskOwner("audit segments")
 
     def start(self) -> None:
@@ -88,8 +94,20 @@ class Keeping:
         await self._tasks.aclose()
 
     async def look(self) -> None:
+        expired = self.keeper.expired
         for one in await asyncio.to_thread(self.keeper.look):
             self._events.record(one.event, one.target, one.detail, outcome=one.outcome)
+        if self.keeper.expired > expired:
+            await asyncio.to_thread(self._forget_texts)
+
+    def _forget_texts(self) -> None:
+        """The texts of policies that only records that were taken away name; with an archive, not as long as it must keep these."""
+        archive = self._spec.audit.retention.archive
+        kept = archive.lock_for if archive is not None else 0.0
+        try:
+            forget_texts(Path(self._spec.state_dir) / POLICIES, self._directory, self._clock.wall(), kept)
+        except OSError as error:
+            log.warning("texts of policies are taken away later: %s", error)
 
     def _needed(self, writer: str) -> int:
         """The oldest segment that a sink or the count of usage still has to read."""
