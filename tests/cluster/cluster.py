@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +23,10 @@ from tests.cluster.proxy import Network, Proxy
 from tests.cluster.servers import EngineServer, Haproxy, RedisServer, short_directory
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 from tests.integration.postgres import USER, PostgresServer
+from tests.plain import PLAIN
 from tests.waiting import until
 
 ADMIN_KEY = "admin-key-0123456789abcdef0123456789abcdef"
-PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients of plain HTTP: reading the system's authorities each time would cost more than the request."""
 PEPPER = "a pepper that two replicas share in the tests"
 MODELS = {"static": "static", "stream": "stream", "long": "stream-100", "slow": "slow-0.5"}
 """Public names, and the engine's: JSON at once; 10 events; 100 events; JSON after half a second."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.harness import PLAIN, Gatehouse, configuration, external
+from tests.e2e.harness import Gatehouse, configuration, external
+from tests.plain import PLAIN
 
 ROLES = ("admin", "operator", "tenant-admin", "auditor", "viewer", "none")
 KEYS = {role: f"{role}-key-0123456789abcdef0123456789abcdef" for role in ROLES}

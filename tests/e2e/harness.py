@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import IO, Any
 import httpx
 import yaml
 
+from tests.plain import PLAIN
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,6 @@ KEY = "test-key-0123456789abcdef0123456789abcdef"
 OTHER_KEY = "other-key-0123456789abcdef0123456789abcde"
 NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
 DEMO_MODEL = "demo-chat.gguf"
-PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that talk HTTP: each would read the system's authorities otherwise, which takes 20 ms of CPU. It trusts nobody."""
 
 
 def configuration(state_dir: Path, **parts: Any) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway.core.joining import BEATS, JOIN, SIGNATURE, Joining, signed
 from tests.e2e import adminapi
 from tests.e2e.adminapi import admin
-from tests.e2e.harness import DEMO_MODEL, PLAIN, ROOT, Gatehouse
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse
+from tests.plain import PLAIN
 from tests.waiting import until
 
 CHAT = {"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 2, "context": 256}
