@@ -90,6 +90,7 @@ MODULES = (
     "gateway.pipeline.pipeline",
     "gateway.pipeline.plane",
     "gateway.pipeline.queueing",
+    "gateway.pipeline.racing",
     "gateway.pipeline.stream",
     "gateway.pipeline.tools",
     "gateway.routing.admission",

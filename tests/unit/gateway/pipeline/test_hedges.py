@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -238,6 +239,33 @@ async def test_the_delay_is_learned() -> None:
     exchange, _ = world.start()
     assert exchange.attempt._timer is not None  # type: ignore[union-attr]
     world.call.answer()
+
+
+@pytest.mark.parametrize("second", [False, True])
+async def test_nothing_is_left_for_the_garbage_collector(second: bool) -> None:
+    """An exchange whose race pointed back at it would stay in memory, with its bodies, until the collector came."""
+    world, count = Hedging(), 20
+
+    def one() -> None:
+        if second:
+            exchange, _ = world.start()
+            exchange.attempt._timer.cancel()  # type: ignore[union-attr]
+            exchange.attempt._hedged()  # type: ignore[union-attr]
+        else:
+            world.start()
+        world.call.answer()
+        for kept in (world.engine.calls, world.there.calls, world.route.attempts, world.audit.outcomes, world.limiter.reservations):
+            kept.clear()
+
+    one()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(count):
+            one()
+        assert gc.collect() < count
+    finally:
+        gc.enable()
 
 
 def test_what_is_learned_is_a_quantile_that_forgets() -> None:
