@@ -210,6 +210,7 @@ class Flight(Recording):
         self._epoch, self._marks = cache.epoch, marks
         self._attempt: Attempt | None = None
         self._leader: Reading | None = None
+        """While the call is not over: its relay's exchange has the flight, so that only the garbage collector would free all of them."""
         self._orphan = self._kept = False
 
     @property
@@ -259,12 +260,14 @@ class Flight(Recording):
         if self.ended or self.call is not None:
             return
         self.land()
+        self._leader = None
         self.ended = True
         self.error = error if isinstance(error, EngineError) else Orphaned()
         self.tell()
 
     def deserted(self) -> None:
         self.land()
+        self._leader = None
         if self._orphan and self._attempt is not None:
             self._attempt.close(AttemptResult.NEUTRAL)
 
@@ -280,7 +283,7 @@ class Flight(Recording):
             self.land()
 
     def on_end(self) -> None:
-        self.call = None
+        self.call = self._leader = None
         self.ended = True
         self.land()
         head, attempt = self.head, self._attempt
@@ -295,6 +298,7 @@ class Flight(Recording):
             leader.fail(error)  # it may try again, with those who wait still waiting
             return
         self.land()
+        self._leader = None
         self.ended, self.error = True, error
         if self._orphan and self._attempt is not None:
             refused = isinstance(error, EngineError) and error.refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
@@ -81,6 +83,39 @@ def test_the_leader_hangs_up_and_the_others_go_on(request_body: bytes, begun: bo
     assert not cache.flights
     world.start(request_body)
     assert len(world.engine.calls) == 1, "the follower's answer was whole, so it is kept"
+
+
+@pytest.mark.parametrize("end", ["whole", "cut", "left", "failed"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_nothing_is_left_for_the_garbage_collector(end: str, others: int) -> None:
+    """An exchange that its flight pointed back at would stay in memory, with its answer, until the collector came."""
+    world, count = World(), 20
+    cached(world)
+
+    def one(number: int) -> None:
+        request = body(f"question {number}")
+        exchanges = [world.start(request)[0] for _ in range(1 + others)]
+        if end != "failed":
+            world.call.head(JSON_HEAD).body(ANSWER[:20])
+        if end == "whole":
+            world.call.body(ANSWER[20:]).end()
+        elif end == "left":
+            for exchange in exchanges:
+                exchange.client_gone()
+        else:
+            world.call.fail(EngineError("The engine is gone."))
+        for kept in (world.engine.calls, world.route.attempts, world.audit.outcomes, world.limiter.reservations):
+            kept.clear()
+
+    one(0)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(1, 1 + count):
+            one(number)
+        assert gc.collect() < count
+    finally:
+        gc.enable()
 
 
 def test_the_last_one_to_leave_ends_the_call() -> None:
