@@ -1,18 +1,26 @@
-"""Engines that gateways place, under kill -9 of their machines and of the gateway that places: what clients lose, for how long a machine
-that is gone is still in rotation, and when the engine has its copies again.
+"""Engines that gateways place, under kill -9 of all that has a part in serving them: what clients lose, for how long an engine that is gone
+is still in rotation, and when there are as many copies as before again.
 
     python -m loadtests.machines.moves [--machines 3] [--kills 20] [--copies 2] [--clients 4] [--lease 1.5] [--reassign 2] [--seed 1]
-        [--replicas 1] [--workers 2]
+        [--replicas 1] [--workers 2] [--kinds machine,supervisor,sidecar]
 
 Gateways and so many machines, on this machine as if they were others; they have no engines of their own, and one gateway has as many of
-them start the demo model as there are to be copies. In turns a machine that has it is killed with its sidecar, and started again once the
-engine is ready elsewhere. `out`: from the kill until its endpoint gets no more requests, at every gateway. `moved`: from the kill until as
-many copies as before are ready. Requests without a byte of their answer are tried elsewhere: none may be lost.
+them start the demo model as there are to be copies. In turns one of these is killed, of a machine that has a copy:
 
-With two replicas they share a PostgreSQL, and machines join both. With each third kill of a machine the gateway that places is killed too,
-with its workers, and started again at the end. Clients whose connection is refused or breaks ask the other gateway, as behind a load
-balancer; `broken`: answers that had begun at a gateway that was killed. Exits with 1 where a request is lost, where a machine was in
-rotation for more than 2 s, where an engine was not moved, or where more machines have it in the end than there are copies.
+    machine             the supervisor and its sidecar at once; it comes again once the engine is ready elsewhere
+    supervisor          the supervisor alone, whose sidecar must end by itself; it is started again at once
+    sidecar             the engine's process alone, which its supervisor starts again
+    gateway             the gateway that places, with its workers; it is started again (with --replicas 2)
+    machine+gateway     both at once (with --replicas 2)
+
+`out`: from the kill until the engine's endpoint gets no more requests, at every gateway that is left. `whole`: from the kill until as many
+copies as before are ready there. `reassigned`: kills after which another machine has the copy. Requests without a byte of their answer are
+tried elsewhere: none may be lost.
+
+Replicas share a PostgreSQL, and machines join both. Clients whose connection is refused or breaks ask the other gateway, as behind a load
+balancer; `broken`: answers that had begun at a gateway that was killed. Exits with 1 where a request is lost, where an engine was in
+rotation for more than 2 s, where copies are missing, where more machines have the engine in the end than there are copies, or where a
+process of the engine is left that no supervisor has.
 """
 
 from __future__ import annotations
@@ -34,17 +42,18 @@ import httpx
 
 from loadtests.cluster.evidence import arguments, table
 from loadtests.machines.kills import TOKENS
-from tests.cluster.machine import Ports, family
+from tests.cluster.machine import Ports, children, command, family
 from tests.e2e.adminapi import admin
-from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse
+from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, alive
 from tests.e2e.joining import JoinedMachine, gateway_config, token
 from tests.e2e.replicas import PEPPER
 from tests.integration.postgres import PostgresServer
 from tests.waiting import until
 
 MIB = 1024 * 1024
-MOST_OUT = 2.0
-KILLED_EACH = 3
+MOST_OUT, GIVE_UP = 2.0, 10.0
+GATEWAYS = ("gateway", "machine+gateway")
+KINDS = ("machine", "supervisor", "sidecar", *GATEWAYS)
 
 
 class Clients:
@@ -86,6 +95,10 @@ class Clients:
             thread.join()
 
 
+MODULE = "engines.llamacpp"
+"""Of the engine's process."""
+
+
 class Fleet:
     """The gateways and the machines."""
 
@@ -125,6 +138,12 @@ class Fleet:
     def whole(self, gateways: list[Gatehouse]) -> bool:
         return all(len(self.ready(gateway)) == self.given.copies for gateway in gateways)
 
+    def engine(self, name: str) -> set[int]:
+        """Process ids of the engine at a machine."""
+        process = self.machines[name].process
+        assert process is not None
+        return {pid for pid in children(process.pid) if MODULE in command(pid)}
+
     def placer(self) -> Gatehouse | None:
         """The gateway that holds the engine's lease."""
         for gateway in self.gateways:
@@ -136,26 +155,90 @@ class Fleet:
         return None
 
 
-def kill(gateway: Gatehouse) -> None:
-    assert gateway.process is not None
-    for pid in family(gateway.process.pid):
+def kill(pids: set[int]) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    gateway.process.wait()
+
+
+class Kills:
+    """One after another. out, whole: seconds by kind. reassigned: how often by kind."""
+
+    def __init__(self, fleet: Fleet, chance: Random) -> None:
+        self._fleet, self._chance = fleet, chance
+        self.out: dict[str, list[float]] = {}
+        self.whole: dict[str, list[float]] = {}
+        self.reassigned = Counter[str]()
+
+    def one(self, kind: str) -> None:
+        fleet = self._fleet
+        before = fleet.ready(fleet.gateways[0])
+        name, machines, left = self._chance.choice(sorted(before)), fleet.machines, list(fleet.gateways)
+        gone = until(fleet.placer, what="a gateway that places") if kind in GATEWAYS else None
+        if gone is not None:
+            left.remove(gone)
+        process, engine = machines[name].process, fleet.engine(name)
+        assert process is not None and engine, f"{name} has no engine to kill"
+        since = time.monotonic()
+        if gone is not None and gone.process is not None:
+            kill(family(gone.process.pid))
+            gone.process.wait()
+        if kind.startswith("machine"):
+            kill({process.pid, *engine})
+        elif kind != "gateway":
+            kill({process.pid} if kind == "supervisor" else engine)
+        if kind == "supervisor":
+            machines[name].kill()
+            fleet.start(name)
+        if kind != "gateway":
+            end = since + GIVE_UP
+            until(lambda: time.monotonic() > end or not any(name in fleet.ready(one) for one in left), what="the end of its requests")
+            self.out.setdefault(kind, []).append(time.monotonic() - since)
+        if kind.startswith("machine"):
+            machines[name].kill()
+        until(lambda: fleet.whole(left), 60, "as many copies as before")
+        self.whole.setdefault(kind, []).append(time.monotonic() - since)
+        self.reassigned[kind] += fleet.ready(left[0]) != before
+        if kind.startswith("machine"):
+            fleet.start(name)
+        if gone is not None:
+            gone.start()
+        until(lambda: fleet.whole(fleet.gateways) and all(_hears(one, name) for one in fleet.gateways), 60, "its return")
+        until(lambda: kind == "gateway" or not any(map(alive, engine)), 60, "the end of an engine that nobody has")
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "killed": kind,
+                "times": len(whole),
+                **_spread("out", self.out.get(kind, [])),
+                **_spread("whole", whole),
+                "reassigned": self.reassigned[kind],
+            }
+            for kind, whole in self.whole.items()
+        ]
+
+
+def _spread(what: str, found: list[float]) -> dict[str, Any]:
+    if not found:
+        return {f"{what}, median s": "", f"{what}, longest s": ""}
+    return {f"{what}, median s": round(statistics.median(found), 2), f"{what}, longest s": round(max(found), 2)}
 
 
 def main() -> None:
     given = arguments(
-        __doc__, machines=3, kills=20, copies=2, clients=4, workers=2, replicas=1, lease=1.5, reassign=2.0, seed=1, limit=220.0
+        __doc__, machines=3, kills=20, copies=2, clients=4, workers=2, replicas=1, lease=1.5, reassign=2.0, seed=1, limit=220.0, kinds=""
     ).parse_args()
-    chance, begin, out, moved, with_placer = Random(given.seed), time.monotonic(), list[float](), list[float](), list[float]()
+    kinds = given.kinds.split(",") if given.kinds else [kind for kind in KINDS if given.replicas > 1 or kind not in GATEWAYS]
+    if set(kinds) - set(KINDS) or (given.replicas < 2 and set(kinds) & set(GATEWAYS)):
+        raise SystemExit(f"--kinds takes {', '.join(KINDS)}; the last two need --replicas 2")
     with tempfile.TemporaryDirectory(prefix="gh") as folder, ExitStack() as stack:
         store = None
         if given.replicas > 1:
             server = PostgresServer().start()
             stack.callback(server.remove)
             store = server.database()
-        fleet = Fleet(given, Path(folder), store)
+        fleet, begin = Fleet(given, Path(folder), store), time.monotonic()
         for gateway in fleet.gateways:
             gateway.launch()
             stack.callback(gateway.stop)
@@ -164,34 +247,23 @@ def main() -> None:
         fleet.join()
         stack.callback(lambda: [machine.stop() for machine in fleet.machines.values()])
         until(lambda: fleet.whole(fleet.gateways), 60, "the engine's copies")
-        clients = Clients([gateway.url for gateway in fleet.gateways], given.clients)
-        while len(out) < given.kills and time.monotonic() - begin < given.limit:
-            name, left, gone = chance.choice(sorted(fleet.ready(fleet.gateways[0]))), list(fleet.gateways), None
-            if given.replicas > 1 and len(out) % KILLED_EACH == KILLED_EACH - 1 and (gone := fleet.placer()) is not None:
-                left.remove(gone)
-            since = time.monotonic()
-            if gone is not None:
-                kill(gone)
-            fleet.machines[name].kill()
-            until(lambda: not any(name in fleet.ready(one) for one in left), 30, "the end of its requests")  # noqa: B023
-            out.append(time.monotonic() - since)
-            until(lambda: fleet.whole(left), 60, "its copies elsewhere")  # noqa: B023
-            (moved if gone is None else with_placer).append(time.monotonic() - since)
-            fleet.start(name)
-            if gone is not None:
-                gone.start()
-            until(lambda: fleet.whole(fleet.gateways) and all(_hears(one, name) for one in fleet.gateways), 60, "its return")  # noqa: B023
+        kills, clients = Kills(fleet, Random(given.seed)), Clients([gateway.url for gateway in fleet.gateways], given.clients)
+        made = 0
+        for kind in cycle(kinds):
+            if made == given.kills or time.monotonic() - begin > given.limit:
+                break
+            kills.one(kind)
+            made += 1
         clients.end()
         running = {gateway.admin_url: sorted(fleet.ready(gateway)) for gateway in fleet.gateways}
-    for what, found in (("out", out), ("moved", moved), ("moved, placer killed too", with_placer)):
-        if found:
-            table([{"what": what, "kills": len(found), "median s": round(statistics.median(found), 2), "longest s": round(max(found), 2)}])
+    table(kills.rows())
     broken = clients.codes.pop("broken", 0)
-    lost = clients.codes.total() - clients.codes["200"] + (broken if not with_placer else 0)
-    table([{"requests": clients.codes.total(), "lost": lost, "broken": broken}])
+    lost = clients.codes.total() - clients.codes["200"] + (0 if set(GATEWAYS) & set(kinds) else broken)
+    table([{"kills": made, "requests": clients.codes.total(), "lost": lost, "broken": broken}])
     if clients.reasons:
         print("lost:", dict(clients.reasons))
-    if lost or max(out) > MOST_OUT or len(out) < given.kills or any(len(one) != given.copies for one in running.values()):
+    longest = max(max(found) for found in kills.out.values()) if kills.out else 0.0
+    if lost or longest > MOST_OUT or made < given.kills or any(len(one) != given.copies for one in running.values()):
         print("ready in the end:", running)
         raise SystemExit(1)
 
