@@ -22,11 +22,6 @@ HANDSHAKE_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 2.0
 CHUNK: Final = 64 * 1024
 MAX_CONNECTIONS: Final = 4096
-_BODY: Final = b'{"error":{"message":"the engine is not up","type":"overloaded_error","param":null,"code":"overloaded"}}'
-UNAVAILABLE: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(_BODY)
-    + _BODY
-)
 
 
 class Listener:
@@ -105,8 +100,7 @@ class Listener:
             async with asyncio.timeout(CONNECT_SECONDS):
                 inner, outer = await asyncio.open_unix_connection(path, limit=CHUNK)
         except (OSError, TimeoutError):
-            await self._unavailable(reader, writer)
-            return
+            return  # without a byte of an answer: the gateway asks another machine then, which it does not do after an answer of 503
         there = self._owner.spawn(_copy(reader, outer), name="to the sidecar")
         back = self._owner.spawn(_copy(inner, writer), name="from the sidecar")
         try:
@@ -121,18 +115,6 @@ class Listener:
             there.cancel()
             back.cancel()
             outer.transport.abort()
-
-    async def _unavailable(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the first request, as a sidecar that does not serve would."""
-        try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                if await reader.read(CHUNK):
-                    writer.write(UNAVAILABLE)
-                    await writer.drain()
-                    writer.close()
-                    await writer.wait_closed()
-        except (OSError, TimeoutError):
-            pass  # the gateway has gone
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
