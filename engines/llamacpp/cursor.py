@@ -17,8 +17,8 @@ class GgufError(Exception):
 
 
 class Cursor:
-    """Reads from a buffer; every read is checked against its end. where: for errors. strings: in arrays so far; `kept`: of them. kinds: types
-    of the values so far."""
+    """Reads from a buffer; every read is checked against its end. where: for errors. strings: in arrays so far; `kept`: of them.
+    kinds: types of the values so far."""
 
     def __init__(self, data: mmap.mmap | bytes) -> None:
         self.data = data
