@@ -212,9 +212,9 @@ def test_a_pot_is_kept_while_redis_has_still_to_hear_of_it(pair: Pair) -> None:
 
 
 def test_callers_who_come_and_go_leave_nothing_behind(pair: Pair) -> None:
-    """3,000 callers come once within nine hours; a request of each is served."""
+    """1,200 callers come once within three hours; a request of each is served."""
     member, most = Member(pair.servers[0], [LIMITS[0], LIMITS[4]]).up(), 0
-    for number in range(3000):
+    for number in range(1200):
         found = member.asked(caller(f"c{number}"), request())
         assert isinstance(found, SharedHeld)
         found.settle(Usage(1, 1))
