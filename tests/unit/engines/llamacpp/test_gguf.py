@@ -54,6 +54,8 @@ def test_a_good_file_is_described(good: bytes) -> None:
         ({"llama.expert_count": 4}, "llama.expert_used_count is 0, of 4 experts"),
         ({"llama.expert_count": 4, "llama.expert_used_count": 5}, "llama.expert_used_count is 5, of 4"),
         ({"llama.expert_count": 1 << 20}, "llama.expert_count is 1048576, not 0 to"),
+        ({"llama.expert_group_count": 3}, "llama.expert_group_count is 3, of no experts"),
+        ({"llama.rope.scaling.type": "x"}, "llama.rope.scaling.type is 'x', not one of none, linear, yarn, longrope"),
         ({"llama.nextn_predict_layers": 3}, "nextn_predict_layers is 3, and llama.block_count 1"),
         ({"tokenizer.ggml.model": "no_vocab"}, "tokenizer.ggml.model is 'no_vocab'"),
     ],
