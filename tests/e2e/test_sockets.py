@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -225,7 +225,8 @@ def test_the_first_message_may_bring_the_token(gatehouse: Gatehouse, engine: Eng
         assert client.answer("b")["status"] == 200
     with opened(gatehouse, None) as client:
         client.send(type="auth", token="wrong")
-        client.ask("never")
+        with suppress(ConnectionClosed):  # the gateway may be faster
+            client.ask("never")
         assert client.closed()[0] == 1008
         assert client.got[None][0]["status"] == 401 and "never" not in client.got
 
@@ -235,7 +236,8 @@ def test_binary_broken_and_oversized_messages_end_a_socket(gatehouse: Gatehouse)
         client.wire.send(b"\x00\x01")
         assert client.closed()[0] == 1003
     with opened(gatehouse) as client:
-        client.wire.send("x" * (9 * 1024 * 1024))
+        with suppress(ConnectionClosed):  # it may be closed before all of it has left
+            client.wire.send("x" * (9 * 1024 * 1024))
         assert client.closed()[0] == 1009
     with opened(gatehouse) as client:
         client.wire.send("not json")
