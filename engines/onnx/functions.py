@@ -38,21 +38,24 @@ def check(functions: Sequence[memoryview], graph: memoryview) -> None:
             elif field == FUNCTION_NODE:
                 calls += _calls(message(value, "node"))
         bodies.setdefault((domain, name), []).extend(calls)
-    sizes: dict[Name, int] = {}
+    sizes: dict[Name, tuple[int, int]] = {}
     called = [name for field, value in fields(graph, "graph") if field == GRAPH_NODE for name in _calls(message(value, "node"))]
-    total = sum(_size(name, bodies, sizes, ()) for name in called if name in bodies)
+    total = sum(_size(name, bodies, sizes, ())[0] for name in called if name in bodies)
     if total > MOST_NODES:
         raise Broken(f"its functions make {total if total < 10**12 else 'more than 10^12'} nodes of it, at most {MOST_NODES} are taken")
 
 
-def _size(name: Name, bodies: Mapping[Name, Sequence[Name]], sizes: dict[Name, int], path: tuple[Name, ...]) -> int:
-    """Nodes of a function, those of the functions that it calls included."""
-    if name in path or len(path) >= MOST_DEPTH:
-        why = "calls itself" if name in path else f"is called by more than {MOST_DEPTH} others in a row"
-        raise Broken(f"function {name[1][:64]!r} {why}")
-    if name not in sizes:
+def _size(name: Name, bodies: Mapping[Name, Sequence[Name]], sizes: dict[Name, tuple[int, int]], path: tuple[Name, ...]) -> tuple[int, int]:
+    """Nodes of a function, those of the functions that it calls included, and how many functions call one another in a row from it on."""
+    if name in path:
+        raise Broken(f"function {name[1][:64]!r} calls itself")
+    if name not in sizes and len(path) < MOST_DEPTH:
         inner = (*path, name)
-        sizes[name] = sum(1 + (_size(one, bodies, sizes, inner) if one in bodies else 0) for one in bodies[name])
+        called = [_size(one, bodies, sizes, inner) for one in bodies[name] if one in bodies]
+        nodes = len(bodies[name]) + sum(size for size, _ in called)
+        sizes[name] = nodes, 1 + max((depth for _, depth in called), default=0)
+    if name not in sizes or len(path) + sizes[name][1] > MOST_DEPTH:
+        raise Broken(f"function {name[1][:64]!r} is in a row of more than {MOST_DEPTH} that call one another")
     return sizes[name]
 
 

@@ -52,4 +52,11 @@ def test_functions_that_double_and_chains(tmp_path: Path) -> None:
     doubles = {f"f{at}": [f"f{at + 1}"] * 2 for at in range(18)}
     assert "at most 100000 are taken" in refused(save(tmp_path / "m.onnx", doubles))
     chain = {f"f{at}": [f"f{at + 1}"] for at in range(MOST_DEPTH + 1)}
-    assert f"more than {MOST_DEPTH} others" in refused(save(tmp_path / "m.onnx", chain))
+    assert f"in a row of more than {MOST_DEPTH}" in refused(save(tmp_path / "m.onnx", chain))
+    from_its_end = {
+        "f0": [f"f{at}" for at in range(MOST_DEPTH + 1, 0, -1)],
+        **{name: calls for name, calls in chain.items() if name != "f0"},
+    }
+    assert f"in a row of more than {MOST_DEPTH}" in refused(save(tmp_path / "m.onnx", from_its_end))
+    short = {f"f{at}": [f"f{at + 1}"] for at in range(MOST_DEPTH)}
+    assert read_model_file(save(tmp_path / "m.onnx", short)).nodes == MOST_DEPTH + 3
