@@ -46,6 +46,11 @@ class UnderWay(Protocol):
 
 SWEEP_SECONDS: Final = 0.05
 """How often deadlines are checked; a `call_later` for each wait would cost more than the wait."""
+PAUSE_SECONDS: Final = 1.0
+"""A sweep that comes so late found a process that stood still: its machine was moved or frozen, or something held the loop."""
+MOST_REST_SECONDS: Final = 15.0
+REST_AGAIN_SECONDS: Final = 60.0
+"""From the beginning of one rest to the next: a process that is late all the time must still enforce its deadlines."""
 SAMPLE_EVERY: Final = 64
 """One exchange in this many has its phases timed."""
 
@@ -59,8 +64,9 @@ class DataPlane:
     """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
 
     closing: each connection closes after its next answer, which says so. draining: not ready for traffic any more. standing: who and what
-    is stopped. listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether the denial of an unknown caller
-    gets a record of its own; further ones in the same second are only counted.
+    is stopped. resting: no deadline is enforced, because this process stood still. listeners: called at each sweep, after the exchanges.
+    first_denial(peer, code, now): whether the denial of an unknown caller gets a record of its own; further ones in the same second are
+    only counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -94,6 +100,8 @@ class DataPlane:
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
+        self.resting = False
+        self._rest_until, self._may_rest = 0.0, 0.0
         self._identifier = str(uuid.uuid4())[:24].encode()
         self._count = self._begun = 0
         self._block = self._identifier + b"0" * 9
@@ -127,12 +135,21 @@ class DataPlane:
         return self.counts_phases or self.sampler is not None
 
     def sweep(self) -> None:
-        """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener."""
-        self.now = now = time.monotonic()
+        """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener.
+
+        A process that stood still enforces no deadline for as long again: what arrived meanwhile lies unread in its sockets, and what the
+        other side had to send twice comes as much later (RFC 6298: a retransmission waits twice as long each time).
+        """
+        now = time.monotonic()
+        late, self.now = now - self.now - SWEEP_SECONDS, now
+        if late >= PAUSE_SECONDS and now >= self._may_rest:
+            self._rest_until, self._may_rest = now + min(late, MOST_REST_SECONDS), now + REST_AGAIN_SECONDS
+        self.resting = now < self._rest_until
         if now >= self._date_due:
             self.date, self._date_due = formatdate(usegmt=True).encode(), now + 1.0
-        for exchange in [x for x in self.exchanges if x.wake_at <= now]:
-            exchange.expired(now)
+        if not self.resting:
+            for exchange in [x for x in self.exchanges if x.wake_at <= now]:
+                exchange.expired(now)
         for listener in self.listeners:
             listener()
 

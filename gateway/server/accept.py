@@ -21,6 +21,7 @@ from gateway.server.entrance import Entrance, EntranceOf
 from gateway.server.peers import is_trusted, let_in, plain
 from gateway.server.preamble import read_header
 from gateway.server.proxy_protocol import BadHeader, Header
+from gateway.server.reading import NEVER
 from gateway.server.tls import Contexts
 from gateway.telemetry.refused import HEADER, NETWORK
 
@@ -30,6 +31,8 @@ AT_ONCE: Final = 64
 """Connections accepted in one turn of the event loop."""
 PAUSE_SECONDS: Final = 0.2
 """How long to wait before accepting again after the system refused a descriptor."""
+MOST_HANDSHAKE_SECONDS: Final = 300.0
+"""The event loop's own deadline, which it enforces before it reads: ours is enforced by a sweep, which knows of pauses."""
 REST_SECONDS: Final = 1.0
 """How long the last connections of a listener without TLS may take to become one."""
 
@@ -51,12 +54,17 @@ class Acceptor:
     ) -> None:
         self._sock, self._contexts, self._plane, self._entrance, self._make = sock, contexts, plane, entrance, make
         self._per_peer: dict[str, int] = {}
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: dict[asyncio.Task[None], float] = {}
+        """By when the handshake of each must be over (NEVER before it begins)."""
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
 
     def start(self) -> None:
         """Needs a running loop."""
+        self._plane.listeners.append(self._sweep)
+        self._listen()
+
+    def _listen(self) -> None:
         self._resume = None
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
@@ -85,6 +93,8 @@ class Acceptor:
         """Waits for those that `close` ended."""
         if self._arriving:
             await asyncio.wait(self._arriving)
+        if self._sweep in self._plane.listeners:
+            self._plane.listeners.remove(self._sweep)
 
     async def rest(self) -> int:
         """Takes the connections that wait in the socket's queue; returns how many. With TLS none: a client before its handshake has
@@ -98,6 +108,13 @@ class Acceptor:
             await asyncio.wait(self._arriving, timeout=REST_SECONDS)
         return count
 
+    def _sweep(self) -> None:
+        """Ends the handshakes that are past their deadline."""
+        if self._arriving and not self._plane.resting:
+            now = self._plane.now
+            for task in [task for task, due in self._arriving.items() if due <= now]:
+                task.cancel()
+
     def _accept(self) -> int:
         for number in range(AT_ONCE):
             try:
@@ -110,7 +127,7 @@ class Acceptor:
                     return number
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._sock.fileno())
-                self._resume = loop.call_later(PAUSE_SECONDS, self.start)
+                self._resume = loop.call_later(PAUSE_SECONDS, self._listen)
                 return number
             self._admit(sock, plain(name[0]))
         return AT_ONCE
@@ -132,8 +149,8 @@ class Acceptor:
             self._enter(address)
             task = self._plane.tasks.spawn(self._connect(sock, None, limits.header_timeout), name="handshake")
             task.add_done_callback(lambda _: self._leave(address))
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
+        self._arriving[task] = NEVER
+        task.add_done_callback(self._arriving.pop)
 
     def _let_in(self, entrance: Entrance, address: str) -> bool:
         rules = entrance.rules
@@ -184,5 +201,8 @@ class Acceptor:
             if self._contexts is None:
                 await loop.connect_accepted_socket(lambda: self._make(said), sock)
             else:
-                context = self._contexts.current
-                await loop.connect_accepted_socket(lambda: self._make(said), sock, ssl=context, ssl_handshake_timeout=seconds)
+                context, arriving = self._contexts.current, asyncio.current_task()
+                if arriving in self._arriving:
+                    self._arriving[arriving] = self._plane.now + seconds
+                make, most = lambda: self._make(said), max(seconds, MOST_HANDSHAKE_SECONDS)
+                await loop.connect_accepted_socket(make, sock, ssl=context, ssl_handshake_timeout=most)

@@ -99,9 +99,9 @@ class ListenerState:
     def sweep(self) -> None:
         """Ends the connections that are past their deadline. Called after the plane's own sweep."""
         now = self.plane.now
-        for connection in [c for c in self.connections if c.due <= now]:
+        for connection in () if self.plane.resting else [c for c in self.connections if c.due <= now]:
             connection.overdue()
-        for connection in [c for c in self.stalled if c.taken_by <= now]:
+        for connection in () if self.plane.resting else [c for c in self.stalled if c.taken_by <= now]:
             connection.stalled()
         memory = self.plane.memory
         if memory.freed and self.allocator.freed(memory.freed, memory.held, now):

@@ -61,6 +61,8 @@ class Sockets:
 
     def sweep(self) -> None:
         """Looks after those whose time has come. Called with the listener's own sweep."""
+        if self.plane.resting:
+            return
         now = self.plane.now
         for socket in [each for each in self.listener.sockets if each.due <= now]:
             socket.overdue()

@@ -54,6 +54,7 @@ def test_there_is_no_snapshot_before_the_first() -> None:
 
 def test_a_sweep_wakes_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     plane = DataPlane(Metrics())
+    plane.now = 49.95
     monkeypatch.setattr("gateway.pipeline.plane.time.monotonic", lambda: 50.0)
     due, exact, later = Waiter(49.0), Waiter(50.0), Waiter(50.1)
     plane.exchanges |= {due, exact, later}
@@ -63,6 +64,26 @@ def test_a_sweep_wakes_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (due.woken, exact.woken, later.woken) == ([50.0], [50.0], [])
     assert heard == [50.0]
     assert abs(parsedate_to_datetime(plane.date.decode()).timestamp() - time.time()) < 60
+
+
+def test_after_a_pause_of_the_process_deadlines_rest_as_long_as_it_was_but_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = DataPlane(Metrics())
+    plane.now = 50.0
+
+    def swept(now: float) -> bool:
+        """Whether a sweep at this time wakes what was long due."""
+        monkeypatch.setattr("gateway.pipeline.plane.time.monotonic", lambda: now)
+        waiter = Waiter(1.0)
+        plane.exchanges.add(waiter)
+        plane.sweep()
+        plane.exchanges.discard(waiter)
+        assert plane.resting is not bool(waiter.woken) and plane.now == now
+        return bool(waiter.woken)
+
+    assert swept(50.9), "late, and no pause"
+    assert not swept(54.0) and not swept(57.0) and swept(57.1)
+    assert swept(60.0), "a process that is late all the time enforces its deadlines"
+    assert not swept(600.0) and not swept(614.9) and swept(615.1), "however long the pause was"
 
 
 def test_an_exchange_may_end_while_it_is_woken() -> None:

@@ -54,6 +54,11 @@ class Listener:
     def shaking(self) -> int:
         return len(self.acceptor._arriving)
 
+    def swept(self) -> bool:
+        """Enforces deadlines; whether nobody is left."""
+        self.world.plane.sweep()
+        return self.shaking == 0
+
     def connect(self, count: int) -> None:
         self.silent += [socket.create_connection(self.sock.getsockname()) for _ in range(count)]
 
@@ -88,11 +93,26 @@ async def test_a_handshake_has_the_deadline_of_a_head(certificates: Certificates
     async with listening(certificates, header_timeout=1.0) as listener:
         listener.connect(3)
         await reached(lambda: listener.shaking == 3)
-        await reached(lambda: listener.shaking == 0)
+        await reached(listener.swept)
         for sock in listener.silent:
             sock.settimeout(60)
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.to_thread(sock.recv, 1) == b""
+
+
+async def test_a_pause_of_the_process_ends_no_handshake(certificates: Certificates) -> None:
+    async with listening(certificates) as listener:
+        listener.connect(1)
+        await reached(lambda: listener.shaking == 1)
+        plane = listener.world.plane
+        (task,) = listener.acceptor._arriving
+        listener.acceptor._arriving[task] = plane.now
+        plane.resting = True
+        listener.acceptor._sweep()
+        assert not task.cancelling()
+        plane.resting = False
+        listener.acceptor._sweep()
+        assert task.cancelling()
 
 
 async def test_handshakes_of_one_peer_are_bounded_and_hold_nobody_up(certificates: Certificates) -> None:

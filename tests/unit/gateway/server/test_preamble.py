@@ -126,6 +126,18 @@ async def test_a_connection_that_ends_or_is_slow_has_no_header(monkeypatch: pyte
         pair.near.close()
 
 
+async def test_a_header_counts_that_came_before_this_process_could_read_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a pause: the deadline passes, and the loop looks at its timers before it looks at its sockets."""
+
+    async def unseen(sock: socket.socket) -> None:
+        pair.far.sendall(LINE + b"GET")
+        raise TimeoutError
+
+    monkeypatch.setattr(preamble, "_seen", unseen)
+    header = await read_header(pair.near, 5.0, required=True)
+    assert header is not None and header.length == len(LINE) and pair.near.recv(10) == b"GET"
+
+
 async def test_a_reset_is_an_error_of_the_connection(pair: Pair) -> None:
     pair.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     pair.far.sendall(LINE[:10])
