@@ -480,7 +480,7 @@ run_pass() {
     local what="$1" code=0
     shift
     say "== $what"
-    "$VENV/bin/python" -m pytest "$@" || code=$?
+    "$VENV/bin/python" -m pytest --tb=short "$@" || code=$?
     if [ "$code" != 0 ]; then say "== exit code $code: $what"; fi
     if [ "$PASSES" = 0 ]; then PASSES="$code"; fi
 }

@@ -378,7 +378,7 @@ def test_every_pass_of_the_tests_runs_and_the_first_failure_is_the_exit_code(tmp
     program(tmp_path / "venv/bin/python", 'echo "ran $*"; case "$*" in *second*) exit 3;; *third*) exit 1;; esac')
     done = shell('run_pass one first -x; run_pass two second; run_pass three third; exit "$PASSES"', tmp_path)
     assert done.returncode == 3
-    assert done.stdout.splitlines() == ["ran -m pytest first -x", "ran -m pytest second", "ran -m pytest third"]
+    assert done.stdout.splitlines() == [f"ran -m pytest --tb=short {each}" for each in ("first -x", "second", "third")]
     assert "== exit code 3: two" in done.stderr and "one" in done.stderr
     assert shell('run_pass one first; exit "$PASSES"', tmp_path).returncode == 0
 

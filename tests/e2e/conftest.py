@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
+from tests.e2e.harness import DEMO_MODEL, STARTED, Gatehouse, configuration, external
 from tests.fakes.answers import parse_script
 from tests.fakes.engine import FakeEngine
 from tests.fakes.ports import empty_port
 from tests.waiting import until
+
+LAST_LINES = 30
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows beside a failure what the gateways said that run, or ended last."""
+    report = yield
+    if report.failed:
+        for gatehouse in {id(each): each for each in STARTED}.values():
+            said = [line for line in gatehouse.lines if not line.startswith("admin key")]
+            report.sections.append((f"gatehouse in {gatehouse.directory.name}", "\n".join(said[-LAST_LINES:])))
+    return report
 
 
 class EngineThread:

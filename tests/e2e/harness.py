@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,8 @@ KEY = "test-key-0123456789abcdef0123456789abcdef"
 OTHER_KEY = "other-key-0123456789abcdef0123456789abcde"
 NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
 DEMO_MODEL = "demo-chat.gguf"
+STARTED: deque[Gatehouse] = deque(maxlen=8)
+"""The gateways that were started last: a test that fails shows what they said."""
 
 
 def configuration(state_dir: Path, **parts: Any) -> dict[str, Any]:
@@ -80,6 +83,7 @@ class Gatehouse:
     def launch(self) -> Gatehouse:
         """Starts the process without waiting."""
         self.lines = []
+        STARTED.append(self)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", "--config", str(self.file), *self.arguments],
             cwd=ROOT,
