@@ -139,14 +139,16 @@ class Reconciler:
 
     # --- following it
 
-    def pursue(self, target: Target, own: frozenset[str]) -> None:
-        """Puts a target into force and starts what it leaves to be done. own: the file's engines, which are not ended here."""
+    def pursue(self, target: Target, own: Iterable[str]) -> None:
+        """Puts a target into force and starts what it leaves to be done. own: the file's engines, which are not ended here; looked through
+        only if there are sidecars of the store."""
         self._target = target
         running = self._sidecars.specs()
         self._failed = {name: failed for name, failed in self._failed.items() if self._still_failed(name, failed)}
         for name, failed in target.missing.items():
             self._fail(name, failed, running.get(name))
-        self._mine -= own
+        if self._mine:
+            self._mine.difference_update(own)
         for name in (*target.wanted, *(self._mine - set(target.wanted) - set(target.in_force))):
             if name not in self._rolling and self._due(name, running.get(name)):
                 self._rolling[name] = self._tasks.spawn(self._roll(name), name=name)

@@ -206,16 +206,17 @@ class Changes:
         return built
 
     async def _build(self, spec: ConfigSpec) -> Built:
-        file = await self._resolve(spec)
-        found = await self._link.additions.merged(file)
-        await asyncio.sleep(0)  # each of these looks at every engine, which takes a millisecond for ten thousand
-        merged = merged_with_copies(found)
-        await asyncio.sleep(0)
-        places = await self.discovery.places(merged)
-        await asyncio.sleep(0)
-        plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places, self.machines(merged))
-        await asyncio.sleep(0)
-        return await self._builder.build(plan, self._built)
+        with uncollected():
+            file = await self._resolve(spec)
+            found = await self._link.additions.merged(file)
+            await asyncio.sleep(0)  # each of these looks at every engine, which takes a millisecond for ten thousand
+            merged = merged_with_copies(found)
+            await asyncio.sleep(0)
+            places = await self.discovery.places(merged)
+            await asyncio.sleep(0)
+            plan = Plan(self.version + 1, file, merged, self._fleet.plan(merged), places, self.machines(merged))
+            await asyncio.sleep(0)
+            return await self._builder.build(plan, self._built)
 
     async def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
         """The file's part with its models found. A file that was read again gives failed sidecars of the store another try."""

@@ -178,7 +178,7 @@ class Fleet:
 
     def pursue(self, built: Built) -> None:
         """Starts, replaces and ends sidecars of the store in the background until they are what the configuration in force says."""
-        self.reconciler.pursue(built.sidecars, frozenset(engine.name for engine in built.file.engines))
+        self.reconciler.pursue(built.sidecars, (engine.name for engine in built.file.engines))
 
     async def retire(self, before: Built, now: Built) -> None:
         """Ends the engines that only the old file had."""

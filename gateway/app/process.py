@@ -50,6 +50,7 @@ from gateway.app.workers.control import Workers
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded, load
 from gateway.core.clock import SystemClock
+from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec, ListenSpec
@@ -95,7 +96,8 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
             return fail(str(error))
     try:
         plugins = installed()
-        loaded = load(config, environ, plugins.schemas())
+        with uncollected():
+            loaded = load(config, environ, plugins.schemas())
     except ConfigError as error:
         return fail(str(error))
     try:

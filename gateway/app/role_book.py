@@ -16,6 +16,7 @@ from admin.permissions import ALL, ROLES, Grant, Permitted
 from gateway.app.access import Conditions
 from gateway.config.additions import StoreAdditions
 from gateway.config.merge import Addition, merge_access
+from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import BindingSpec, ConfigSpec, RoleSpec
@@ -125,7 +126,8 @@ class RoleBook:
             if self._made_of is None or any(one is not other for one, other in zip(now, self._made_of, strict=True)):
                 self._made_of = now
                 try:
-                    self._book = await in_slices(self._made(*now))
+                    with uncollected():
+                        self._book = await in_slices(self._made(*now))
                 except ConfigError as error:
                     log.error("the roles and bindings of the admin listener stay as they were: %s", error)
             return self._book

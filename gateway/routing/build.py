@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from gateway.core.errors import ConfigError
@@ -23,6 +24,26 @@ SELECTORS: Final = Table(SelectorRow, ROWS)
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
 
 
+class _Before:
+    """What is in force, of which a build keeps what has not changed: of a hundred thousand members it makes only those anew that have."""
+
+    def __init__(self, active: object) -> None:
+        self.routes: Mapping[str, PoolRoute] = active.routes if isinstance(active, FleetRouter) else {}
+        self.members: Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]] = active.members if isinstance(active, FleetRouter) else {}
+
+    def same(self, engine: EngineSpec, endpoint: Endpoint, breaker: BreakerSpec) -> tuple[Endpoint, EngineSpec, BreakerSpec]:
+        known = self.members.get(engine.name)
+        same = known is not None and known[0] is endpoint and known[1] is engine and known[2] == breaker
+        return known if known is not None and same else (endpoint, engine, breaker)
+
+    def member(self, of: tuple[Member, ...], index: int, engine: EngineSpec, endpoint: Endpoint) -> Member | None:
+        """The one at this place of a pool with the same settings, if its engine's are the same too."""
+        known = self.members.get(engine.name)
+        if index >= len(of) or known is None or known[1] is not engine:
+            return None
+        return of[index] if of[index].endpoint is endpoint else None
+
+
 def build_router(
     models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry, selectors: Table[SelectorRow] = SELECTORS
 ) -> FleetRouter:
@@ -38,16 +59,18 @@ def router_steps(
     known = yield from _engines(engines)
     members: _Members = {}
     routes = []
-    old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
+    before = _Before(registry.active)
     yield
     for number, spec in enumerate(models):
         if spec.pipeline is not None:
             continue  # its steps take the routes of other models
-        pool = yield from _pool(spec, number, known, members, registry)
-        previous = old.get(spec.name)
+        previous = before.routes.get(spec.name)
+        pool = yield from _pool(spec, number, known, members, registry, before)
         if previous is not None and (yield from _unchanged(previous, spec, pool)):
             routes.append(previous)
         else:
+            if previous is not None:
+                pool = yield from _apart(pool, previous.members)
             narrow: list[PoolRoute] = []
             for part in _parts(pool, number):
                 selector, _ = yield from _selector(spec, number, part, registry, selectors, None)
@@ -65,11 +88,21 @@ def _unchanged(route: PoolRoute, spec: ModelSpec, pool: tuple[Member, ...]) -> S
     if route.spec != spec or len(route.members) != len(pool):
         return False
     for at, (mine, theirs) in enumerate(zip(route.members, pool, strict=True)):
-        if mine.settings != theirs.settings:
+        if mine is not theirs and mine.settings != theirs.settings:
             return False
         if at % 64 == 63:
             yield
     return True
+
+
+def _apart(pool: tuple[Member, ...], others: tuple[Member, ...]) -> Steps[tuple[Member, ...]]:
+    """The same members, none of which is one of the others: each pool counts for itself."""
+    made: list[Member] = []
+    for at, member in enumerate(pool):
+        made.append(member.alike(at) if at < len(others) and others[at] is member else member)
+        if at % 64 == 63:
+            yield
+    return tuple(made)
 
 
 def _parts(pool: tuple[Member, ...], number: int) -> list[tuple[Member, ...]]:
@@ -159,9 +192,12 @@ def _check_names(models: tuple[ModelSpec, ...]) -> Steps[None]:
 
 
 def _pool(
-    spec: ModelSpec, number: int, engines: dict[str, EngineSpec], members: _Members, registry: EndpointRegistry
+    spec: ModelSpec, number: int, engines: dict[str, EngineSpec], members: _Members, registry: EndpointRegistry, before: _Before
 ) -> Steps[tuple[Member, ...]]:
+    """May have members of the route in force (`_apart`)."""
     pool: list[Member] = []
+    previous = before.routes.get(spec.name)
+    others = () if previous is None or previous.spec != spec else previous.members
     there: set[str] = set()
     for at, entry in enumerate(spec.pool):
         path = f"models[{number}].pool[{at}]"
@@ -172,8 +208,12 @@ def _pool(
         if engine.name in there:
             raise ConfigError(f"{engine.name} is in the pool twice", path=path)
         there.add(engine.name)
-        endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry)
-        if (weight := wanted.weight * engine.weight) > 0:
+        endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry, before)
+        if (weight := wanted.weight * engine.weight) <= 0:
+            pass
+        elif (same := before.member(others, len(pool), engine, endpoint)) is not None:
+            pool.append(same)
+        else:
             headers = request_headers(engine, path)
             rate = None if engine.cost is None else device_rate(engine.cost)
             name = wanted.model or spec.upstream_model or _with_adapter(spec, engine, path)
@@ -213,12 +253,12 @@ def _salting(engine: EngineSpec) -> str:
     return engine.prefix_salt if engine.foreign else "header"
 
 
-def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry) -> Endpoint:
+def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry, before: _Before) -> Endpoint:
     """The engine's endpoint. When several pools share it, the breaker settings that open soonest count."""
     if engine.name in members:
         endpoint, _, other = members[engine.name]
         members[engine.name] = (endpoint, engine, min(breaker, other, key=lambda spec: spec.failures))
         return endpoint
     endpoint = registry.endpoint(engine, breaker)
-    members[engine.name] = (endpoint, engine, breaker)
+    members[engine.name] = before.same(engine, endpoint, breaker)
     return endpoint

@@ -67,6 +67,7 @@ from gateway.audit.writers import claim
 from gateway.caches.registry import AnswerCaches
 from gateway.core.caching import CachesAsked
 from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
 from gateway.core.log_levels import LogLevels
@@ -231,7 +232,8 @@ class Worker:
         await self._cache_tiers.start(first=False)
         async with self._building:
             if self.plane.snapshot is None:  # a change may have overtaken it
-                await self._put_into_force(self._first.spec, self._first.version)
+                with uncollected():
+                    await self._put_into_force(self._first.spec, self._first.version)
         await self.audit.start()
         await self.work.start()
         self.events.open()
@@ -271,7 +273,8 @@ class Worker:
         async with self._building:
             newest = self._newest
             if self.plane.snapshot is None or self.plane.snapshot.version < newest.version:
-                await self._put_into_force(await in_slices(unpacked(newest.settings, self._whole)), newest.version)
+                with uncollected():
+                    await self._put_into_force(await in_slices(unpacked(newest.settings, self._whole)), newest.version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
         spec, self._whole = share_of(whole, self._count), whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.app.assembly import Assembler
 from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS, Plugins
 from gateway.config import reload
@@ -42,6 +44,25 @@ async def test_a_change_swaps_the_snapshot_and_keeps_what_did_not_change(gateway
     assert after.models["m"].request_guardrails[0] is before.models["m"].request_guardrails[0]
     assert after.models["m"].meter is before.models["m"].meter
     assert gateway.metrics.reloads == {"applied": 1, "refused": 0}
+
+
+async def test_the_collector_does_not_look_through_what_is_being_built(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on: list[bool] = []
+    build = Assembler.assemble
+
+    async def assemble(*arguments: Any, **more: Any) -> Any:
+        on.append(gc.isenabled())
+        return await build(*arguments, **more)
+
+    monkeypatch.setattr(Assembler, "assemble", assemble)
+    await gateway.changes.reloader.apply(config(tmp_path, limits=[{"name": "l", "concurrent": 5}]), source="test")
+    assert (on, gc.isenabled()) == ([False], True)
+    monkeypatch.setattr(Assembler, "assemble", None)
+    with pytest.raises(TypeError):
+        await gateway.changes.reloader.apply(config(tmp_path, limits=[{"name": "l", "concurrent": 6}]), source="test")
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway.core.errors import EngineError
 from gateway.core.secret import Secret
 from gateway.core.specs import EngineSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
@@ -37,6 +39,28 @@ def test_a_changed_model_gets_a_new_route_over_the_same_endpoints():
     assert fleet.route is not before
     assert fleet.state("b") == "open"
     assert len(fleet.clients) == 2
+
+
+def test_of_a_large_pool_only_what_has_changed_is_made_anew_and_no_two_routes_count_together():
+    fleet = Fleet(3)
+    before, members = fleet.route, dict(fleet.router.members)
+    fleet.load(engines=(*fleet.engines[:2], msgspec.structs.replace(fleet.engines[2], slots=7)))
+    assert fleet.route is before, "slots are the endpoint's"
+    assert [name for name, member in fleet.router.members.items() if member is not members[name]] == ["c"]
+    running = fleet.attempt()
+    fleet.load(engines=(*fleet.engines[:2], msgspec.structs.replace(fleet.engines[2], timeouts=TimeoutsSpec(total=1.0))))
+    assert fleet.route is not before and [member.total_timeout for member in fleet.route.members][2] == 1.0
+    assert not {*before.members} & {*fleet.route.members} and [member.index for member in fleet.route.members] == [0, 1, 2]
+    assert sum(member.load for member in before.members) == 1.0 and sum(member.load for member in fleet.route.members) == 0.0
+    running.close(SUCCESS)
+    other = (ModelSpec(name="m", pool=(PoolMemberSpec(engine="a", weight=0.0), "b", PoolMemberSpec(engine="c", model="x"))),)
+    fleet.load(models=other)
+    assert [(member.endpoint.name, member.index, member.upstream_model) for member in fleet.route.members] == [
+        ("b", 0, None),
+        ("c", 1, "x"),
+    ]
+    fleet.load()
+    assert [member.endpoint.name for member in fleet.route.members] == ["b", "c"]
 
 
 def test_requests_waiting_on_the_old_route_are_still_served():
