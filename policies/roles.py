@@ -38,7 +38,7 @@ _CONDITIONS: Final = "A policy allows this only under conditions that the reques
 class Grant:
     """One binding, or a role that a credential has by itself. rule: how the audit log and `explain` name it. role: the role's name."""
 
-    __slots__ = ("condition", "deny", "permissions", "role", "rule", "tenant")
+    __slots__ = ("condition", "deny", "exact", "patterns", "permissions", "role", "rule", "tenant")
 
     def __init__(
         self,
@@ -51,6 +51,9 @@ class Grant:
     ) -> None:
         self.rule, self.permissions, self.deny, self.condition, self.tenant = rule, tuple(permissions), deny, condition, tenant
         self.role = role
+        self.exact: tuple[tuple[str, str], ...] = ()
+        """Whom it is about, as (kind, name); set by the first `Grants.add`."""
+        self.patterns: tuple[tuple[str, str], ...] = ()
 
     def covers(self, operation: str, names: tuple[str, ...], version: str) -> bool:
         return any(permission.covers(operation, names, version) for permission in self.permissions)
@@ -91,40 +94,60 @@ class Plan:
 
 
 class Grants:
-    """All bindings, found by subject. Patterns among the subjects are looked through; exact ones are looked up."""
+    """All bindings, found by subject. Patterns among the subjects are looked through; exact ones are looked up.
+
+    Of a hundred thousand bindings most stay when one changes: a Grant may be in several of these, which share what they keep of it.
+    """
 
     def __init__(self) -> None:
-        self._exact: dict[tuple[str, str], list[tuple[int, Grant]]] = {}
-        self._patterns: dict[str, list[tuple[str, int, Grant]]] = {kind: [] for kind in SUBJECTS}
-        self._count = 0
+        self._exact: dict[tuple[str, str], Grant | list[Grant]] = {}
+        self._patterns: dict[str, list[tuple[str, Grant]]] = {kind: [] for kind in SUBJECTS}
+        self._places: dict[Grant, int] = {}
 
     def add(self, subjects: Iterable[str], grant: Grant) -> None:
-        """subjects: as in a binding, of known kinds."""
-        self._count += 1
-        for subject in subjects:
-            kind, _, name = subject.partition("/")
-            if "*" in name:
-                self._patterns.setdefault(kind, []).append((name, self._count, grant))
+        """subjects: as in a binding, of known kinds; a Grant has the same ones wherever it is added."""
+        if not grant.exact and not grant.patterns:
+            split = [subject.partition("/") for subject in subjects]
+            grant.exact = tuple([(kind, name) for kind, _, name in split if "*" not in name])
+            grant.patterns = tuple([(kind, name) for kind, _, name in split if "*" in name])
+        self._places[grant] = len(self._places)
+        for subject in grant.exact:
+            known = self._exact.get(subject)
+            if known is None:
+                self._exact[subject] = grant
+            elif isinstance(known, list):
+                known.append(grant)
             else:
-                self._exact.setdefault((kind, name), []).append((self._count, grant))
+                self._exact[subject] = [known, grant]
+        for kind, pattern in grant.patterns:
+            self._patterns.setdefault(kind, []).append((pattern, grant))
 
     def of(self, principal: Principal) -> list[Grant]:
         """Those that apply to a caller, in the configuration's order, each once. A user's own key is given nothing by itself, as it may do
         nothing but what its user may; it can be denied something."""
-        found: dict[int, Grant] = {}
+        found: dict[Grant, None] = {}
         for kind, name in _subjects(principal):
             itself = principal.personal and kind in ("key", "principal")
-            for number, grant in self._exact.get((kind, name), ()):
+            for grant in self._named(kind, name):
                 if grant.deny or not itself:
-                    found[number] = grant
-            for pattern, number, grant in self._patterns[kind]:
+                    found[grant] = None
+            for pattern, grant in self._patterns[kind]:
                 if (grant.deny or not itself) and matches(pattern, name):
-                    found[number] = grant
-        return [found[number] for number in sorted(found) if matches(found[number].tenant, principal.tenant)]
+                    found[grant] = None
+        return [grant for grant in sorted(found, key=self._place) if matches(grant.tenant, principal.tenant)]
 
     def naming(self, kind: str, name: str, tenant: str) -> list[Grant]:
         """Those that name this subject, not by a pattern, for callers of this tenant."""
-        return [grant for _, grant in self._exact.get((kind, name), ()) if matches(grant.tenant, tenant)]
+        return [grant for grant in self._named(kind, name) if matches(grant.tenant, tenant)]
+
+    def _named(self, kind: str, name: str) -> list[Grant]:
+        known = self._exact.get((kind, name))
+        if known is None:
+            return []
+        return known if isinstance(known, list) else [known]
+
+    def _place(self, grant: Grant) -> int:
+        return self._places[grant]
 
 
 def _subjects(principal: Principal) -> list[tuple[str, str]]:

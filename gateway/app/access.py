@@ -9,13 +9,14 @@ from difflib import get_close_matches
 from itertools import islice
 
 from admin.permissions import ALL, ROLES
+from gateway.config.convert import COMPARED
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Authorizer
 from gateway.core.slices import Steps
 from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
 from gateway.wire.table import OPERATIONS
 from policies.conditions import Condition, Language
-from policies.permissions import Permission, Rights, rights
+from policies.permissions import Permission, rights
 from policies.rbac import ModelAccess
 from policies.roles import SUBJECTS, Grant, Grants, RoleAccess, nowhere
 
@@ -25,7 +26,7 @@ ErrorAt = Callable[[str, str], ConfigError]
 REMEMBERED = 4096
 """Conditions that a check remembers."""
 BATCH = 50
-"""Bindings that are added between two pauses of a build."""
+"""Roles or bindings that are looked at between two pauses of a build."""
 
 
 def check(spec: ConfigSpec, error: ErrorAt, built_in: Collection[str] = ()) -> None:
@@ -126,6 +127,8 @@ class _at:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
+    if len(known) > COMPARED:
+        return f"there are {len(known)} others"
     close = get_close_matches(name, known, 1)
     if close:
         return f"did you mean {close[0]!r}?"
@@ -180,13 +183,25 @@ class Conditions:
         self._known = {text: condition for text, condition in self._known.items() if text in texts}
 
 
+class _Index:
+    """What was made of some roles and bindings. infer: what roles permit. ignored: names of those that say nothing about inference.
+    made: by the name of its rule, each binding with the permissions of its role and the Grant."""
+
+    def __init__(self, roles: Mapping[str, RoleSpec], bindings: tuple[BindingSpec, ...]) -> None:
+        self.roles, self.bindings = roles, bindings
+        self.infer: dict[str, tuple[Permission, ...]] = {}
+        self.ignored: set[str] = set(ROLES)
+        self.made: dict[str, tuple[BindingSpec, tuple[Permission, ...], Grant]] = {}
+        self.grants = Grants()
+
+
 class AccessBuilder:
     """Builds Authorizers. Conditions outlive them: a reload compiles only those that are new. What bindings say is indexed anew only when
-    one of them, or a role, has changed. country: of an address."""
+    one of them, or a role, has changed, and then of the others everything is kept but the index. country: of an address."""
 
     def __init__(self, country: Callable[[str], str] = nowhere) -> None:
         self._conditions, self._country = Conditions(), country
-        self._last: tuple[Mapping[str, RoleSpec], tuple[BindingSpec, ...], dict[str, Rights], Grants] | None = None
+        self._last = _Index({}, ())
 
     def steps(self, spec: ConfigSpec) -> Steps[Authorizer]:
         """The Authorizer of a configuration, with pauses. Raises ConfigError."""
@@ -197,42 +212,54 @@ class AccessBuilder:
         same = yield from self._unchanged(spec)
         if not same:
             self._last = yield from self._indexed(spec)
-        assert self._last is not None
-        _, _, roles, grants = self._last
-        infer = {name: role.infer for name, role in roles.items() if role.infer}
-        ignored = {*ROLES, *(name for name, role in roles.items() if not role.infer)}
-        return RoleAccess(spec.models, infer, grants, ignored=ignored, country=self._country)
+        found = self._last
+        return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country)
 
     def _unchanged(self, spec: ConfigSpec) -> Steps[bool]:
-        if self._last is None or spec.roles != self._last[0] or len(spec.bindings) != len(self._last[1]):
+        if spec.roles != self._last.roles or len(spec.bindings) != len(self._last.bindings):
             return False
         yield
         for start in range(0, len(spec.bindings), BATCH):
-            if spec.bindings[start : start + BATCH] != self._last[1][start : start + BATCH]:
+            if spec.bindings[start : start + BATCH] != self._last.bindings[start : start + BATCH]:
                 return False
             yield
         return True
 
-    def _indexed(self, spec: ConfigSpec) -> Steps[tuple[Mapping[str, RoleSpec], tuple[BindingSpec, ...], dict[str, Rights], Grants]]:
-        roles = {}
-        for name, role in spec.roles.items():
-            roles[name] = rights(role.permissions, OPERATIONS, ALL, role.confined)
+    def _indexed(self, spec: ConfigSpec) -> Steps[_Index]:
+        before, made = self._last, _Index(spec.roles, spec.bindings)
+        roles = iter(spec.roles.items())
+        while some := list(islice(roles, BATCH)):
+            for name, role in some:
+                infer = before.infer.get(name, ()) if before.roles.get(name) is role else _infer(role)
+                if infer:
+                    made.infer[name] = infer
+                else:
+                    made.ignored.add(name)
             yield
-        grants, texts = Grants(), set()
+        texts = set()
         rest = iter(enumerate(spec.bindings))
         while batch := list(islice(rest, BATCH)):
             for number, binding in batch:
-                known = roles.get(binding.role)
-                if binding.role in ROLES or (known is not None and not known.infer):
+                if binding.role in made.ignored:
                     continue  # says nothing about inference
                 texts.add(binding.when)
-                grants.add(binding.subjects, self._grant(number, binding, () if known is None else known.infer))
+                rule = f"binding:{binding.name or number}"
+                permissions = made.infer.get(binding.role, ())
+                known = before.made.get(rule)
+                if known is None or known[0] is not binding or known[1] is not permissions:
+                    known = binding, permissions, self._grant(rule, binding, permissions)
+                made.made[rule] = known
+                made.grants.add(binding.subjects, known[2])
             yield
         self._conditions.keep(texts)
         yield
-        return spec.roles, spec.bindings, roles, grants
+        return made
 
-    def _grant(self, number: int, binding: BindingSpec, permissions: tuple[Permission, ...]) -> Grant:
+    def _grant(self, rule: str, binding: BindingSpec, permissions: tuple[Permission, ...]) -> Grant:
         """A binding whose role is not there gives its subjects a role that permits nothing (gateway.config.merge keeps such ones)."""
         condition = None if binding.when is None else self._conditions.compiled(binding.when)
-        return Grant(f"binding:{binding.name or number}", permissions, binding.effect == "deny", condition, binding.tenant)
+        return Grant(rule, permissions, binding.effect == "deny", condition, binding.tenant)
+
+
+def _infer(role: RoleSpec) -> tuple[Permission, ...]:
+    return rights(role.permissions, OPERATIONS, ALL, role.confined).infer

@@ -79,17 +79,12 @@ class ResourceCheck:
                 if message := unknown_model(text, known):
                     raise ConfigError(message, path=f"permissions[{place}]")
         elif isinstance(spec, BindingSpec):
-            stored = (
-                name for name, one in self._additions.by_kind["roles"].items() if one.error is None and ("roles", name) not in without
-            )
-            roles = {
-                *ROLES,
-                *self._changes.in_force.file.roles,
-                *stored,
-                *(str(other["name"]) for each, other in beside if each == "roles"),
-            }
-            if spec.role not in roles:
-                raise ConfigError(unknown_role(spec.role, roles), path="role")
+            stored, own = self._additions.by_kind["roles"], self._changes.in_force.file.roles
+            others = {*ROLES, *(str(other["name"]) for each, other in beside if each == "roles")}
+            usable = spec.role in stored and stored[spec.role].error is None and ("roles", spec.role) not in without
+            if spec.role not in others and spec.role not in own and not usable:
+                there = [name for name, one in stored.items() if one.error is None and ("roles", name) not in without]
+                raise ConfigError(unknown_role(spec.role, (*others, *own, *there)), path="role")
 
     def _guardrail(self, body: dict[str, Any]) -> None:
         spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), self._plugins.schemas())

@@ -28,16 +28,19 @@ from policies.roles import Grant as Bound
 from policies.roles import Grants, nowhere
 
 log = logging.getLogger("gatehouse.config")
-BATCH: Final = 200
-"""Bindings between two pauses."""
+BATCH: Final = 100
+"""Roles or bindings between two pauses."""
 NOTHING: Final = Rights()
 
 
 class _Book:
     """What was made of one state of the file and the store."""
 
-    def __init__(self, roles: dict[str, Rights], grants: Grants) -> None:
-        self.roles, self.grants = roles, grants
+    def __init__(self, roles: dict[str, Rights], specs: Mapping[str, RoleSpec]) -> None:
+        self.roles, self.specs = roles, specs
+        self.grants = Grants()
+        self.bound: dict[str, tuple[BindingSpec, Bound]] = {}
+        """By the name of its rule."""
 
     def rights(self, bound: Bound) -> Rights:
         return self.roles.get(bound.role, NOTHING)
@@ -57,7 +60,7 @@ class RoleBook:
         self._additions, self._file, self._wall, self._country = additions, file, wall, country
         self._conditions = Conditions()
         self._made_of: tuple[ConfigSpec, Mapping[str, Addition], Mapping[str, Addition]] | None = None
-        self._book = _Book({name: _built_in(name) for name in ROLES}, Grants())
+        self._book = _Book({name: _built_in(name) for name in ROLES}, {})
         self._making = asyncio.Lock()
 
     # --- the port
@@ -133,25 +136,32 @@ class RoleBook:
             return self._book
 
     def _made(self, file: ConfigSpec, roles: Mapping[str, Addition], bindings: Mapping[str, Addition]) -> Steps[_Book]:
-        """Raises ConfigError for a binding that denies and cannot be used."""
+        """Keeps what was made of a role or a binding that has not changed. Raises ConfigError for a binding that denies and cannot be
+        used."""
         specs, bound, _ = yield from merge_access(file, {"roles": roles, "bindings": bindings}, ROLES)
-        known = {name: _built_in(name) for name in ROLES}
-        for name, spec in specs.items():
-            known[name] = _rights(spec)
-            yield
-        grants = Grants()
+        before, book = self._book, _Book({name: _built_in(name) for name in ROLES}, specs)
+        for number, (name, spec) in enumerate(specs.items()):
+            if number % BATCH == 0:
+                yield
+            book.roles[name] = before.roles[name] if before.specs.get(name) is spec else _rights(spec)
         texts = set()
         for number, binding in enumerate(bound):
             if number % BATCH == 0:
                 yield
             texts.add(binding.when)
-            grants.add(binding.subjects, self._bound(number, binding))
+            rule = f"binding:{binding.name or number}"
+            known = before.bound.get(rule)
+            if known is None or known[0] is not binding:
+                known = binding, self._bound(rule, binding)
+            book.bound[rule] = known
+            book.grants.add(binding.subjects, known[1])
         self._conditions.keep(texts)
-        return _Book(known, grants)
+        yield
+        return book
 
-    def _bound(self, number: int, binding: BindingSpec) -> Bound:
+    def _bound(self, rule: str, binding: BindingSpec) -> Bound:
         condition = None if binding.when is None else self._conditions.compiled(binding.when)
-        return Bound(f"binding:{binding.name or number}", (), binding.effect == "deny", condition, binding.tenant, binding.role)
+        return Bound(rule, (), binding.effect == "deny", condition, binding.tenant, binding.role)
 
     def _own(self, book: _Book, principal: Principal) -> list[Grant]:
         """Of a user's own key, the built-in ones only: with these it was made, and only with them can it be made."""

@@ -17,7 +17,7 @@ from gateway.config.convert import NO_PLUGINS, PluginSchemas, with_plain_setting
 from gateway.config.merge import Addition, Merged, merge
 from gateway.core import bindings
 from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
-from gateway.core.slices import Steps, in_slices
+from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec, Spec
 from gateway.core.storage import ControlStore, Resource
 
@@ -137,7 +137,9 @@ class StoreAdditions:
                 read[name] = self._addition(await self._store.get(kind, name))
             except NotFound:
                 read.pop(name, None)
-        self.by_kind[kind] = dict(sorted(read.items()))
+        if read.keys() != self.by_kind[kind].keys():
+            read = await in_slices(_in_order(read))
+        self.by_kind[kind] = read
 
     def _addition(self, resource: Resource) -> Addition:
         kind, name, body = resource.kind, resource.name, resource.body
@@ -160,6 +162,15 @@ class StoreAdditions:
                 self._schemas.rule(found)
             return found
         return with_plain_settings(found, self._schemas)
+
+
+def _in_order(found: dict[str, Addition]) -> Steps[dict[str, Addition]]:
+    ordered: dict[str, Addition] = {}
+    names = sorted(found)
+    for some in portions(names):
+        yield
+        ordered.update([(name, found[name]) for name in some])
+    return ordered
 
 
 def _converted(kind: str, name: str, body: Mapping[str, Any]) -> Spec:

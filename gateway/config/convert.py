@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -45,6 +45,8 @@ T = TypeVar("T")
 _DURATIONS = tuple(map(inspect.type_info, DURATIONS))
 _type_info = functools.cache(inspect.type_info)
 """Cached: inspecting all settings takes ten times as long as reading a file, and would hold the interpreter at each reload."""
+COMPARED: Final = 1000
+"""Names at most among which the nearest is looked for: it takes a microsecond or more for each."""
 MANY: Final = 64
 """Longer lists and mappings of settings are made member by member."""
 _NAME = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
@@ -330,8 +332,10 @@ def plain_settings(values: Mapping[str, Any], schema: type[Spec], path: str) -> 
     return Converter({}, Path(), PluginSchemas()).checked(node_of(values, path), schema, path)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for an unknown word: the nearest known one, or all of them."""
+def nearest(word: str, known: Collection[str]) -> str:
+    """A hint for an unknown word: the nearest known one, or all of them; of very many only their number."""
+    if len(known) > COMPARED:
+        return f"there are {len(known)} others"
     names = sorted(known)
     close = difflib.get_close_matches(word, names, 1, 0.6)
     if close:

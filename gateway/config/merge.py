@@ -25,7 +25,7 @@ from gateway.core.slices import Steps
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec, Spec
 
 BINDINGS = 200
-"""Bindings between two pauses."""
+"""Roles or bindings between two pauses."""
 UNUSABLE = "unusable:"
 """Begins the name of the role, which is nowhere defined, of a binding that cannot be used."""
 Which = tuple[str, str]
@@ -130,16 +130,19 @@ def merge_access(
 ) -> Steps[tuple[dict[str, RoleSpec], tuple[BindingSpec, ...], dict[Which, ConfigError]]]:
     """Roles, bindings, and those that cannot be used. Raises ConfigError for a binding that denies, if it cannot be used."""
     left_out: dict[Which, ConfigError] = {}
-    roles = _roles(file, additions.get("roles", {}), built_in, left_out)
+    roles = yield from _roles(file, additions.get("roles", {}), built_in, left_out)
+    yield
     bindings = yield from _bindings(file, additions.get("bindings", {}), {*roles, *built_in}, left_out)
     return roles, bindings, left_out
 
 
 def _roles(
     file: ConfigSpec, added: Mapping[str, Addition], built_in: Collection[str], left_out: dict[Which, ConfigError]
-) -> dict[str, RoleSpec]:
+) -> Steps[dict[str, RoleSpec]]:
     roles = dict(file.roles)
-    for name, one in added.items():
+    for count, (name, one) in enumerate(added.items()):
+        if count % BINDINGS == 0:
+            yield
         if name in file.roles:
             continue
         if one.error is not None:

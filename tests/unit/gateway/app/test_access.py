@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 
-from gateway.app.access import AccessBuilder, check, models_there
+from gateway.app.access import AccessBuilder, check, models_there, unknown_role
 from gateway.core.errors import ConfigError
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
@@ -57,6 +60,53 @@ def test_a_condition_is_compiled_once_for_all_configurations(monkeypatch: pytest
     assert language is not None
     monkeypatch.setattr(type(language), "compile", None)
     built(builder.steps(spec(BindingSpec(role="all", subjects=("user/b",), when=SMALL), BindingSpec(role="r", subjects=("user/a",)))))
+
+
+def test_what_has_not_changed_is_kept_and_decides_as_if_all_were_new() -> None:
+    """Of a hundred thousand bindings one changes. Neither that nor what follows changes what the Authorizer before it decides."""
+    chance, builder = random.Random(21), AccessBuilder()
+    roles = {f"r{n}": ROLES["r" if n % 2 else "all"] for n in range(8)} | {"no-chat": RoleSpec(permissions=("admin:keys:read",))}
+    bindings = [BindingSpec(name=f"b{n}", role=f"r{n % 8}", subjects=(f"user/u{n % 12}", f"user/{n}*")) for n in range(40)]
+    former: list[tuple[object, list[tuple[bool, str]]]] = []
+    for _ in range(60):
+        place = chance.randrange(len(bindings))
+        match chance.randrange(5):
+            case 0:
+                added = BindingSpec(name=f"new{chance.random()}", role=chance.choice([*roles, "gone"]), subjects=("user/u3",))
+                bindings.insert(place, added)
+            case 1:
+                del bindings[place]
+            case 2:
+                changed = {"effect": chance.choice(["allow", "deny"]), "when": chance.choice([None, SMALL]), "tenant": chance.choice("*t")}
+                bindings[place] = msgspec.structs.replace(bindings[place], **changed)
+            case 3:
+                roles = {**roles, chance.choice([*roles]): RoleSpec(permissions=(chance.choice(["infer:chat", "infer:*:model/x"]),))}
+            case _:
+                gone = chance.choice([*roles])
+                roles = {name: role for name, role in roles.items() if name != gone or name == "r0"}
+        kept, wanted = dict(builder._last.made), spec(*bindings, roles=roles)
+        access, fresh = built(builder.steps(wanted))[0], built(AccessBuilder().steps(wanted))[0]
+        made = [one for name, one in builder._last.made.items() if kept.get(name) is not one]
+        assert not kept or len(made) <= 12, "a role's bindings at most"
+        assert decisions(access) == decisions(fresh)
+        former.append((access, decisions(access)))
+    assert all(decisions(access) == before for access, before in former)
+
+
+def decisions(access: object) -> list[tuple[bool, str]]:
+    found = []
+    for user in (*(f"u{n}" for n in range(12)), "17", "3x"):
+        for tokens in (1, 99):
+            request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, max_tokens=tokens)
+            who = Principal(user, "t", "oidc", user=user)
+            decision = access.decide(who, request, Peer("10.0.0.1"), 1)  # type: ignore[attr-defined]
+            found.append((decision.allow, decision.rule))
+    return found
+
+
+def test_of_very_many_names_none_is_said_to_be_near() -> None:
+    assert unknown_role("r", [f"r{n}" for n in range(1000)]).startswith("there is no role 'r'; did you mean 'r")
+    assert unknown_role("r", [f"r{n}" for n in range(1001)]) == "there is no role 'r'; there are 1001 others"
 
 
 @pytest.mark.parametrize(

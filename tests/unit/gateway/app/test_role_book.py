@@ -218,3 +218,24 @@ async def test_what_a_role_permits(book: RoleBook) -> None:
     chatter = await book.permitted("chatter")
     assert chatter is not None and chatter.infers and not chatter.permissions
     assert (await book.permitted("admin") or known).permissions == ALL and await book.permitted("gone") is None
+
+
+async def test_what_has_not_changed_is_kept(store: Store, book: RoleBook, bind: Callable[..., Any]) -> None:
+    await store.create("roles", "looker", {"name": "looker", "permissions": ["admin:keys:read"], "confined": True}, actor="t")
+    for name in "cab":
+        await bind(name, "looker", f"user/{name}")
+    alice = Principal("a", "acme", "oidc", user="a")
+    assert (await access(book, alice)).may("keys:read", "acme")
+    before = book._book
+    await bind("ab", "looker", "user/a")
+    await store.update(
+        "roles", "looker", {"name": "looker", "permissions": ["admin:keys:rotate"], "confined": True}, actor="t", version=None
+    )
+    after = await access(book, alice)
+    assert after.may("keys:rotate", "acme") and not after.may("keys:read", "acme")
+    assert list(book._book.bound) == ["binding:from-file", "binding:a", "binding:ab", "binding:b", "binding:c"], "in the order of the names"
+    assert all(book._book.bound[name] is one for name, one in before.bound.items())
+    assert book._book.roles["keymaster"] is before.roles["keymaster"] and book._book.roles["looker"] is not before.roles["looker"]
+    await store.delete("bindings", "a", actor="t")
+    await store.delete("bindings", "ab", actor="t")
+    assert not (await access(book, alice)).may("keys:rotate", "acme")

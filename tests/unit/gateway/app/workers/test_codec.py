@@ -18,7 +18,7 @@ from gateway.config.load import parse
 from gateway.core.messages import Message
 from gateway.core.secret import Secret
 from gateway.core.slices import at_once
-from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec, RoleSpec
 from gateway.core.storage import KeyRecord
 
 ROOT = Path(__file__).parents[5]
@@ -176,7 +176,7 @@ def test_a_large_configuration_is_read_in_small_steps() -> None:
     spec = ConfigSpec(version=1, engines=engines, models=models, insecure=True)
     changed = there_and_back(messages.ConfigChanged(settings=at_once(packed(spec)), version=9))
     assert isinstance(changed, messages.ConfigChanged)
-    assert sum(1 for _ in packed(spec)) == 2 * (300 // AT_ONCE)
+    assert sum(1 for _ in packed(spec)) == 2 * -(-300 // AT_ONCE)
     assert sum(1 for _ in unpacked(changed.settings)) == 600
     assert at_once(unpacked(changed.settings)) == spec
 
@@ -184,12 +184,15 @@ def test_a_large_configuration_is_read_in_small_steps() -> None:
 def test_what_has_not_changed_stays_the_same_object_in_a_worker() -> None:
     engines = tuple(EngineSpec(name=f"e{n}", runtime="external", url="http://a", api_key=Secret(f"key-{n}")) for n in range(4))
     bindings = tuple(BindingSpec(role="r", subjects=(f"user/{n}",)) for n in range(3))
-    spec = ConfigSpec(version=1, engines=engines, bindings=bindings, insecure=True)
+    roles = {f"r{n}": RoleSpec(permissions=(f"infer:chat:model/{n}",)) for n in range(40)}
+    spec = ConfigSpec(version=1, engines=engines, bindings=bindings, roles=roles, insecure=True)
     first = at_once(unpacked(at_once(packed(spec))))
     changed = msgspec.structs.replace(engines[1], api_key=Secret("another"))
-    wanted = msgspec.structs.replace(spec, engines=(engines[3], changed, engines[0]))
+    fewer = {name: role for name, role in roles.items() if name != "r5"} | {"r7": RoleSpec(permissions=("infer:*",))}
+    wanted = msgspec.structs.replace(spec, engines=(engines[3], changed, engines[0]), roles=fewer)
     second = at_once(unpacked(at_once(packed(wanted)), first))
-    assert second == wanted
+    assert second == wanted and list(second.roles) == list(fewer)
+    assert [name for name, role in second.roles.items() if role is not first.roles[name]] == ["r7"]
     assert second.engines[0] is first.engines[3] and second.engines[2] is first.engines[0]
     assert second.engines[1] == changed and second.engines[1] is not first.engines[1]
 
