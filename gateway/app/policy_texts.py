@@ -24,7 +24,7 @@ from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import list_segments
 from gateway.config.convert import PluginSchemas
-from gateway.config.load import described
+from gateway.config.load import described, described_roles
 from gateway.core.collecting import uncollected
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
@@ -43,7 +43,9 @@ PARTS: Final = ("roles", "bindings", "limits", "guardrails", "models", "engines"
 def policy_text(spec: ConfigSpec, schemas: PluginSchemas) -> bytes:
     """What decides about requests, as JSON, with every secret masked. The same settings give the same text."""
     with uncollected():
-        parts = {name: _encoded(value) for name, value in described(spec, schemas) if name in PARTS}
+        rest = msgspec.structs.replace(spec, roles={})
+        parts = {name: _encoded(value) for name, value in described(rest, schemas) if name in PARTS}
+        parts["roles"] = b"{%b}" % b",".join([_encoded(name) + b":" + _encoded(role) for name, role in described_roles(spec.roles)])
         return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), parts[name]) for name in sorted(parts))
 
 

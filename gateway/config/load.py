@@ -21,7 +21,7 @@ from gateway.config.environment import read_file
 from gateway.core.durations import member_type, shown, shown_setting
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
-from gateway.core.specs import ConfigSpec, Spec
+from gateway.core.specs import ConfigSpec, RoleSpec, Spec
 from gateway.wire import yamltree
 
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
@@ -124,6 +124,13 @@ def described(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> Iter
             for exporter in plain.get("exporters", ()) if known == "telemetry" else ():
                 _own(exporter, exporter["type"], "settings", schemas.exporters)
             yield known, plain
+
+
+def described_roles(roles: Mapping[str, RoleSpec]) -> Iterator[tuple[str, Any]]:
+    """Roles as `described` shows them, one by one, in the order of their names."""
+    for name in sorted(roles):
+        (plain,) = shown_setting(_masked({name: msgspec.to_builtins(roles[name], enc_hook=_mask)}, "roles"), ConfigSpec, "roles").values()
+        yield name, plain
 
 
 def _describing(struct: type, known: str, schemas: PluginSchemas) -> Callable[[Any], Any]:

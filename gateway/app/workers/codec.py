@@ -98,7 +98,8 @@ class FrameReader:
                 self._needed = HEAD + length
             if len(buffer) - start < self._needed:
                 break
-            found.append(bytes(buffer[start + HEAD : start + self._needed]))
+            with memoryview(buffer) as whole:  # a configuration has tens of megabytes: copied once
+                found.append(bytes(whole[start + HEAD : start + self._needed]))
             start += self._needed
         del buffer[:start]
         return found

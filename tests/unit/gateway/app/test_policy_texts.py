@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from gateway.app.policy_texts import DATED, FOLDER, PolicyTexts, date_texts, forget_texts
+from gateway.app.policy_texts import DATED, FOLDER, PolicyTexts, date_texts, forget_texts, policy_text
 from gateway.audit.chain import Chain
 from gateway.audit.record import SegmentRecord
-from gateway.config.convert import PluginSchemas
-from gateway.core.specs import ConfigSpec
+from gateway.config.convert import NO_PLUGINS, PluginSchemas
+from gateway.config.load import describe
+from gateway.core.specs import ConfigSpec, RoleSpec
 
 DAY = 86_400.0
 NOW = 1000 * DAY
@@ -102,3 +104,13 @@ def test_a_text_that_is_in_force_again_has_the_present_time_and_is_written_again
     assert again._write(spec) == path.stem and path.stat().st_mtime > 1000.0, "after a restart"
     path.unlink()
     assert again._write(spec) == path.stem and path.exists()
+
+
+def test_roles_are_described_one_by_one_as_they_would_be_together() -> None:
+    """A hundred thousand in one call would keep the interpreter from the event loop."""
+    roles = {name: RoleSpec(permissions=("infer:*", f"admin:{name}"), confined=name != "b") for name in ("z", "b", "token", "ä", "A")}
+    spec = ConfigSpec(version=1, roles=roles)
+    text = policy_text(spec, NO_PLUGINS)
+    together = msgspec.json.encode(describe(spec)["roles"], order="deterministic")
+    assert b'"roles":' + together + b',"usage"' in text
+    assert sorted(roles) == list(msgspec.json.decode(text)["roles"])
