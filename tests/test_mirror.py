@@ -177,7 +177,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gatehouse/client/admin.py": ("tests/e2e/test_python_client.py", "gatehouse.client"),
     "gatehouse/client/async_connection.py": ("tests/unit/gatehouse/client/test_connection.py", "gatehouse.client.async_connection"),
     "gatehouse/client/tickets.py": ("tests/e2e/test_tickets.py", "AsyncTickets"),
-    "gateway/app/approvals.py": ("tests/unit/gateway/app/test_approval_webhook.py", "ApprovalBook"),
     "gateway/app/assembly.py": ("tests/unit/gateway/app/test_snapshots.py", "gateway.app.snapshots"),
     "gateway/app/audit_index.py": ("tests/e2e/test_audit_search.py", "indexers("),
     "gateway/app/batch_lines.py": ("tests/e2e/test_batches.py", "leaves_slots_free"),

@@ -37,22 +37,24 @@ class Requesters:
     ) -> None:
         self._standing, self._key, self._fixed, self._clock = standing, key, fixed, clock
 
-    async def check(self, requester: Requester) -> None:
-        """Raises PermissionDenied for one who is suspended or halted, or whose key has ended; StoreUnavailable."""
+    async def check(self, requester: Requester, since: float) -> None:
+        """since: when they asked, by the database's clock. Raises PermissionDenied for one who is suspended or halted, or whose key has
+        ended, whoever has its id since; StoreUnavailable."""
         one = Principal(requester.id, requester.tenant, requester.kind, user=requester.user, agent=requester.agent)
         if self._standing.of(one) is not None:
             raise PermissionDenied("Whoever asked is suspended or halted.", code="requester_stopped")
         if requester.kind != "api_key" or requester.id in self._fixed():
             return
         try:
-            ends = (await self._key(requester.id)).ends()
+            key = await self._key(requester.id)
+            ends = 0.0 if key.created > since else key.ends()
         except NotFound:
             ends = 0.0
         if ends is not None and ends <= self._clock.wall():
             raise PermissionDenied("The key that asked has ended.", code="requester_stopped")
 
 
-async def _anybody(requester: Requester) -> None:
+async def _anybody(requester: Requester, since: float) -> None:
     """Where nobody is stopped."""
 
 
@@ -60,7 +62,7 @@ class ApprovalBook:
     """Implements gateway.core.approvals.ApprovalDesk and the admin API's port. Life: `start` once the store has been started.
 
     settings: those in force. record: (event, target, detail, actor=, outcome=) for the audit log. notify: told of each approval that is
-    asked for or decided. stands: raises PermissionDenied where whoever asked may no longer have it.
+    asked for or decided. stands: (who, when they asked) raises PermissionDenied where whoever asked may no longer have it.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class ApprovalBook:
         record: Record,
         owner: TaskOwner,
         notify: Callable[[str, ApprovalRecord], None] = lambda what, record: None,
-        stands: Callable[[Requester], Awaitable[None]] = _anybody,
+        stands: Callable[[Requester, float], Awaitable[None]] = _anybody,
     ) -> None:
         self._stands = stands
         self._kept, self._settings, self._record, self._owner, self.notify = kept, settings, record, owner, notify
@@ -160,7 +162,7 @@ class ApprovalBook:
                 "The decision is about other arguments than those that are kept.", code="approval_mismatch", param="arguments_sha256"
             )
         if approve:
-            await self._stands(record.requester)
+            await self._stands(record.requester, record.created)
         decided = await self._kept.decide(id, approve, actor, reason, dry_run=dry_run)
         if not dry_run:
             self._count(decided.state)

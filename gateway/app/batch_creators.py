@@ -1,6 +1,7 @@
 """Who made a batch, as it stands now: looked up again for each of its lines, from the same sources as at a login.
 
-A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches. Of
+A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches, also
+where another key has its id by then. Of
 somebody who logged in otherwise, the groups and roles of the login are those of the moment when the batch was made, and what the store adds
 and takes away is that of now; a token that is revoked ends its batches, too.
 """
@@ -28,8 +29,8 @@ KEPT_SECONDS: Final = 5.0
 MOST: Final = 1024
 TRIES: Final = 5
 COMPARED: Final = (
-    *("agent", "bounds", "expires", "groups", "id", "kind", "limits", "models", "networks", "operations", "personal", "priority", "reach"),
-    *("roles", "scopes", "session", "tenant", "user"),
+    *("agent", "bounds", "expires", "groups", "id", "kind", "limits", "made", "models", "networks", "operations", "personal", "priority"),
+    *("reach", "roles", "scopes", "session", "tenant", "user"),
 )
 """Attributes of a Principal that make it another one. By name: the compiled class has no list of them."""
 
@@ -88,14 +89,15 @@ class Creators:
             rights = await self._rights(creator.tenant, creator.user, creator.groups)
             entitled = entitle_login(login, rights.record)
             return (_login(creator) if entitled is login else entitled), rights
-        for spec in snapshot.spec.identity.api_keys.static:
-            if spec.id == creator.id and spec.tenant == creator.tenant:
-                return static_principal(spec), None
+        if not creator.made:
+            for spec in snapshot.spec.identity.api_keys.static:
+                if spec.id == creator.id and spec.tenant == creator.tenant:
+                    return static_principal(spec), None
         try:
             record = await self._key(creator.id)
         except NotFound:
             raise ended() from None
-        if record.tenant != creator.tenant or record.user != creator.user:
+        if not creator.made_with(record):
             raise ended()
         if not self._admits(record.cidrs, creator.address):
             raise PermissionDenied("The key that made the batch may not be used from where it was made.", code="creator_stopped")

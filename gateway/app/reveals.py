@@ -173,7 +173,7 @@ class Reveals:
         """The texts, once. Raises NotFound, PermissionDenied for anybody but the one who asked, AlreadyExists (409) in any state but
         `approved`, MasterUnavailable: then it can be tried again."""
         found = await self.get(id)
-        if found.body.requester.hashed != requester_of(principal).hashed:
+        if found.body.requester.hashed != requester_of(principal).hashed or principal.made > found.body.created:
             self._record("audit.revealed", id, {"why": "not_the_requester", "tenant": found.tenant}, actor=actor, outcome="denied")
             raise PermissionDenied("Only whoever asked may fetch the texts.", code="not_the_requester")
         self._insist(found, "approved")

@@ -94,13 +94,15 @@ class Taken(Message, frozen=True, kw_only=True):
 
 
 class Take(Ask[Taken], frozen=True, kw_only=True):
-    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing."""
+    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing. made: of the Principal who asks: a key
+    that was made after the approval is another one of its id."""
 
     id: str
     requester: Requester
     request: str
     request_id: str
     look: bool = False
+    made: float = 0.0
 
 
 class ApprovalDesk(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from gateway.core.errors import GatehouseError
+from gateway.core.storage import KeyRecord
 from gateway.core.types import Peer, Principal
 
 FILE_PREFIX: Final = "file-"
@@ -42,7 +43,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
     """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the request that made
     it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, and of those it was issued for: it counts while none of them is
-    revoked."""
+    revoked. made: of the Principal; None where an earlier version wrote this."""
 
     id: str
     tenant: str
@@ -60,6 +61,7 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     labels: tuple[str, ...] = ()
     logins: tuple[tuple[str, str, float | None], ...] = ()
+    made: float | None = None
 
     @classmethod
     def of(cls, principal: Principal, peer: Peer) -> Creator:
@@ -79,6 +81,11 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     def labelled(self, labels: Collection[str]) -> Creator:
         """The same, with more labels."""
         return msgspec.structs.replace(self, labels=tuple(sorted({*self.labels, *labels})))
+
+    def made_with(self, key: KeyRecord) -> bool:
+        """Whether it is this key of the store, and not another one of its id."""
+        same = (key.tenant, key.user) == (self.tenant, self.user)
+        return same and (self.made is None or key.created == self.made)
 
     @property
     def name(self) -> str:

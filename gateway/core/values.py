@@ -113,7 +113,8 @@ class Principal:
     bounds: of the tenant, the groups and the like: each of them must allow a request, by any of its scopes. reach: permissions beyond which
     a narrowed token gives nothing, whatever its holder may do; None: not narrowed. personal: an API key that may do nothing but what its
     user may. networks: where the credentials of the tenant may be used (gateway.core.network); none:
-    everywhere. recorded: what the audit log keeps of the caller (gateway.core.decided), once it was asked for.
+    everywhere. recorded: what the audit log keeps of the caller (gateway.core.decided), once it was asked for. made: when the key was
+    made that the store has (seconds since the epoch, by the database's clock): the next key of its id is another; 0.0 for other callers.
     """
 
     __slots__ = (
@@ -126,6 +127,7 @@ class Principal:
         "kind",
         "limits",
         "login",
+        "made",
         "models",
         "networks",
         "operations",
@@ -171,6 +173,7 @@ class Principal:
         self.bounds, self.personal, self.reach = bounds, personal, reach
         self.networks: tuple[str, ...] = ()
         self.recorded: Any = None
+        self.made = 0.0
         self.key_salt = self.tenant_salt = b""  # kept here by gateway.core.isolation
 
     def entitled(
@@ -202,7 +205,7 @@ class Principal:
             personal=self.personal,
             reach=self.reach,
         )
-        found.networks = networks
+        found.networks, found.made = networks, self.made
         return found
 
     def acting(self, agent: str, session: str, user: str) -> Principal:

@@ -343,7 +343,7 @@ def entitle_personal(key: KeyRecord, record: PersonRecord) -> Principal | None:
         bounds=((Scope(key.models, key.operations),), *_tenant_bound(record), *((scopes,) if scopes else ())),
         personal=True,
     )
-    found.networks = record.networks
+    found.networks, found.made = record.networks, key.created
     return found
 
 

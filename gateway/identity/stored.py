@@ -310,7 +310,7 @@ class StoredKeys:
 
 def principal_of(record: KeyRecord) -> Principal:
     """`expires` is the earliest moment at which the key stops being valid."""
-    return Principal(
+    found = Principal(
         id=record.id,
         tenant=record.tenant,
         kind="api_key",
@@ -322,3 +322,5 @@ def principal_of(record: KeyRecord) -> Principal:
         limits=record.limits,
         user=record.user,
     )
+    found.made = record.created
+    return found

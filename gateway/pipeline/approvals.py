@@ -115,6 +115,7 @@ async def asked(x: Exchange, look: bool) -> Taken:
             request=request_hash(x.path, x.body or b""),
             request_id=x.request_id.decode(),
             look=look,
+            made=principal.made,
         )
     )
     if found.state == "pending" and found.held is not None:

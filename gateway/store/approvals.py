@@ -107,7 +107,7 @@ class StoredApprovals:
         if found is None:
             return Taken(state="unknown")
         record = _record(found)
-        if record.requester.hashed != wanted.requester.hashed:
+        if record.requester.hashed != wanted.requester.hashed or wanted.made > record.created:
             return Taken(state="unknown")
         if record.request != wanted.request:
             return Taken(state="other")

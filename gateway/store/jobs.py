@@ -257,10 +257,10 @@ class StoredJobs:
         await self._database.run(remove, write=True)
 
     async def make_due(
-        self, following: Callable[[ScheduleRecord, float], float], job: Callable[[ScheduleRecord], JobRecord], most: int
+        self, following: Callable[[ScheduleRecord, float], float], job: Callable[[ScheduleRecord], JobRecord | None], most: int
     ) -> list[JobRecord]:
         """Makes the jobs whose time has come, however often it came meanwhile; none while the last one of the schedule is not over.
-        following: the next moment after the present one."""
+        following: the next moment after the present one. job: None where there is to be none this time."""
 
         def write(connection: sa.Connection) -> list[JobRecord]:
             now = self._now(connection)
@@ -270,9 +270,10 @@ class StoredJobs:
             for row in connection.execute(query.with_for_update(skip_locked=True)).all():
                 found = _schedule(row)
                 last = _states(connection, [found.last]).get(found.last)
-                if last is None or last in OVER:
+                wanted = job(found) if last is None or last in OVER else None
+                if wanted is not None:
                     try:
-                        one = self._add(connection, job(found), most)
+                        one = self._add(connection, wanted, most)
                     except QuotaExceeded:
                         one = None  # its next time comes
                     if one is not None:

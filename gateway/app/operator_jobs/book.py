@@ -3,6 +3,7 @@ The work on them is gateway.app.operator_jobs.work."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -23,13 +24,14 @@ from gateway.core.modelfiles import kind_of
 from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 
+log = logging.getLogger("gatehouse.jobs")
 Record = Callable[..., None]
 OUTCOMES: Final = ("done", "failed", "dead", "cancelled")
 
 
 class JobBook:
     """The admin API's port. record: (event, target, detail, actor=, outcome=) for the audit log. replica: this one. changed: called when
-    there may be something to do."""
+    there may be something to do. stopped: whether somebody is suspended or halted now."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class JobBook:
         self._replica, self._record = replica, record
         self._entropy: Entropy = entropy or SystemEntropy()
         self.changed: Callable[[], None] = lambda: None
+        self.stopped: Callable[[Creator], bool] = lambda creator: False
         self.counts: dict[str, int] = {}
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}
@@ -172,7 +175,10 @@ class JobBook:
             if job.state == "cancelled":
                 self.told("job_cancelled", job)
 
-    def _scheduled(self, one: ScheduleRecord) -> JobRecord:
+    def _scheduled(self, one: ScheduleRecord) -> JobRecord | None:
+        if self.stopped(one.creator):
+            log.info("the schedule %s/%s makes no job: %s is suspended or halted", one.tenant, one.name, one.creator.name)
+            return None
         made: JobRecord = msgspec.structs.replace(self.new(one.task, one.creator, most=one.most, schedule=one.name), replica=one.replica)
         return made
 

@@ -93,8 +93,8 @@ class JobRun:
                 raise LeaseLost(f"The lease of {self.job.id} could not be renewed: {error.message}") from None
         if self.job.cancels:
             return "cancelled"
-        if self._shared.stopping:
-            return "stopping"
+        if self._shared.stopping or self._shared.book.stopped(self.job.creator):
+            return "stopping"  # given back: it begins anew, once it may
         return "deadline" if now - self._began > self._shared.settings.deadline else None
 
     async def _write(self, **changes: Any) -> None:

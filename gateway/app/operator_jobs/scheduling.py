@@ -1,4 +1,5 @@
-"""Ends the schedules of those who are gone: jobs run as whoever made the schedule, and nobody is left to answer for them."""
+"""Ends the schedules of those who are gone: jobs run as whoever made the schedule, and nobody is left to answer for them. The schedules and
+jobs of those who are suspended or halted rest meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import Final
 from gateway.core.batches import Creator
 from gateway.core.clock import Clock
 from gateway.core.errors import NotFound
+from gateway.core.standing import Standing
 from gateway.core.storage import KeyRecord
+from gateway.core.types import Principal
 from gateway.identity.revocations import Revocations
 from gateway.store.jobs import StoredJobs
 
@@ -20,30 +23,38 @@ Record = Callable[..., None]
 
 
 class Schedulers:
-    """Whether those who made schedules are still there. key: of the store. fixed: (tenant, id) of the configuration's own keys."""
+    """Whether those who made schedules are still there, and may have jobs run. key: of the store. fixed: (tenant, id) of the keys in the
+    configuration."""
 
     def __init__(
         self,
         key: Callable[[str], Awaitable[KeyRecord]],
         fixed: Callable[[], Collection[tuple[str, str]]],
         revocations: Revocations,
+        standing: Standing,
         clock: Clock,
     ) -> None:
-        self._key, self._fixed, self._revocations, self._clock = key, fixed, revocations, clock
+        self._key, self._fixed, self._revocations, self._standing, self._clock = key, fixed, revocations, standing, clock
+
+    def stopped(self, creator: Creator) -> bool:
+        """Whether they are suspended or halted now."""
+        if not self._standing.active:
+            return False
+        return self._standing.of(Principal(creator.id, creator.tenant, creator.kind, user=creator.user, agent=creator.agent)) is not None
 
     async def gone(self, creator: Creator, since: float) -> bool:
         """Whether the key has ended, or is another one of its id than at the moment `since`; or the token was revoked. Raises
         StoreUnavailable."""
         if creator.kind != "api_key":
             return any(self._revocations.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins)
-        if (creator.tenant, creator.id) in self._fixed():
+        if not creator.made and (creator.tenant, creator.id) in self._fixed():
             return False
         try:
             record = await self._key(creator.id)
         except NotFound:
             return True
         ends = record.ends()
-        another = (record.tenant, record.user) != (creator.tenant, creator.user) or record.created > since
+        another = not creator.made_with(record) or record.created > since
         return another or (ends is not None and ends <= self._clock.wall())
 
 

@@ -27,7 +27,7 @@ from gateway.store.store import Store
 
 log = logging.getLogger("gatehouse.jobs")
 PAUSE_SECONDS: Final = 30.0
-"""For which one whose end could not be told is left alone here."""
+"""For which one whose end could not be told, or whose maker is suspended or halted, is left alone here."""
 LEAST_LEASE: Final = 3.0
 MOST_OVER: Final = 100
 """Jobs without a process that are put to an end in one round."""
@@ -75,6 +75,10 @@ class JobWork:
             if found.state != "running":
                 self.shared.book.ended(found)
                 continue
+            if self.shared.book.stopped(found.creator):
+                await self.shared.kept.release(found)
+                self._paused[found.id] = now + PAUSE_SECONDS
+                continue
             run = self._held[found.id] = JobRun(self.shared, found)
             self._tasks.spawn(self._do(run, found), name=found.id)
 
@@ -119,8 +123,9 @@ class OperatorJobs:
         leaving = lambda: plane.draining or plane.closing  # noqa: E731 - one line says it
         parts = (settings, store.jobs, self.book, models, work.files, work.lines, leaving, folder, SystemClock())
         fixed = lambda: {(one.tenant, one.id) for one in plane.current().spec.identity.api_keys.static}  # noqa: E731 - one line says it
-        schedulers = Schedulers(store.get_key, fixed, work.revocations, SystemClock())
+        schedulers = Schedulers(store.get_key, fixed, work.revocations, plane.standing, SystemClock())
         check = ScheduleCheck(store.jobs, schedulers, record, SystemClock())
+        self.book.stopped = schedulers.stopped
         self._work = JobWork(Shared(*parts), check, replica, holder.partition(":")[0], holder)
 
     def start(self) -> None:

@@ -67,7 +67,8 @@ async def test_from_asking_to_the_one_return(place: Place) -> None:
     assert await store.take(take(record.id, requester=OTHER)) == Taken(state="unknown")
     assert await store.take(take(record.id, request="c" * 64)) == Taken(state="other")
     assert await store.take(take("apr-none")) == await store.take(take("\0")) == Taken(state="unknown")
-    taken = await store.take(take(record.id))
+    assert await store.take(take(record.id, made=record.created + 0.001)) == Taken(state="unknown"), "another key of the id"
+    taken = await store.take(take(record.id, made=record.created - 0.001))
     assert (taken.state, taken.body, taken.hashes) == ("taken", b"the falcon answer", ("a" * 64,))
     assert (await store.take(take(record.id))).state == "used"
     used, content = await store.read(record.id)

@@ -164,6 +164,7 @@ def test_a_bound_gives_nothing_that_the_credential_lacks() -> None:
 
 def test_an_entitled_principal_is_another_one_with_the_same_identity() -> None:
     before = Principal("p", "t", "oidc", user="alice", groups=("a",), roles=("r",), scopes=("s",), agent="bot", session="x", expires=1.0)
+    before.made = 7.0
     after = before.entitled(("m",), ("a", "b"), (), ((Scope(("*",)),),))
     assert after is not before and (after.models, after.groups, after.roles) == (("m",), ("a", "b"), ())
     fields = {name for name, field in vars(Principal).items() if isdatadescriptor(field)}  # a compiled class has no __slots__

@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.app.operator_jobs.book import JobBook
 from gateway.app.operator_jobs.scheduling import LOOK_SECONDS, ScheduleCheck, Schedulers
 from gateway.core.batches import Creator
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound
+from gateway.core.job_specs import JobsSpec
 from gateway.core.jobs import Benchmark, ScheduleRecord
+from gateway.core.standing import Standing, Stop
 from gateway.core.storage import KeySettings
 from gateway.identity import keys
 from gateway.identity.revocations import Revocations, name_of
@@ -28,8 +32,9 @@ class World:
     def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store, self.clock, self.revocations = store, clock, Revocations()
         self.told: list[tuple[Any, ...]] = []
-        schedulers = Schedulers(store.get_key, lambda: {("acme", "fixed")}, self.revocations, clock)
-        self.check = ScheduleCheck(store.jobs, schedulers, self.record, clock)
+        self.standing = Standing()
+        self.schedulers = Schedulers(store.get_key, lambda: {("acme", "fixed")}, self.revocations, self.standing, clock)
+        self.check = ScheduleCheck(store.jobs, self.schedulers, self.record, clock)
 
     def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str, outcome: str) -> None:
         self.told.append((event, target, detail, actor, outcome))
@@ -107,3 +112,29 @@ async def test_another_schedule_of_the_name_is_not_dropped(world: World) -> None
     with pytest.raises(NotFound, match="There is no schedule 'hers'"):
         await world.store.jobs.drop_schedule("acme", "hers", old.created)
     assert [one.name for one in await world.store.jobs.schedules(None)] == ["hers"]
+
+
+@pytest.mark.parametrize(
+    ("target", "rests"),
+    [("key/app", True), ("tenant/acme", True), ("all", True), ("user/bob@acme", True), ("key/other", False), ("tenant/globex", False)],
+)
+async def test_a_schedule_rests_while_its_maker_is_stopped(world: World, target: str, rests: bool) -> None:
+    library: Any = None
+    book = JobBook(JobsSpec(), world.store.jobs, None, library, "r1", lambda *args, **more: None)
+    book.stopped = world.schedulers.stopped
+    await world.schedule("mine", msgspec.structs.replace(APP, user="bob"))
+    world.standing.replace("suspensions", [Stop(target, "suspended", admin=True)])
+    world.clock.advance(2e6)
+    await book.look()
+    jobs, _ = await book.page(None, 9, None)
+    assert [job.schedule for job in jobs] == ([] if rests else ["mine"])
+    world.standing.replace("suspensions", [])
+    world.clock.advance(2e6)  # what it missed is not made up for; the next time counts
+    await book.look()
+    jobs, _ = await book.page(None, 9, None)
+    assert [job.schedule for job in jobs] == ["mine"]
+
+
+async def test_a_fixed_key_of_the_id_does_not_go_on_with_the_schedule_of_a_stored_one(world: World) -> None:
+    await world.schedule("hers", Creator(id="fixed", tenant="acme", kind="api_key", made=1.0))
+    assert await world.left() == []
