@@ -22,7 +22,8 @@ def domain(principal: Principal, sharing: str) -> str:
     if sharing == TENANT:
         return f"tenant\0{principal.tenant}"
     if sharing == KEY:
-        return f"key\0{principal.tenant}\0{principal.kind}\0{principal.id}"
+        name = f"key\0{principal.tenant}\0{principal.kind}\0{principal.id}"
+        return f"{name}\0{principal.made!r}" if principal.made else name  # another key that has the id later shares nothing
     return ""
 
 

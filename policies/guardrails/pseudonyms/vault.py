@@ -94,7 +94,8 @@ class Vault:
     def session(self, principal: Principal, secret: bytes, now: float) -> Session:
         """The caller's session, new if there is none. secret: of pseudonyms, the same in every process."""
         self.sweep(now)
-        name = "\0".join(map(_counted, (principal.tenant, principal.kind, principal.id, principal.session))).encode()
+        made = (repr(principal.made),) if principal.made else ()  # another key that has the id later has sessions of its own
+        name = "\0".join(map(_counted, (principal.tenant, principal.kind, principal.id, principal.session, *made))).encode()
         key = blake2b(name, key=secret[:64], digest_size=32).digest()
         found = self._sessions.get(key)
         if found is None:

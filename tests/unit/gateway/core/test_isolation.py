@@ -39,3 +39,12 @@ def test_another_secret_gives_another_salt() -> None:
 )
 def test_domains_of_two_callers_differ(one: Principal, other: Principal) -> None:
     assert domain(one, "key") != domain(other, "key")
+
+
+def test_another_key_of_the_id_is_another_caller() -> None:
+    first, again, later = caller(), caller(), caller()
+    first.made = again.made = 1000.25
+    later.made = 1003.5
+    assert SALTS.salt(first, "key") == SALTS.salt(again, "key") != SALTS.salt(later, "key")
+    assert domain(caller(), "key") not in (domain(first, "key"), domain(later, "key"))
+    assert SALTS.salt(first, "tenant") == SALTS.salt(later, "tenant")

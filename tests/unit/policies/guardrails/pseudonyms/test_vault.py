@@ -44,6 +44,9 @@ def test_a_session_is_one_callers() -> None:
         caller("x\0y", "t", "z"),
         caller("y", "t\0x", "z"),
     ]
+    for made in (100.0, 100.5):  # a key, and the next one of its id
+        callers.append(caller(id="app", kind="api_key"))
+        callers[-1].made = made
     sessions = [vault.session(one, SECRET, 0.0) for one in callers]
     assert len({id(one) for one in sessions}) == len({one.secret for one in sessions}) == len(callers)
     assert vault.session(caller("s1", "acme", "alice", "oidc"), SECRET, 1.0) is sessions[0]
