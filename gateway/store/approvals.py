@@ -29,7 +29,7 @@ PREFIX: Final = "apr-"
 _NONCE: Final = 12
 _REQUESTER: Final = msgspec.json.Decoder(Requester)
 """Made here so that its shape is known before threads read rows (see gateway.store.batches)."""
-_OPEN: Final = ("pending", "approved")
+OPEN: Final = ("pending", "approved")
 _CLOSED: Final = {"sealed": None, "size": 0}
 
 
@@ -112,7 +112,7 @@ class StoredApprovals:
         if record.request != wanted.request:
             return Taken(state="other")
         now = self._now(connection)
-        state = "expired" if record.state in _OPEN and record.expires <= now else record.state
+        state = "expired" if record.state in OPEN and record.expires <= now else record.state
         hashes = tuple(digest for _, digest, _, _ in record.tools)
         if state != "approved" or wanted.look:
             return Taken(state=state, held=record.held, form=record.form, hashes=hashes)
@@ -202,12 +202,12 @@ class StoredApprovals:
 
         def clear(connection: sa.Connection) -> Swept:
             now = self._now(connection)
-            over = [table.c.state.in_(_OPEN), table.c.expires <= now]
+            over = [table.c.state.in_(OPEN), table.c.expires <= now]
             ended = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(1000).with_for_update())]
             if ended:
                 ids = table.c.id.in_([record.id for record in ended])
                 connection.execute(sa.update(table).where(ids).values(state="expired", **_CLOSED))
-            connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(_OPEN)))
+            connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(OPEN)))
             counted = connection.execute(sa.select(table.c.state, sa.func.count(), sa.func.sum(table.c.size)).group_by(table.c.state)).all()
             return Swept(ended, {state: count for state, count, _ in counted}, int(sum(size or 0 for _, _, size in counted)))
 
@@ -280,15 +280,15 @@ def _record(row: Any) -> ApprovalRecord:
 
 def _current(record: ApprovalRecord, now: float) -> ApprovalRecord:
     """As it is at this moment: one that nobody has erased yet may have expired."""
-    over = record.state in _OPEN and record.expires <= now
+    over = record.state in OPEN and record.expires <= now
     return msgspec.structs.replace(record, state="expired") if over else record
 
 
 def _in_state(state: str | None, now: float) -> sa.ColumnElement[bool]:
     if state is None:
         return sa.true()
-    if state in _OPEN:
+    if state in OPEN:
         return sa.and_(table.c.state == state, table.c.expires > now)
     if state == "expired":
-        return sa.or_(table.c.state == state, sa.and_(table.c.state.in_(_OPEN), table.c.expires <= now))
+        return sa.or_(table.c.state == state, sa.and_(table.c.state.in_(OPEN), table.c.expires <= now))
     return table.c.state == state

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.core.batches import OVER, BatchRecord, FileRecord, LineRow
+from gateway.core.batches import OVER, BatchRecord, Creator, FileRecord, LineRow
 from gateway.core.errors import LeaseLost, NotFound, QuotaExceeded
 from gateway.store import files, rows
 from gateway.store.database import Database
@@ -82,9 +82,7 @@ class StoredBatches:
             found = _get(connection, id, tenant, lock=True)
             if found.state in OVER or found.cancels:
                 return found
-            moments = found.moments if found.state == "finalizing" else {**found.moments, "cancelling": self._now(connection)}
-            state = found.state if found.state == "finalizing" else "cancelling"
-            made: BatchRecord = msgspec.structs.replace(found, cancels=True, state=state, moments=moments)
+            made = _cancelled(found, self._now(connection))
             if not dry_run:
                 connection.execute(sa.update(table).where(table.c.id == found.id).values(**_values(made)))
             return made
@@ -203,6 +201,22 @@ class StoredBatches:
             return len(found)
 
         return await self._database.run(remove, write=True)
+
+
+def _cancelled(found: BatchRecord, now: float) -> BatchRecord:
+    moments = found.moments if found.state == "finalizing" else {**found.moments, "cancelling": now}
+    state = found.state if found.state == "finalizing" else "cancelling"
+    made: BatchRecord = msgspec.structs.replace(found, cancels=True, state=state, moments=moments)
+    return made
+
+
+def cancel_all(connection: sa.Connection, now: float, tenant: str, whose: Callable[[Creator], bool]) -> None:
+    """Asks for the end of a tenant's batches whose creators are these."""
+    query = sa.select(table).where(table.c.tenant == tenant, table.c.state.not_in(OVER)).order_by(table.c.id)
+    for row in connection.execute(query.with_for_update()).all():
+        found = _record(row)
+        if not found.cancels and whose(found.creator):
+            connection.execute(sa.update(table).where(table.c.id == found.id).values(**_values(_cancelled(found, now))))
 
 
 def _begin(connection: sa.Connection) -> Any:

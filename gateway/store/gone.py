@@ -54,6 +54,12 @@ def check(connection: sa.Connection, now: float, began: float, tenant: str, owne
         )
 
 
+def later(connection: sa.Connection, tenant: str, owner: str, since: float) -> bool:
+    """Whether the owner, or the tenant, was deleted after this moment, at most KEPT_SECONDS ago."""
+    names = [_name(tenant, ""), _name(tenant, owner)]
+    return connection.execute(_LATER, {"names": names, "since": since}).first() is not None
+
+
 def prune(connection: sa.Connection, now: float) -> None:
     connection.execute(_OLD, {"before": now - KEPT_SECONDS})
 

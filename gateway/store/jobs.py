@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
+from gateway.core.conversations import owner
 from gateway.core.errors import AlreadyExists, LeaseLost, NotFound, QuotaExceeded
 from gateway.core.jobs import OVER, JobError, JobRecord, ScheduleRecord, State, awaited
-from gateway.store import rows
+from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import job_schedules as schedules
 from gateway.store.tables import jobs as table
@@ -123,9 +124,9 @@ class StoredJobs:
 
         def claim(connection: sa.Connection) -> JobRecord | None:
             now = self._now(connection)
-            gone = sa.and_(table.c.state == "running", sa.or_(table.c.holder == "", table.c.leased <= now))
-            ready = sa.or_(sa.and_(table.c.state.in_(("queued", "failed")), table.c.due <= now), gone)
-            ours = sa.or_(table.c.replica.in_(["", replica]), sa.and_(gone, table.c.cancels))  # a cancelled one needs no model files
+            left = sa.and_(table.c.state == "running", sa.or_(table.c.holder == "", table.c.leased <= now))
+            ready = sa.or_(sa.and_(table.c.state.in_(("queued", "failed")), table.c.due <= now), left)
+            ours = sa.or_(table.c.replica.in_(["", replica]), sa.and_(left, table.c.cancels))  # a cancelled one needs no model files
             wanted = (ready, ours, table.c.id.not_in(list(without)))
             query = sa.select(table).where(*wanted).order_by(table.c.due, table.c.id).limit(1)
             row = connection.execute(query.with_for_update(skip_locked=True)).first()
@@ -244,6 +245,10 @@ class StoredJobs:
     async def schedule(self, tenant: str, name: str) -> ScheduleRecord:
         """Raises NotFound."""
         return await self._database.run(lambda connection: _find(connection, tenant, name))
+
+    async def deleted(self, tenant: str, user: str, since: float) -> bool:
+        """Whether the user was deleted after this moment, whoever has the name since."""
+        return await self._database.run(lambda connection: gone.later(connection, tenant, owner("user", user), since))
 
     async def drop_schedule(self, tenant: str, name: str, created: float | None = None) -> None:
         """Raises NotFound. Jobs that it has made stay. created: only the one that was made then, not another of its name."""

@@ -147,6 +147,7 @@ def create(
         tx.connection.execute(_INSERT, {**values, "fingerprint": fingerprint})
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a key {id!r} already.", param="id") from None
+    tenant_rows.end_capture(tx, id)  # of one of the id that was deleted while the capture began
     tx.changed("keys", id, "created")
     return made, Secret(key)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -11,12 +13,16 @@ from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
 from gateway.core.jobs import OVER as JOB_OVER
 from gateway.store import gone, kept_answers, rows
+from gateway.store.approvals import OPEN
+from gateway.store.batches import cancel_all
 from gateway.store.rows import Transaction
 from gateway.store.tables import approvals, batches, files, job_schedules, jobs, resources
 
 CAPTURES: Final = "captures"
 """The kind of resources that are debug captures, each named by its key."""
 
+_MANY: Final = 500
+"""Names in one statement."""
 _LEFT: Final[tuple[tuple[str, sa.Column[str], sa.ColumnElement[bool], str], ...]] = (
     ("files", files.c.id, sa.true(), "delete them"),
     ("schedules", job_schedules.c.name, sa.true(), "delete them"),
@@ -47,9 +53,28 @@ def forget(tx: Transaction, tenant: str) -> None:
 
 
 def forget_caller(tx: Transaction, tenant: str, kind: str, id: str) -> None:
-    """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner)."""
+    """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner); approvals that are open expire, and
+    the batches of a user's logins are cancelled. Those of a key end with it (gateway.app.batch_creators)."""
     gone.note(tx.connection, tx.now, tenant, owner(kind, id))
     kept_answers.erased(tx.connection, tenant, owner(kind, id))
+    found = tx.connection.execute(sa.select(approvals.c.id, approvals.c.requester).where(*_of(approvals, OPEN, tenant, id))).all()
+    theirs = [row.id for row in found if _is(row.requester, kind, id)]
+    for start in range(0, len(theirs), _MANY):
+        here = approvals.c.id.in_(theirs[start : start + _MANY])
+        tx.connection.execute(sa.update(approvals).where(here, approvals.c.expires > tx.now).values(expires=tx.now))
+    if kind == "user":
+        cancel_all(tx.connection, tx.now, tenant, lambda creator: creator.kind != "api_key" and creator.user == id)
+
+
+def _of(table: sa.Table, states: Sequence[str], tenant: str, name: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Rows of approvals in these states that may be of a caller with this name."""
+    quoted = sa.cast(table.c.requester, sa.Text).contains(json.dumps(name), autoescape=True)
+    return table.c.tenant == tenant, table.c.state.in_(states), quoted
+
+
+def _is(requester: Mapping[str, Any], kind: str, id: str) -> bool:
+    user = requester.get("user", "")
+    return bool(user == id) if kind == "user" else (requester.get("kind"), requester.get("id"), user) == (kind, id, "")
 
 
 def end_capture(tx: Transaction, key: str) -> None:

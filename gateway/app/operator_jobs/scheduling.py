@@ -24,7 +24,7 @@ Record = Callable[..., None]
 
 class Schedulers:
     """Whether those who made schedules are still there, and may have jobs run. key: of the store. fixed: (tenant, id) of the keys in the
-    configuration."""
+    configuration. deleted: (tenant, user, since), whether the user was deleted since that moment."""
 
     def __init__(
         self,
@@ -33,8 +33,10 @@ class Schedulers:
         revocations: Revocations,
         standing: Standing,
         clock: Clock,
+        deleted: Callable[[str, str, float], Awaitable[bool]],
     ) -> None:
         self._key, self._fixed, self._revocations, self._standing, self._clock = key, fixed, revocations, standing, clock
+        self._deleted = deleted
 
     def stopped(self, creator: Creator) -> bool:
         """Whether they are suspended or halted now."""
@@ -43,9 +45,11 @@ class Schedulers:
         return self._standing.of(Principal(creator.id, creator.tenant, creator.kind, user=creator.user, agent=creator.agent)) is not None
 
     async def gone(self, creator: Creator, since: float) -> bool:
-        """Whether the key has ended, or is another one of its id than at the moment `since`; or the token was revoked. Raises
-        StoreUnavailable."""
+        """Whether the key has ended, or is another one of its id than at the moment `since`; the token was revoked, or the user deleted.
+        Raises StoreUnavailable."""
         if creator.kind != "api_key":
+            if creator.user and await self._deleted(creator.tenant, creator.user, since):
+                return True
             return any(self._revocations.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins)
         if not creator.made and (creator.tenant, creator.id) in self._fixed():
             return False

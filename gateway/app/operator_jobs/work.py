@@ -123,7 +123,7 @@ class OperatorJobs:
         leaving = lambda: plane.draining or plane.closing  # noqa: E731 - one line says it
         parts = (settings, store.jobs, self.book, models, work.files, work.lines, leaving, folder, SystemClock())
         fixed = lambda: {(one.tenant, one.id) for one in plane.current().spec.identity.api_keys.static}  # noqa: E731 - one line says it
-        schedulers = Schedulers(store.get_key, fixed, work.revocations, plane.standing, SystemClock())
+        schedulers = Schedulers(store.get_key, fixed, work.revocations, plane.standing, SystemClock(), store.jobs.deleted)
         check = ScheduleCheck(store.jobs, schedulers, record, SystemClock())
         self.book.stopped = schedulers.stopped
         self._work = JobWork(Shared(*parts), check, replica, holder.partition(":")[0], holder)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
+from gateway.core.approvals import Requester
 from gateway.core.batches import BatchRecord, Creator, FileRecord
 from gateway.core.conversations import KeepAnswer, ResponsesSpec, Said
 from gateway.core.errors import PermissionDenied, VersionMismatch
@@ -50,6 +51,41 @@ async def test_the_responses_of_a_key_and_of_a_user_go_with_them(place: Place) -
     await store.delete("users", "bob@acme", actor="x")
     assert await kept(store, "resp_2", "resp_3", "resp_4") == ["resp_3", "resp_4"]
     assert await kept(store, "resp_5", tenant="globex") == ["resp_5"]
+
+
+async def test_approvals_and_batches_of_a_user_end_with_them(place: Place) -> None:
+    store = await place.open()
+    await store.create_key("acme", ANY, actor="x", id="app")
+    await store.create("users", "bob@acme", {"name": "bob", "tenant": "acme"}, actor="x", tenant="acme")
+    await store.files.add(FILE, 100.0, time.perf_counter(), 9, 9)
+    who = {"bob": ("oidc", "b", "bob"), "other": ("oidc", "bob", "x"), "app": ("api_key", "app", ""), "own": ("api_key", "app", "bobby")}
+    approved, made = {}, {}
+    for name, (kind, id, user) in who.items():
+        asked = hold(requester=Requester(tenant="acme", id=id, kind=kind, user=user))
+        approved[name] = (await store.approvals.hold(asked, BOUNDS)).id
+        creator = Creator(id=id, tenant="acme", kind=kind, user=user)
+        made[name] = (await store.batches.add(msgspec.structs.replace(BATCH, id=f"batch_{name}", creator=creator), 100.0, 9)).id
+
+    async def left() -> tuple[set[str], set[str]]:
+        approvals = {name for name, id in approved.items() if (await store.approvals.get(id)).state == "pending"}
+        return approvals, {name for name, id in made.items() if not (await store.batches.get(id, "acme")).cancels}
+
+    everything = set(who)
+    await store.delete("users", "bob@acme", actor="x", dry_run=True)
+    assert await left() == (everything, everything)
+    await store.delete("users", "bob@acme", actor="x")
+    assert await left() == (everything - {"bob"}, everything - {"bob"})
+    assert (await store.batches.get(made["bob"], "acme")).state == "cancelling"
+    await store.delete_key("app", actor="x")
+    assert await left() == ({"other", "own"}, everything - {"bob"}), "the batches of a key end with their next line"
+    assert [one.id for one in (await store.approvals.sweep(60.0)).expired] == [approved["bob"], approved["app"]]
+
+
+async def test_a_new_key_has_no_capture(place: Place) -> None:
+    store = await place.open()
+    await store.create("captures", "app", {"until": 9e9, "reason": "x"}, actor="x", tenant="acme")  # its key was deleted meanwhile
+    await store.create_key("globex", ANY, actor="x", id="app")
+    assert (await store.list("captures")).items == ()
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["delete", "sync"])

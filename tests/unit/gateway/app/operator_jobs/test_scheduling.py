@@ -33,7 +33,7 @@ class World:
         self.store, self.clock, self.revocations = store, clock, Revocations()
         self.told: list[tuple[Any, ...]] = []
         self.standing = Standing()
-        self.schedulers = Schedulers(store.get_key, lambda: {("acme", "fixed")}, self.revocations, self.standing, clock)
+        self.schedulers = Schedulers(store.get_key, lambda: {("acme", "fixed")}, self.revocations, self.standing, clock, store.jobs.deleted)
         self.check = ScheduleCheck(store.jobs, self.schedulers, self.record, clock)
 
     def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str, outcome: str) -> None:
@@ -138,3 +138,16 @@ async def test_a_schedule_rests_while_its_maker_is_stopped(world: World, target:
 async def test_a_fixed_key_of_the_id_does_not_go_on_with_the_schedule_of_a_stored_one(world: World) -> None:
     await world.schedule("hers", Creator(id="fixed", tenant="acme", kind="api_key", made=1.0))
     assert await world.left() == []
+
+
+async def test_a_schedule_ends_with_its_user(world: World) -> None:
+    for user in ("alice", "bob"):
+        await world.store.create("users", f"{user}@acme", {"name": user, "tenant": "acme"}, actor="x", tenant="acme")
+    await world.schedule("hers", ALICE)
+    await world.store.delete("users", "bob@acme", actor="x")
+    assert await world.left() == ["hers"]
+    await world.store.delete("users", "alice@acme", actor="x")
+    await world.store.create("users", "alice@acme", {"name": "alice", "tenant": "acme"}, actor="x", tenant="acme")
+    assert await world.left() == []
+    await world.schedule("anew", ALICE)
+    assert await world.left() == ["anew"], "of the next one of the name"
