@@ -272,6 +272,7 @@ class TestRights:
             rules={"g": GroupRules(models=("m",)), "said": GroupRules(own_keys=RULE)},
         )
         found = entitle_personal(own(roles=("viewer", "operator")), person)
+        assert found is not None and found.made == 10.0
         assert found is not None and found.personal and found.user == "alice" and found.groups == ("g", "said")
         assert found.models == ("m",), "what is given is the groups'"
         assert shown(found) == [[(("x-*",), ("chat",))], [(("demo-*",), ())], [(("m",), ())]]
@@ -341,6 +342,7 @@ class TestKeys:
         assert known.remembered(keys.digest("plain"), HERE) is None
         second = await self.get(known, "plain")
         assert second is not None and second is not first and shown(second) == [[(("demo-*",), ())]]
+        assert first.made == second.made == 10.0
         assert known.remembered(keys.digest("plain"), HERE) is second
 
     async def test_waiting_requests_get_one_principal(self, store: Asked, people: People, known: StoredKeys) -> None:
