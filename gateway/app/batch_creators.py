@@ -1,9 +1,8 @@
 """Who made a batch, as it stands now: looked up again for each of its lines, from the same sources as at a login.
 
-A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches, also
-where another key has its id by then. Of
-somebody who logged in otherwise, the groups and roles of the login are those of the moment when the batch was made, and what the store adds
-and takes away is that of now; a token that is revoked ends its batches, too.
+A key of the store or of the configuration has exactly the rights that it has at that moment; when it has ended, so have its batches,
+whoever has its id by then. Of somebody who logged in otherwise, the groups and roles of the login are those of the moment when the batch
+was made, and what the store adds and takes away is that of now; a token that is revoked ends its batches, too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from gateway.app.operator_jobs.book import JobBook
+from gateway.app.operator_jobs.run import Shared
 from gateway.app.operator_jobs.scheduling import LOOK_SECONDS, ScheduleCheck, Schedulers
+from gateway.app.operator_jobs.work import JobWork
 from gateway.core.batches import Creator
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound
@@ -151,3 +153,17 @@ async def test_a_schedule_ends_with_its_user(world: World) -> None:
     assert await world.left() == []
     await world.schedule("anew", ALICE)
     assert await world.left() == ["anew"], "of the next one of the name"
+
+
+async def test_a_job_does_not_begin_while_its_maker_is_stopped(world: World, tmp_path: Path) -> None:
+    library: Any = None
+    book = JobBook(JobsSpec(), world.store.jobs, None, library, "r1", lambda *args, **more: None)
+    book.stopped = world.schedulers.stopped
+    shared = Shared(JobsSpec(), world.store.jobs, book, library, None, None, lambda: False, tmp_path / "jobs", world.clock)
+    work = JobWork(shared, world.check, "r1", "here", "here:1")
+    made = await world.store.jobs.add(book.new(Benchmark(model="a.gguf"), APP), 9)
+    world.standing.replace("suspensions", [Stop("key/app", "suspended", admin=True)])
+    await work._look()
+    found = await book.get(made.id, None)
+    assert (found.state, found.attempts, found.holder) == ("queued", 0, "")
+    await work.aclose()
