@@ -360,6 +360,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/rows.py": ("tests/contract/store/test_resources.py", "version"),
     "gateway/store/store.py": ("tests/contract/store/test_resources.py", "Store"),
     "gateway/store/tables.py": ("tests/contract/store/test_life.py", "tables"),
+    "gateway/store/tenant_rows.py": ("tests/contract/store/test_tenants.py", "test_approvals_and_batches_of_a_user_end_with_them"),
     "gateway/store/together.py": ("tests/contract/store/test_resources.py", "removals="),
     "gateway/store/usage_beside.py": ("tests/contract/store/test_usage_beside.py", "forget_sessions"),
     "gateway/store/usage_rows.py": ("tests/contract/store/test_usage_and_changes.py", "usage"),
