@@ -39,6 +39,8 @@ HALF_TOLERANCE = 5e-3
 """The same for models that compute with 16 bits."""
 FIRST_RUNS = 600.0
 """Seconds that the runs to try a model may take, before it serves."""
+HUNG_SECONDS = 120.0
+"""A run that was to end and goes on for so long is within one node of the graph: only the end of the process ends it."""
 SERVER_NAME = "gatehouse-onnx"
 MODEL_PATHS = (
     "/v2/models/{a}",
@@ -84,7 +86,8 @@ class OnnxRuntime:
         sys.setswitchinterval(0.0005)  # the longest that the event loop waits for a thread that tokenises
         model = self._loaded()
         queue = BatchQueue(self.spec.batching.max_delay_ms / 1000, max(1, self.spec.queue + self.spec.slots))
-        self._batcher = Batcher(queue, model.run, self._clock, self._stats.batch, model.instances)
+        halting = model.loaded.session.halting
+        self._batcher = Batcher(queue, model.run, self._clock, self._stats.batch, model.instances, halting)
         self._batcher.start()
         model.serve(self._batcher, self._offload, self._stats)
 
@@ -225,6 +228,7 @@ class OnnxRuntime:
         model, batcher = self._loaded(), self._batcher
         running = batcher.running if batcher else 0
         return {
+            **(_hangs(batcher.stuck) if batcher and batcher.stuck > HUNG_SECONDS else {}),
             "device": model.loaded.session.device,
             "fallback_reason": model.loaded.fallback,
             "sha256": model.loaded.sha256,
@@ -353,6 +357,12 @@ class _Model:
             return self._tensors.run(batch)
         assert self._head is not None
         return self._head.run(batch)
+
+
+def _hangs(seconds: float) -> dict[str, Any]:
+    """For health: the supervisor ends a process that has failed, and starts it again."""
+    reason = f"a run that nobody waits for any more has not ended for {seconds:.0f} s after it was told to"
+    return {"state": "failed", "reason": reason, "reason_code": "run_hangs"}
 
 
 def find_task(options: OnnxOptions, folder: ModelFolder, loaded: Loaded) -> Task:

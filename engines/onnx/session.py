@@ -89,11 +89,29 @@ class Session:
         self._types = {port.name: port.datatype for port in (*self.inputs, *self.outputs)}
         self._bound = io_binding and "BYTES" not in self._types.values()
         self._values = "BF16" in self._types.values()
-        self._options = ort.RunOptions()
-        self._options.log_severity_level = QUIET
-        if shrink:
-            place = "cpu:0" if device == "cpu" else f"cpu:0;gpu:{device.partition(':')[2]}"
-            self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", place)
+        self._shrunk = "" if not shrink else "cpu:0" if device == "cpu" else f"cpu:0;gpu:{device.partition(':')[2]}"
+        self._options = self._run_options()
+        self._own = threading.local()
+
+    def _run_options(self) -> Any:
+        made = ort.RunOptions()
+        made.log_severity_level = QUIET
+        if self._shrunk:
+            made.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._shrunk)
+        return made
+
+    @contextmanager
+    def halting(self) -> Iterator[Callable[[], None]]:
+        """Around runs of this thread. What it gives ends them, on any thread: between two nodes of the graph, not within one."""
+        options = self._own.options = self._run_options()
+
+        def halt() -> None:
+            options.terminate = True
+
+        try:
+            yield halt
+        finally:
+            del self._own.options
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -121,29 +139,30 @@ class Session:
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         """Compute the outputs `names`. Arrays have the types of NUMPY. Raises one of RUNTIME_ERRORS."""
+        options = getattr(self._own, "options", self._options)
         if self._values:
-            return self._run_values(feeds, names)
+            return self._run_values(feeds, names, options)
         if self._bound:
-            return self._run_bound(feeds, names)
-        found: list[Array] = self._session.run(list(names), dict(feeds), self._options)
+            return self._run_bound(feeds, names, options)
+        found: list[Array] = self._session.run(list(names), dict(feeds), options)
         return found
 
-    def _run_values(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+    def _run_values(self, feeds: Mapping[str, Array], names: Sequence[str], options: Any) -> list[Array]:
         """Compute with BF16, which numpy lacks: its bits go in and come out as uint16."""
         values: dict[str, Any] = {
             name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16) if self._types[name] == "BF16" else array
             for name, array in feeds.items()
         }
         if "BF16" not in {self._types[name] for name in names}:
-            found: list[Array] = self._session.run(list(names), values, self._options)
+            found: list[Array] = self._session.run(list(names), values, options)
             return found
         for name, array in feeds.items():
             if self._types[name] != "BF16":
                 values[name] = ort.OrtValue.ortvalue_from_numpy(array)
-        results = self._session.run_with_ort_values(list(names), values, self._options)
+        results = self._session.run_with_ort_values(list(names), values, options)
         return [_bits(value) if self._types[name] == "BF16" else value.numpy() for name, value in zip(names, results, strict=True)]
 
-    def _run_bound(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+    def _run_bound(self, feeds: Mapping[str, Array], names: Sequence[str], options: Any) -> list[Array]:
         """With inputs and outputs bound to the device: one copy in, one out, none in between."""
         kind, _, index = self.device.partition(":")
         binding = self._session.io_binding()
@@ -151,7 +170,7 @@ class Session:
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0)))
         for name in names:
             binding.bind_output(name, kind, int(index or 0))
-        self._session.run_with_iobinding(binding, self._options)
+        self._session.run_with_iobinding(binding, options)
         found: list[Array] = binding.copy_outputs_to_cpu()
         return found
 

@@ -16,6 +16,11 @@ Fairness
 
 Failure
     When a batch fails, its units run one by one, and only those that fail alone get the error.
+
+Given up
+    A request is given up when its deadline passes or its client leaves. A batch of nothing else is halted at once, if its runtime can
+    be halted; one that others wait for, LEFT_SECONDS later, and then theirs run one by one. So a graph that does not end for one input
+    holds its thread no longer than somebody waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ import threading
 import time
 from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -38,6 +44,8 @@ STEP = 0.1
 """Seconds that a batch is to take at most: so long one that has just come waits for the device."""
 PATIENCE = 1.0
 """Seconds that whatever comes meanwhile is ahead of the rest of a job that has had a batch."""
+LEFT_SECONDS = 5.0
+"""How long a batch goes on for others after one of its requests was given up."""
 _NEWEST = 0.3
 """Weight of the newest batch in what a row takes."""
 
@@ -68,7 +76,7 @@ class Unit:
 class BatchJob:
     """One request's units. `deadline` is absolute, in the clock's monotonic seconds; `done` is called once for each unit."""
 
-    __slots__ = ("began", "deadline", "done", "ended", "later", "priority", "queued", "submitted", "units")
+    __slots__ = ("began", "deadline", "done", "ended", "later", "left", "priority", "queued", "submitted", "units")
 
     def __init__(
         self, units: Sequence[Unit], done: Callable[[Unit, Any, Exception | None], None], *, priority: int = 1,
@@ -79,6 +87,8 @@ class BatchJob:
         self.submitted, self.began, self.ended = time.perf_counter_ns(), 0, 0
         self.later: deque[Unit] = deque()
         self.queued = 0
+        self.left = False
+        """Nobody waits for it any more."""
         for index, unit in enumerate(units):
             unit.index, unit.job = index, self
 
@@ -241,29 +251,63 @@ def _rank(unit: Unit) -> tuple[int, float, int]:
 
 
 Outcome = tuple[Any, Exception | None]
+Halting = Callable[[], AbstractContextManager[Callable[[], None]]]
+"""Entered on the thread around a run; what it gives ends that run as soon as it can, and may be called on any thread."""
+
+
+@contextmanager
+def unstoppable() -> Iterator[Callable[[], None]]:
+    """Of a runtime whose runs cannot be ended."""
+    yield lambda: None
+
+
+class _UnderWay:
+    """A batch that runs. now: the units of the present run, all or one. halted: when its end was asked for, 0 if it was not."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = self.now = units
+        self.halted = 0.0
+        self._halt: Callable[[], None] = lambda: None
+
+    def begins(self, units: list[Unit], halt: Callable[[], None]) -> None:
+        """On the thread. A request that is given up meanwhile sees either the new `halt` or, here, itself."""
+        self.halted = 0.0
+        self.now, self._halt = units, halt
+        if self.unwanted:
+            self.halt()
+
+    @property
+    def unwanted(self) -> bool:
+        return all(unit.job.left for unit in self.now)
+
+    def halt(self) -> None:
+        self.halted = self.halted or time.monotonic()
+        self._halt()
 
 
 class Batcher:
     """Runs what the queue decides on `instances` threads, one batch each, and gives each job its results on the event loop.
 
     `run(payloads)` computes one result for each payload of a batch, on one of the threads; an exception fails the batch. `observe`
-    is told of every batch on the loop: its units, the seconds it took, the time.
+    is told of every batch on the loop: its units, the seconds it took, the time. `halting` ends runs that nobody waits for.
     """
 
     def __init__(
         self, queue: BatchQueue, run: Callable[[Sequence[Any]], Sequence[Any]], clock: Clock,
         observe: Callable[[Sequence[Unit], float, float], None] = lambda units, seconds, now: None, instances: int = 1,
+        halting: Halting = unstoppable,
     ) -> None:  # fmt: skip
         self.queue = queue
         self.running = 0
         """Units in the batches that are being computed."""
         self._idle = instances
-        self._run, self._clock, self._observe = run, clock, observe
+        self._run, self._clock, self._observe, self._halting = run, clock, observe, halting
+        self._under_way: set[_UnderWay] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._closed = False
-        self._work: SimpleQueue[list[Unit] | None] = SimpleQueue()
+        self._work: SimpleQueue[_UnderWay | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._serve, name=f"batches-{number}", daemon=True) for number in range(instances)]
 
     def start(self) -> None:
@@ -318,7 +362,28 @@ class Batcher:
             await future
         finally:
             self.queue.remove(job)
+            job.left = True
+            if left:
+                self._give_up(job)
         return results
+
+    def _give_up(self, job: BatchJob) -> None:
+        """Halt what runs for this job alone, and soon what runs for others, too."""
+        for batch in self._under_way:
+            if any(unit.job is job for unit in batch.now):
+                if batch.unwanted:
+                    batch.halt()
+                elif self._loop is not None:
+                    self._loop.call_later(LEFT_SECONDS, self._halt, batch, batch.now)
+
+    def _halt(self, batch: _UnderWay, units: list[Unit]) -> None:
+        if batch in self._under_way and batch.now is units:
+            batch.halt()
+
+    @property
+    def stuck(self) -> float:
+        """For how many seconds a run has gone on that was to end; 0 if there is none."""
+        return max((time.monotonic() - batch.halted for batch in self._under_way if batch.halted), default=0.0)
 
     def _schedule(self) -> None:
         """Look at the queue at the end of this turn of the loop, when everything that came in this turn is in it."""
@@ -347,7 +412,9 @@ class Batcher:
                 began = time.perf_counter_ns()
                 for unit in units:
                     unit.job.began = unit.job.began or began
-                self._work.put(units)
+                batch = _UnderWay(units)
+                self._under_way.add(batch)
+                self._work.put(batch)
 
     @staticmethod
     def _in_time(units: list[Unit], now: float) -> list[Unit]:
@@ -365,29 +432,34 @@ class Batcher:
 
     def _serve(self) -> None:
         while True:
-            units = self._work.get()
-            if units is None:
+            batch = self._work.get()
+            if batch is None:
                 return
             started = self._clock.monotonic()
-            outcomes = self._outcomes(units)
+            outcomes = self._outcomes(batch, batch.units)
             seconds = self._clock.monotonic() - started
             try:
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._finish, units, outcomes, seconds)
+                self._loop.call_soon_threadsafe(self._finish, batch, outcomes, seconds)
             except RuntimeError:
                 return  # the loop was closed: the process is ending
 
-    def _outcomes(self, units: list[Unit]) -> list[Outcome]:
+    def _outcomes(self, batch: _UnderWay, units: list[Unit]) -> list[Outcome]:
         """A result or an error for each unit."""
         try:
-            results = self._run([unit.payload for unit in units])
+            with self._halting() as halt:
+                batch.begins(units, halt)
+                results = self._run([unit.payload for unit in units])
             return [(result, None) for result in results]
         except Exception as exc:  # noqa: BLE001 - boundary: a native runtime may raise anything; it becomes these units' answer
+            failed = RunFailed(exc)
             if len(units) == 1:
-                return [(None, RunFailed(exc))]
-        return [self._outcomes([unit])[0] for unit in units]
+                return [(None, failed)]
+        return [(None, failed) if unit.job.left else self._outcomes(batch, [unit])[0] for unit in units]
 
-    def _finish(self, units: list[Unit], outcomes: list[Outcome], seconds: float) -> None:
+    def _finish(self, batch: _UnderWay, outcomes: list[Outcome], seconds: float) -> None:
+        units = batch.units
+        self._under_way.discard(batch)
         self._idle += 1
         self.running -= len(units)
         ended = time.perf_counter_ns()

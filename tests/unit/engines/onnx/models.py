@@ -273,5 +273,19 @@ def endless() -> onnx.ModelProto:
     return graph([loop], [("x", "FP32", ["n"])], [("y", "FP32", ["n"])], {"yes": np.array(True)})
 
 
+def rounds() -> onnx.ModelProto:
+    """y [1] = as many as `count` [1] says, each added in a round of a loop."""
+    inputs = [_value("round", "INT64", []), _value("going", "BOOL", []), _value("old", "INT64", [1])]
+    nodes = [helper.make_node("Identity", ["going"], ["go_on"]), helper.make_node("Add", ["old", "one"], ["new"])]
+    body = helper.make_graph(nodes, "body", inputs, [_value("go_on", "BOOL", []), _value("new", "INT64", [1])])
+    nodes = [
+        helper.make_node("Squeeze", ["count"], ["times"]),
+        helper.make_node("Sub", ["count", "count"], ["zero"]),
+        helper.make_node("Loop", ["times", "yes", "zero"], ["y"], body=body),
+    ]
+    constants = {"yes": np.array(True), "one": np.array([1], np.int64)}
+    return graph(nodes, [("count", "INT64", [1])], [("y", "INT64", [1])], constants)
+
+
 def _value(name: str, kind: str, shape: Sequence[Any]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, ONNX_TYPES[kind], list(shape))

@@ -16,6 +16,7 @@ import pytest
 
 from engines.onnx import app
 from engines.onnx.app import OnnxRuntime, runtime_error
+from engines.sidecar.batcher import Batcher
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError, Sidecar
 from gateway.core.specs import BatchingSpec, SidecarSpec
@@ -497,6 +498,18 @@ def test_a_graph_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(LoadError, match=r"did not end within 0\.1 s") as caught:
         OnnxRuntime(spec).load()
     assert caught.value.code == "load_timeout"
+
+
+async def test_a_run_without_an_end_ends_when_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(models.save(models.rounds(), tmp_path / "model.onnx"), tmp_path) as engine:
+        body = json.dumps({"inputs": [tensor("count", "INT64", [1], [1 << 62])]})
+        answer = await engine.post("/v2/models/m/infer", body.encode(), **{"x-gatehouse-deadline-ms": "100"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_timeout")
+        assert (await engine.infer(tensor("count", "INT64", [1], [3]))).json()["outputs"][0]["data"] == [3]
+        assert (await engine.client.get("/health")).json()["state"] == "ready"
+        monkeypatch.setattr(Batcher, "stuck", property(lambda batcher: app.HUNG_SECONDS + 1))
+        found = (await engine.client.get("/health")).json()
+        assert (found["state"], found["reason_code"]) == ("failed", "run_hangs") and "has not ended for 121 s" in found["reason"]
 
 
 async def test_several_instances_give_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,16 @@ def test_cuda(tmp_path: Path) -> None:
     (found,) = loaded.session.run({"pixels": pixels}, ["features"])
     (expected,) = load(tmp_path, models.convolution()).session.run({"pixels": pixels}, ["features"])
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_run_is_halted_and_the_next_one_is_not(tmp_path: Path) -> None:
+    path = models.save(models.endless(), tmp_path / "model.onnx")
+    session = load_session(spec(tmp_path), path, OnnxOptions()).session
+    feeds = {"x": np.zeros(2, np.float32)}
+    with session.halting() as halt, pytest.raises(module.RUNTIME_ERRORS, match="terminate"):
+        timer = threading.Timer(0.05, halt)
+        timer.start()
+        session.run(feeds, ["y"])
+    fine = load(tmp_path / "fine", models.affine()).session
+    with fine.halting():
+        assert fine.run({"x": np.zeros((1, 4), np.float32)}, ["y"])[0].shape == (1, 3)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engines.sidecar import batcher as module
 from engines.sidecar.batcher import PATIENCE, REMEMBERED_KEYS, STEP, Batcher, BatchJob, BatchQueue, Full, Key, RunFailed, Unit
 from engines.sidecar.shell import ApiError
 from gateway.core.clock import FakeClock, SystemClock
@@ -375,6 +377,77 @@ async def test_cancelling_what_is_being_computed_harms_nobody(batcher: Batcher, 
         await gone
     model.gate.set()
     assert await batcher.submit(units(5)) == [10]
+
+
+class Endless:
+    """Runs batches with a 0 in them until they are halted; beside it, doubles numbers."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self._own = threading.local()
+
+    @contextmanager
+    def halting(self) -> Iterator[Callable[[], None]]:
+        halted = self._own.halted = threading.Event()
+        yield halted.set
+
+    def run(self, batch: Sequence[int]) -> list[int]:
+        self.batches.append(list(batch))
+        if 0 in batch:
+            assert self._own.halted.wait(150)
+            raise ValueError("halted")
+        return [2 * number for number in batch]
+
+
+@pytest.fixture
+async def endless() -> AsyncIterator[tuple[Batcher, Endless]]:
+    model = Endless()
+    made = Batcher(BatchQueue(DELAY, 8), model.run, SystemClock(), halting=model.halting)
+    made.start()
+    yield made, model
+    await made.aclose()
+
+
+async def test_a_run_that_nobody_waits_for_is_halted(endless: tuple[Batcher, Endless]) -> None:
+    batcher, model = endless
+    asked = asyncio.ensure_future(batcher.submit(units(0)))
+    await reached(lambda: len(model.batches) == 1)
+    assert batcher.stuck == 0
+    asked.cancel()
+    assert await batcher.submit(units(5)) == [10]
+    assert model.batches == [[0], [5]] and (batcher.running, batcher.stuck) == (0, 0)
+
+
+async def test_those_beside_one_that_was_given_up_run_alone(endless: tuple[Batcher, Endless], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEFT_SECONDS", 0.0)
+    batcher, model = endless
+    asked = [asyncio.ensure_future(batcher.submit(units(number))) for number in (0, 1, 2)]
+    await reached(lambda: model.batches == [[0, 1, 2]])
+    asked[0].cancel()
+    assert await asyncio.gather(*asked[1:]) == [[2], [4]]
+    assert model.batches == [[0, 1, 2], [1], [2]]
+
+
+async def test_one_that_is_given_up_in_its_turn_alone(endless: tuple[Batcher, Endless], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three do not end: the batch is halted for the first, then the second holds the third until it is given up, too."""
+    monkeypatch.setattr(module, "LEFT_SECONDS", 0.0)
+    batcher, model = endless
+    asked = [asyncio.ensure_future(batcher.submit(units(number))) for number in (0, 0, 3)]
+    await reached(lambda: model.batches == [[0, 0, 3]])
+    asked[0].cancel()
+    await reached(lambda: model.batches[1:] == [[0]])
+    asked[1].cancel()
+    assert await asked[2] == [6]
+
+
+async def test_a_run_that_does_not_heed_is_stuck(model: Model, batcher: Batcher) -> None:
+    model.gate.clear()
+    asked = asyncio.ensure_future(batcher.submit(units(1)))
+    await reached(lambda: batcher.running == 1)
+    asked.cancel()
+    await reached(lambda: batcher.stuck > 0)
+    model.gate.set()
+    assert await batcher.submit(units(2)) == [4] and batcher.stuck == 0
 
 
 async def test_closing_fails_what_waits(model: Model) -> None:
