@@ -17,7 +17,7 @@ from engines.onnx.folder import ModelFolder, read_folder
 from engines.onnx.offload import Offload
 from engines.onnx.options import OnnxOptions, Task, read_options
 from engines.onnx.prompts import prompts_of
-from engines.onnx.session import DEVICE_ERRORS, NATIVE_ERRORS, RUNTIME_ERRORS, Loaded, load_session, out_of_memory, runtime_message
+from engines.onnx.session import DEVICE_ERRORS, NATIVE_ERRORS, RUNTIME_ERRORS, Loaded, load_session, out_of_memory, refusal, runtime_message
 from engines.onnx.stats import Stats
 from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
@@ -78,8 +78,7 @@ class OnnxRuntime:
             with loaded.session.within(FIRST_RUNS):
                 self._model = _Model(self.spec, options, folder, loaded)
         except RUNTIME_ERRORS as exc:
-            code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
-            raise LoadError(code, f"{folder.graph}: the first run failed: {runtime_message(exc)}") from None
+            raise refusal(f"{folder.graph}: the first run failed", exc, loaded.session.device) from None
 
     async def start(self) -> None:
         """Start the batcher's threads and bind the endpoints to them."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from engines.onnx import functions
+from engines.onnx import constants, functions
 from engines.onnx.protobuf import Bound, Broken, Value, fields, message, number, text
 from engines.sidecar.loading import LoadError
 
@@ -157,6 +157,7 @@ def _model(path: Path, view: memoryview) -> ModelFile:
     if (inputs := len(contents.inputs - contents.weights)) > MAX_INPUTS:  # older files have each weight among the inputs, too
         raise Broken(f"the graph has {inputs} inputs, at most {MAX_INPUTS} are taken")
     functions.check(made, whole)
+    constants.check(whole)
     return ModelFile(path, ir_version, producer, opsets, nodes, tuple(contents.external))
 
 

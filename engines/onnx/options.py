@@ -28,7 +28,8 @@ class OnnxOptions(ShellOptions, frozen=True):
     deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
     gpu_memory_limit_bytes: of the CUDA provider. execution_provider: what computes instead of the device's own; provider: its
     options. instances: batches that run at once. checksums: file name -> SHA-256 of files in the model's folder.
-    max_output_bytes: of the tensors that answer one infer request.
+    max_output_bytes: of the tensors that answer one infer request. memory_limit_bytes: of the process, on the CPU; None: most of what the
+    machine or the container has.
 
     prompts, default_prompt: what goes before a text that is embedded, by name, and the name that counts where a request names none.
     """
@@ -65,6 +66,7 @@ class OnnxOptions(ShellOptions, frozen=True):
     default_prompt: str | None = None
     checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
     max_output_bytes: Positive = 256 * 1024 * 1024
+    memory_limit_bytes: Annotated[int, Meta(ge=256 * 1024 * 1024)] | None = None
 
 
 def read_options(options: dict[str, Any]) -> OnnxOptions:

@@ -69,6 +69,14 @@ def varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
     raise Broken(f"a number at byte {position} of {what} does not end")
 
 
+def varints(view: memoryview) -> Iterator[int]:
+    """Packed variable-length numbers."""
+    position = 0
+    while position < len(view):
+        found, position = varint(view, position, "packed numbers")
+        yield found
+
+
 def number(value: Value, what: str) -> int:
     """The value as a number."""
     if not isinstance(value, int):

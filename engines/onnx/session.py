@@ -372,8 +372,7 @@ def _native(path: Path, made: Any, device: str, options: OnnxOptions, threads: i
     try:
         session = ort.InferenceSession(str(path), made, providers=provider_list(device, options, threads))
     except RUNTIME_ERRORS as exc:
-        code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
-        raise LoadError(code, f"{path}: {runtime_message(exc)}") from None
+        raise refusal(str(path), exc, device) from None
     session.disable_fallback()
     # if CUDA's libraries do not load, the runtime falls back to the CPU; that is for the configuration to decide
     if session.get_providers()[0] == "CPUExecutionProvider" and (device != "cpu" or options.execution_provider != "auto"):
@@ -428,6 +427,19 @@ def _intact(cache: Path) -> bool:
 def out_of_memory(exc: BaseException) -> bool:
     """Whether an error of the runtime means that memory ran out."""
     return isinstance(exc, MemoryError) or any(word in str(exc) for word in MEMORY_WORDS)
+
+
+def refusal(where: str, exc: BaseException, device: str) -> LoadError:
+    """Why a model that the runtime cannot run is not loaded. On the CPU it asked for more than the process may have, whatever else runs:
+    unloading other engines would not help it."""
+    said = f"{where}: {runtime_message(exc)}"
+    if not out_of_memory(exc):
+        return LoadError("model_invalid", said)
+    if device != "cpu":
+        return LoadError("insufficient_memory", said)
+    return LoadError(
+        "memory_limit", f"{where}: it asks for more memory than the process may have (options.memory_limit_bytes): {runtime_message(exc)}"
+    )
 
 
 def runtime_message(exc: BaseException) -> str:

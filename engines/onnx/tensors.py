@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engines.onnx.offload import BYTES_PER_COST, Offload
-from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
+from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session, out_of_memory
 from engines.sidecar.batcher import Batcher, Key, Unit
 from engines.sidecar.http import ApiError, Request, Response
 from gateway.wire.oip import codec
@@ -257,11 +257,14 @@ def rows_independent(session: Session, schema: Schema, tolerance: float, random:
 
 
 def warm_up(session: Session, schema: Schema, random: np.random.Generator) -> bool:
-    """Run once, so that the first request does not pay for the runtime's preparations; False if the graph rejects the sample."""
+    """Run once, so that the first request does not pay for the runtime's preparations; False if the graph rejects the sample. Raises one of
+    RUNTIME_ERRORS where even that takes more memory than there is."""
     try:
         session.run({port.name: _sample(port, 1, random) for port in schema.inputs.values()}, tuple(schema.outputs))
-    except RUNTIME_ERRORS:  # the sample is a guess
-        return False
+    except RUNTIME_ERRORS as exc:
+        if out_of_memory(exc):
+            raise
+        return False  # the sample is a guess
     return True
 
 

@@ -1,17 +1,55 @@
-"""How much main memory a model may take."""
+"""How much main memory a model may take, and that it takes no more."""
 
 from __future__ import annotations
 
+import resource
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+SHARE: Final = 0.9
+"""Of all memory there is, what one process may have where nothing else is said."""
 
 
 def available_memory() -> int | None:
     """Main memory available without swapping, in bytes; None if the system does not tell."""
+    return _known("MemAvailable:", Path("/"))
+
+
+def all_memory(root: Path = Path("/")) -> int | None:
+    """All main memory of the machine, or of the container if that may have less, in bytes; None if the system does not tell."""
+    found = _known("MemTotal:", root)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # a container sees its own control group at the root
+        with suppress(OSError, ValueError):
+            most = int((root / "sys/fs/cgroup" / name).read_text())
+            found = most if found is None else min(found, most)
+    return found
+
+
+def limit_memory(most: int | None) -> int | None:
+    """Bound what this process allocates for itself (setrlimit(2), RLIMIT_DATA: heap, stacks and private mappings that it may write; not the
+    files that it maps to read). What exceeds it fails in the library that asks, where the kernel would have ended a process. most: bytes;
+    None: SHARE of all memory. Returns the bound, None where there is none."""
+    if sys.platform != "linux":
+        return None
+    if most is None:
+        whole = all_memory()
+        most = None if whole is None else int(whole * SHARE)
+    if most is None:
+        return None
+    _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+    return bound
+
+
+def _known(name: str, root: Path) -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return None
     for line in lines:
-        if line.startswith("MemAvailable:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024
     return None

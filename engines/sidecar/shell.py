@@ -436,7 +436,7 @@ def run(
         line += byte
     try:
         spec = read_spec(bytes(line))
-        confinement = (confined or _confined)(spec)
+        confinement = (confined or to_its_model)(spec)
         place = SocketPlace(spec.socket)
         lifeline = Lifeline(0, place, last)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -446,7 +446,7 @@ def run(
         return 1
 
 
-def _confined(spec: SidecarSpec) -> Confinement:
+def to_its_model(spec: SidecarSpec) -> Confinement:
     """Confines the process while it has one thread and has not touched the model. Temporary files go to the socket's folder."""
     own, cache = Path(spec.socket).parent, cache_folder(spec.state_dir, spec.name)
     with suppress(OSError):  # a runtime that needs the folder reports the error itself

@@ -168,3 +168,30 @@ def test_a_full_queue_is_a_503(tmp_path: Path) -> None:
             for one in sockets[1:]:  # they leave: only the first is waited for
                 one.close()
             assert sockets[0].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def asking(path: Path, factor: int) -> Path:
+    """y = x + how many elements a tensor has that is made of `factor` times as many as `count` says."""
+    nodes = [
+        helper.make_node("Mul", ["count", "factor"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["made"]),
+        helper.make_node("Size", ["made"], ["size"]),
+        helper.make_node("Add", ["count", "size"], ["y"]),
+    ]
+    model = models.graph(nodes, [("count", "INT64", [1])], [("y", "INT64", [1])], {"factor": np.array([factor])})
+    return models.save(model, path)
+
+
+def test_more_memory_than_the_process_may_have(tmp_path: Path) -> None:
+    """A request that asks for it is refused and the next one served; a graph that always does is not loaded."""
+    limited = {"memory_limit_bytes": 1 << 30}
+    with OnnxProcess(asking(tmp_path / "one.onnx", 1), options=limited) as engine, engine.client() as client:
+        answers = [
+            client.post("/v2/models/m/infer", json={"inputs": [{"name": "count", "datatype": "INT64", "shape": [1], "data": [count]}]})
+            for count in (1 << 31, 1 << 60, 3)
+        ]
+        assert [answer.status_code for answer in answers] == [507, 507, 200]
+        assert answers[-1].json()["outputs"][0]["data"] == [6]
+    with OnnxProcess(asking(tmp_path / "all.onnx", 1 << 40), options={"arena": False, **limited}) as engine, engine.client() as client:
+        found = client.get("/health").json()
+        assert (found["state"], found["reason_code"]) == ("failed", "memory_limit") and "options.memory_limit_bytes" in found["reason"]

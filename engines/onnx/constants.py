@@ -1,0 +1,119 @@
+"""How large the tensors are that an ONNX graph makes out of nothing: a few bytes may ask for all the memory there is.
+
+Only sizes that the file itself states are seen here, in its outermost graph: a shape that is an initializer, a Constant or an attribute.
+What a graph computes is bounded by the process's own limit (`options.memory_limit_bytes`). Field numbers are those of onnx.proto3.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from engines.onnx.protobuf import Broken, Value, fields, message, text, varints
+
+MOST_ELEMENTS: Final = 1 << 30
+"""Of one such tensor: 4 GiB of float32."""
+MOST_BYTES: Final = 4096
+"""Of a tensor that may be a shape."""
+GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
+NODE_INPUT, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE = 1, 2, 4, 5
+ATTRIBUTE_NAME, ATTRIBUTE_TENSOR, ATTRIBUTE_INTS = 1, 5, 8
+TENSOR_KIND, TENSOR_INT64, TENSOR_NAME, TENSOR_RAW = 2, 7, 8, 9
+INT64: Final = 7
+Numbers = tuple[int, ...]
+
+_SHAPE_AT: Final[Mapping[str, int]] = {"ConstantOfShape": 0, "Expand": 1}
+"""Operator -> which input is the shape of what it makes."""
+_SHAPED: Final = frozenset({"RandomNormal", "RandomUniform"})
+"""Operators with an attribute `shape`."""
+_WANTED: Final = frozenset({*_SHAPE_AT, *_SHAPED, "Range", "Constant"})
+
+
+def check(graph: memoryview) -> None:
+    """Refuse tensors of absurd sizes. Raises Broken."""
+    known: dict[str, Numbers] = {}
+    nodes: list[tuple[str, list[str], Mapping[str, Numbers]]] = []
+    for field, value in fields(graph, "graph"):
+        if field == GRAPH_INITIALIZER:
+            name, numbers = _tensor(message(value, "initializer"))
+            if numbers:
+                known[name] = numbers
+        elif field == GRAPH_NODE and (operator := _operator(value)) in _WANTED:
+            inputs, outputs, attributes = _node(message(value, "node"))
+            if operator == "Constant" and outputs:
+                known.update((outputs[0], numbers) for numbers in attributes.values())
+            else:
+                nodes.append((operator, inputs, attributes))
+    for operator, inputs, attributes in nodes:
+        size = _elements(operator, [known.get(name, ()) for name in inputs], attributes)
+        if size > MOST_ELEMENTS:
+            shown = size if size < 10**18 else "more than 10^18"
+            raise Broken(f"{operator} makes a tensor of {shown} elements, at most {MOST_ELEMENTS} are taken")
+
+
+def _elements(operator: str, inputs: list[Numbers], attributes: Mapping[str, Numbers]) -> int:
+    """Of the tensor that a node makes, as far as the file says."""
+    if operator == "Range":
+        if len(inputs) < 3 or not all(len(numbers) == 1 for numbers in inputs[:3]) or not inputs[2][0]:
+            return 0
+        (start,), (end,), (step,) = inputs[:3]
+        return max(0, -(-(end - start) // step))
+    at = _SHAPE_AT.get(operator)
+    shape = attributes.get("shape", ()) if at is None else inputs[at] if at < len(inputs) else ()
+    return math.prod(max(0, size) for size in shape) if shape else 0
+
+
+def _operator(node: Value) -> str:
+    found = ""
+    for field, value in fields(message(node, "node"), "node"):
+        if field == NODE_OPERATOR:
+            found = text(value, "op_type")  # the last one counts
+    return found
+
+
+def _node(view: memoryview) -> tuple[list[str], list[str], dict[str, Numbers]]:
+    """Names of its inputs and outputs, and its attributes that are whole numbers."""
+    inputs: list[str] = []
+    outputs: list[str] = []
+    attributes: dict[str, Numbers] = {}
+    for field, value in fields(view, "node"):
+        if field in (NODE_INPUT, NODE_OUTPUT):
+            (inputs if field == NODE_INPUT else outputs).append(text(value, "name"))
+        elif field == NODE_ATTRIBUTE:
+            name, numbers = "", list[int]()
+            for part, inner in fields(message(value, "attribute"), "attribute"):
+                if part == ATTRIBUTE_NAME:
+                    name = text(inner, "attribute name")
+                elif part == ATTRIBUTE_INTS:
+                    numbers += _signed(inner)
+                elif part == ATTRIBUTE_TENSOR:
+                    numbers += _tensor(message(inner, "tensor"))[1]
+            attributes[name] = tuple(numbers)
+    return inputs, outputs, attributes
+
+
+def _tensor(view: memoryview) -> tuple[str, Numbers]:
+    """Its name, and its values if they are a few whole numbers."""
+    name, kind = "", 0
+    numbers: list[int] = []
+    raw = memoryview(b"")
+    for field, value in fields(view, "tensor"):
+        if field == TENSOR_NAME:
+            name = text(value, "tensor name")
+        elif field == TENSOR_KIND and isinstance(value, int):
+            kind = value
+        elif field == TENSOR_RAW:
+            raw = message(value, "raw_data")
+        elif field == TENSOR_INT64 and (isinstance(value, int) or len(value) <= MOST_BYTES):
+            numbers += _signed(value)
+    if kind != INT64 or len(raw) > MOST_BYTES or len(numbers) > MOST_BYTES:
+        return name, ()
+    return name, tuple(numbers) or struct.unpack(f"<{len(raw) // 8}q", raw[: len(raw) // 8 * 8])
+
+
+def _signed(value: Value) -> Iterator[int]:
+    """Whole numbers, alone or packed."""
+    for number in (value,) if isinstance(value, int) else varints(value):
+        yield number - (1 << 64) if number >> 63 else number
