@@ -9,7 +9,9 @@ some last words.
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +28,9 @@ LAST_WORDS: Final = (
     "cannot set up guard pages",
 )
 """What C++, Python, the C library, CUDA, ggml and ONNX Runtime say of an allocation that failed, in small letters."""
+CRASH_WORDS: Final = ("ggml_assert", "ggml_abort", "fatal python error", "terminate called")
+"""What ggml, Python and C++ say before they end a process; they quote the program, and nothing of a request."""
+_FOLDERS = re.compile(r"\S*/(?=[^/\s]+:\d+:)")
 
 
 class Ending(NamedTuple):
@@ -66,10 +71,13 @@ def ending(code: int, kills: Kills | None, log: Path, since: int) -> Ending:
     how = f"the process ended with code {code}{_named(code)}"
     if code == -signal.SIGKILL and kills is not None and kills.another():
         return Ending(f"memory ran out: the kernel ended the process (SIGKILL, counted by {kills.where}); see {log}", OUT_OF_MEMORY)
-    words = _last_words(log, since) if code not in (0, -signal.SIGKILL, -signal.SIGTERM) else None
-    if words is not None:
+    if code in (0, -signal.SIGKILL, -signal.SIGTERM):
+        return Ending(f"{how}, see {log}")
+    lines = _last_lines(log, since)
+    if (words := _said(lines, LAST_WORDS)) is not None:
         return Ending(f"memory ran out: {how} after it had said {words!r}; see {log}", OUT_OF_MEMORY)
-    return Ending(f"{how}, see {log}")
+    words = _said(lines, CRASH_WORDS)
+    return Ending(f"{how}, see {log}" if words is None else f"{how} after it had said {_FOLDERS.sub('', words)!r}; see {log}")
 
 
 def _named(code: int) -> str:
@@ -101,15 +109,19 @@ def _count(path: Path) -> int | None:
     return None
 
 
-def _last_words(log: Path, since: int) -> str | None:
+def _last_lines(log: Path, since: int) -> list[str]:
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(since if since <= size else 0, size - LAST_BYTES))  # it may have been emptied meanwhile
-            lines = file.read(LAST_BYTES).decode("utf-8", "replace").splitlines()
+            return file.read(LAST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
-        return None
-    return next((line.strip()[:200] for line in reversed(lines) if any(words in line.lower() for words in LAST_WORDS)), None)
+        return []
+
+
+def _said(lines: list[str], words: Sequence[str]) -> str | None:
+    """The last line with one of these words."""
+    return next((line.strip()[:200] for line in reversed(lines) if any(word in line.lower() for word in words)), None)
 
 
 def _read(path: Path) -> str:

@@ -43,6 +43,8 @@ TABLE: dict[tuple[State, Event], State] = {
 
 BACKOFF_FIRST = 0.5
 BACKOFF_MAX = 30.0
+CRASHING_MAX = 300.0
+"""Seconds between starts where each one so far has ended in a crash before the engine was ready: so will the next one, most likely."""
 STABLE_SECONDS = 60.0
 """A sidecar that was ready for this long restarts after the shortest pause again."""
 
@@ -59,9 +61,9 @@ def next_state(state: State, event: Event) -> State:
         raise IllegalTransition(f"a sidecar that is {state} cannot take {event}") from None
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait before start number `failures` + 1: 0.5, 1, 2 ... 30."""
-    return min(BACKOFF_MAX, BACKOFF_FIRST * 2.0 ** max(0, min(failures, 20) - 1))
+def backoff(failures: int, *, crashing: bool = False) -> float:
+    """Seconds to wait before start number `failures` + 1: 0.5, 1, 2 ... 30, or 300 where it does nothing but crash."""
+    return min(CRASHING_MAX if crashing else BACKOFF_MAX, BACKOFF_FIRST * 2.0 ** max(0, min(failures, 20) - 1))
 
 
 def on_demand(spec: EngineSpec) -> bool:

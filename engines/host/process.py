@@ -91,6 +91,8 @@ class SidecarProcess:
         """What the model was when it was found to be signed, in this life; None: its signature was not asked for."""
         self._lowered = False
         self._failures = 0
+        self._crashing = False
+        """It was never ready, and last ended by a signal that nobody sent for want of memory."""
         self._ready_at = math.inf
         """When it became ready in this life; infinity if it has not."""
         self._moved = 0.0
@@ -133,7 +135,7 @@ class SidecarProcess:
                     self._failed(self.reason or "it ended")
                     break
                 self._failures = 1 if time.monotonic() - self._ready_at > STABLE_SECONDS else self._failures + 1
-                pause = backoff(self._failures)
+                pause = backoff(self._failures, crashing=True) if self._crashing else backoff(self._failures)
                 self.restarts += 1
                 log.warning("engine %s ended (%s), starting again in %.1f s", self.spec.name, self.reason, pause)
                 if not await within(self._stopping.wait(), pause):
@@ -206,7 +208,7 @@ class SidecarProcess:
         if held is not None:
             return await self._adopt(held)
         self._move("start")
-        self._ready_at, self.reason_code, self.plan = math.inf, None, None
+        self._ready_at, self.reason_code, self.plan, self._crashing = math.inf, None, None, False
         try:
             await self._verify()
             process = await self._spawn()
@@ -280,6 +282,8 @@ class SidecarProcess:
         if self.state not in ("failed", "draining"):
             found = await asyncio.to_thread(ending, process.returncode or 0, self._kills, self._log, self._log_from)
             self.reason, self.reason_code = found.reason, found.code
+        code = process.returncode or 0
+        self._crashing = code < 0 and self.state in ("starting", "loading") and self.reason_code is None and not self._first.done()
         if self.state != "failed":
             self._move("exited")
         if self.state == "failed":

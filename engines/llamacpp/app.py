@@ -46,6 +46,8 @@ _FLASH = {
     "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
+TRIAL = "a text <s> é \0 日本 \n"
+"""Characters of several kinds: a vocabulary may lack what it needs for one."""
 
 
 class LlamaRuntime(TextPaths):
@@ -106,6 +108,18 @@ class LlamaRuntime(TextPaths):
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
         except ApiError as exc:
             raise LoadError("model_invalid", f"options.pinned: {exc}") from None
+        self._try(self._model)
+
+    def _try(self, model: Model) -> None:
+        """Read a text, and embed it where that is what the model does (one that generates has run a step): a file that ends llama.cpp
+        does it now, where its load fails for good, and not at each request that comes to it."""
+        try:
+            tokens = model.tokenize(TRIAL, add_special=True, parse_special=True)
+            model.detokenize([*tokens, 0, model.n_vocab - 1])
+            if self._embedder is not None and tokens:
+                self._embedder.warm_up(tokens)
+        except NativeError as exc:
+            raise LoadError("model_invalid", f"{self._spec.model}: the first text failed: {exc}") from None
 
     def _check_abilities(self, model: Model, embeds: bool) -> None:
         """Refuse what this model cannot do: guesses that cannot be taken back, adapters and guesses where nothing is generated."""

@@ -50,6 +50,11 @@ class Embedder:
         """Requests with texts that wait."""
         return self._batcher.queue.jobs
 
+    def warm_up(self, tokens: Sequence[int]) -> None:
+        """Embed a text before the thread is started: what ends llama.cpp does so at the load. Raises NativeError."""
+        self._compute([list(tokens[: self.limit])])
+        self.tokens = 0
+
     def start(self) -> None:
         """Start the thread; results go to the running loop."""
         self._batcher.start()

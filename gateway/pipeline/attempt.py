@@ -206,7 +206,7 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
     if status == 504:
         return EngineTimeout("The engine took longer than its deadline.")
     if status == 507:
-        return EngineError("The model does not fit into the engine's memory.", code="insufficient_memory", status=507)
+        return EngineError("The engine has not enough memory for the model or for this request.", code="insufficient_memory", status=507)
     return EngineError(f"The engine answered with status {status}.")
 
 

@@ -1,10 +1,10 @@
 """A sidecar that plays a script, for test_supervisor.py. `options.lives`: what each start does; the last one stays for all further ones.
 
-ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. deaf: is ready, and answers no
-health check once the file `options.deaf` exists. stubborn: does not end when asked. load: is loading until the file `options.gate` exists.
-sick: is ready, and says that it failed once the file `options.sick` exists. mute: is ready, and refuses every request;
-hold: answers none. silent: never listens. short: reports that
-its model does not fit. Requests other than health checks are written to the file NAME.asked, one path a line.
+ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. crash: by a signal.
+deaf: is ready, and answers no health check once the file `options.deaf` exists. stubborn: does not end when asked.
+load: is loading until the file `options.gate` exists. sick: is ready, and says that it failed once the file `options.sick` exists.
+mute: is ready, and refuses every request; hold: answers none. silent: never listens. short: reports that its model does not fit.
+Requests other than health checks are written to the file NAME.asked, one path a line.
 """
 
 import json
@@ -28,6 +28,8 @@ def main() -> int:
     life = lives[min(len(log.read_text().splitlines()), len(lives)) - 1]
     if life == "exit":
         return 3
+    if life == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
     if life == "silent":
         sys.stdin.read()
         return 0

@@ -84,3 +84,20 @@ def test_the_last_words_of_this_life(tmp_path: Path, code: int, said: str, words
     assert words is None or words in found.reason
     log.write_bytes(said.encode())  # emptied meanwhile, because it was large
     assert ending(code, None, log, 1 << 30).code == found.code
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        (
+            -6,
+            "loading\n/build/vendor/llama.cpp/ggml/src/ggml.c:4014: GGML_ASSERT(a / b) failed\n",
+            "the process ended with code -6 (SIGABRT) after it had said 'ggml.c:4014: GGML_ASSERT(a / b) failed'; see {log}",
+        ),
+        (-11, "loading\n", "the process ended with code -11 (SIGSEGV), see {log}"),
+        (-15, "GGML_ASSERT(a) failed\n", "the process ended with code -15 (SIGTERM), see {log}"),
+    ],
+)
+def test_what_a_library_says_before_it_ends_the_process(tmp_path: Path, code: int, said: str, reason: str) -> None:
+    (log := tmp_path / "log").write_text(said)
+    assert ending(code, None, log, 0) == (reason.format(log=log), None)

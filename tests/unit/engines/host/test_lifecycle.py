@@ -63,3 +63,8 @@ def test_every_state_is_reached_from_stopped_and_leads_back() -> None:
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 0.5), (1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (20, 30.0), (10**9, 30.0)])
 def test_the_pause_grows_to_its_bound(failures: int, seconds: float) -> None:
     assert backoff(failures) == seconds <= BACKOFF_MAX
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 0.5), (7, 32.0), (10, 256.0), (11, 300.0), (10**9, 300.0)])
+def test_one_that_only_crashes_waits_longer(failures: int, seconds: float) -> None:
+    assert backoff(failures, crashing=True) == seconds

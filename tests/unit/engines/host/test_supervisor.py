@@ -125,6 +125,17 @@ async def test_where_nobody_could_ask_for_it_a_first_load_that_fails_is_tried_ag
     assert len(house.starts()) == 3 and house.engine()["restarts"] == 2
 
 
+async def test_one_that_only_crashes_is_tried_less_and_less_often(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says why it failed, or that was ready once, is not such a one."""
+    asked: list[bool] = []
+    monkeypatch.setattr(process, "backoff", lambda failures, crashing=False: asked.append(crashing) or 0.0)
+    await house.supervisor.apply((house.spec("crash", "crash", "fail", "crash", "exit", "ready"),), wait=False, again=True)
+    await reached(lambda: house.engine()["state"] == "ready")
+    os.kill(house.engine()["pid"], signal.SIGKILL)
+    await reached(lambda: len(asked) == 6)
+    assert asked == [True, True, False, True, False, False]
+
+
 async def test_an_engine_whose_load_failed_is_tried_again_by_the_next_apply(house: House) -> None:
     spec = house.spec("fail", "ready")
     with pytest.raises(ConfigError):
