@@ -354,8 +354,9 @@ def describe(file: Gguf) -> Metadata:
     if not isinstance(architecture, str) or not architecture:
         raise GgufError("general.architecture is missing")
     number = _numbers(pairs, architecture)
-    layers, width = number("block_count", 1, 1024), number("embedding_length", 1, 1 << 20)
-    if wrong := sanity.check(pairs, architecture, layers, number):
+    layers, width = number("block_count", 1, sanity.MOST_LAYERS), number("embedding_length", 1, 1 << 20)
+    wrong = sanity.check(pairs, architecture, layers, number)
+    if wrong := wrong or sanity.check_types((tensor.name, len(tensor.dims), tensor.kind) for tensor in file.tensors):
         raise GgufError(wrong)
     context, experts = number("context_length", sanity.LEAST_CONTEXT, 1 << 31), number("expert_used_count", 0, 65_536, 0)
     wide = _largest(pairs, architecture, number, "feed_forward_length")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.host.placement import Metadata
-from engines.llamacpp import gguf
+from engines.llamacpp import gguf, sanity
 from engines.llamacpp.cursor import GgufError
 from engines.llamacpp.gguf import Gguf, describe, files_of, parse, read, read_model
 from loadtests.llamacpp.random_bert import write_reranker
@@ -29,6 +29,9 @@ def check(data: bytes) -> None:
         describe(parse(data))
     except GgufError as exc:
         assert str(exc)
+
+
+EXPERTS = {"llama.expert_count": 4, "llama.expert_used_count": 2}
 
 
 def made(tmp_path: Path, **changes: Any) -> Gguf:
@@ -55,6 +58,13 @@ def test_a_good_file_is_described(good: bytes) -> None:
         ({"llama.expert_count": 4, "llama.expert_used_count": 5}, "llama.expert_used_count is 5, of 4"),
         ({"llama.expert_count": 1 << 20}, "llama.expert_count is 1048576, not 0 to"),
         ({"llama.expert_group_count": 3}, "llama.expert_group_count is 3, of no experts"),
+        ({"llama.block_count": 513}, "llama.block_count is 513, not 1 to 512"),
+        ({**EXPERTS, "llama.expert_group_count": 4}, "llama.expert_group_count is 4, of 4 experts"),
+        ({**EXPERTS, "llama.expert_group_count": 3}, "llama.expert_group_count is 3, of 4 experts"),
+        ({**EXPERTS, "llama.expert_group_count": 2, "llama.expert_group_used_count": 2}, "expert_group_used_count is 2, of 2 groups"),
+        ({"llama.attention.head_count": 7}, "llama.attention.head_count is 7, and does not divide llama.embedding_length, 32"),
+        ({"llama.rope.dimension_count": 17}, "llama.rope.dimension_count is 17, and a head has 16 values"),
+        ({"llama.rope.dimension_count": 17, "llama.attention.key_length": 8}, "rope.dimension_count is 17, and a head has 8"),
         ({"llama.rope.scaling.type": "x"}, "llama.rope.scaling.type is 'x', not one of none, linear, yarn, longrope"),
         ({"llama.nextn_predict_layers": 3}, "nextn_predict_layers is 3, and llama.block_count 1"),
         ({"tokenizer.ggml.model": "no_vocab"}, "tokenizer.ggml.model is 'no_vocab'"),
@@ -65,6 +75,22 @@ def test_what_would_end_llama_cpp_is_refused_by_its_key(tmp_path: Path, changes:
     with pytest.raises(GgufError) as caught:
         describe(read(path))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind", "words"),
+    [
+        ("token_embd.weight", 24, "tensor 'token_embd.weight' has a type that llama.cpp cannot compute with (24)"),
+        ("blk.0.ffn_up.weight", 28, "cannot compute with (28)"),
+        ("blk.0.ffn_other.weight", 15, "cannot compute with (15)"),
+        ("blk.0.ffn_other.weight", 26, ""),
+        ("output_norm.weight", 20, "tensor 'output_norm.weight' is no row of plain numbers: its type is 20"),
+        ("output_norm.weight", 30, ""),
+    ],
+)
+def test_types_that_would_end_llama_cpp(tensor: str, kind: int, words: str) -> None:
+    assert (sanity.check_types([("output.weight", 2, 2), (tensor, 1 if "norm" in tensor else 2, kind)]) or "").endswith(words or "")
+    assert bool(words) == bool(sanity.check_types([(tensor, 1 if "norm" in tensor else 2, kind)]))
 
 
 def test_what_is_printed_is_what_placement_reads(good: bytes) -> None:
