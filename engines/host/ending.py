@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,8 +28,8 @@ LAST_WORDS: Final = (
     "cannot set up guard pages",
 )
 """What C++, Python, the C library, CUDA, ggml and ONNX Runtime say of an allocation that failed, in small letters."""
-CRASH_WORDS: Final = ("ggml_assert", "ggml_abort", "fatal python error", "terminate called")
-"""What ggml, Python and C++ say before they end a process; they quote the program, and nothing of a request."""
+CRASHES: Final = re.compile(r"(\S\.(c|cc|cpp|cu|h):\d+: )|Fatal Python error|terminate called")
+"""What ggml (with file and line), Python and C++ say before they end a process; they quote the program, and nothing of a request."""
 _FOLDERS = re.compile(r"\S*/(?=[^/\s]+:\d+:)")
 
 
@@ -74,9 +74,9 @@ def ending(code: int, kills: Kills | None, log: Path, since: int) -> Ending:
     if code in (0, -signal.SIGKILL, -signal.SIGTERM):
         return Ending(f"{how}, see {log}")
     lines = _last_lines(log, since)
-    if (words := _said(lines, LAST_WORDS)) is not None:
+    if (words := _said(lines, lambda line: any(word in line.lower() for word in LAST_WORDS))) is not None:
         return Ending(f"memory ran out: {how} after it had said {words!r}; see {log}", OUT_OF_MEMORY)
-    words = _said(lines, CRASH_WORDS)
+    words = _said(lines, CRASHES.search)
     return Ending(f"{how}, see {log}" if words is None else f"{how} after it had said {_FOLDERS.sub('', words)!r}; see {log}")
 
 
@@ -119,9 +119,9 @@ def _last_lines(log: Path, since: int) -> list[str]:
         return []
 
 
-def _said(lines: list[str], words: Sequence[str]) -> str | None:
-    """The last line with one of these words."""
-    return next((line.strip()[:200] for line in reversed(lines) if any(word in line.lower() for word in words)), None)
+def _said(lines: list[str], wanted: Callable[[str], object]) -> str | None:
+    """The last line that is wanted."""
+    return next((line.strip()[:200] for line in reversed(lines) if wanted(line)), None)
 
 
 def _read(path: Path) -> str:

@@ -94,7 +94,12 @@ def test_the_last_words_of_this_life(tmp_path: Path, code: int, said: str, words
             "loading\n/build/vendor/llama.cpp/ggml/src/ggml.c:4014: GGML_ASSERT(a / b) failed\n",
             "the process ended with code -6 (SIGABRT) after it had said 'ggml.c:4014: GGML_ASSERT(a / b) failed'; see {log}",
         ),
-        (-11, "loading\n", "the process ended with code -11 (SIGSEGV), see {log}"),
+        (
+            -6,
+            "/build/ggml-cpu/binary-ops.cpp:138: unsupported types\nlast\n",
+            "the process ended with code -6 (SIGABRT) after it had said 'binary-ops.cpp:138: unsupported types'; see {log}",
+        ),
+        (-11, "loading with llama.cpp: b1\n", "the process ended with code -11 (SIGSEGV), see {log}"),
         (-15, "GGML_ASSERT(a) failed\n", "the process ended with code -15 (SIGTERM), see {log}"),
     ],
 )
