@@ -21,6 +21,8 @@ _UNCOUNTED: Final = frozenset({24, 25, 26, 27, 28})
 """I8, I16, I32, I64, F64: llama.cpp multiplies none of them."""
 _MULTIPLIED: Final = re.compile(r"(token_embd|output|blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(up|down|gate)))\.weight")
 
+_WHOLLY: Final = frozenset({"chameleon", "granite", "paddleocr", "pockettts", "qwen2", "qwen3moe", "starcoder2"})
+"""Architectures whose heads are rotated as a whole."""
 _SCALINGS: Final = ("none", "linear", "yarn", "longrope")
 
 
@@ -63,10 +65,12 @@ def _rotated(pairs: Mapping[str, Any], architecture: str, number: Callable[..., 
     count = heads if isinstance(heads, int) and heads > 0 else 0
     if count and width % count and f"{architecture}.attention.key_length" not in pairs:
         return f"{architecture}.attention.head_count is {count}, and does not divide {architecture}.embedding_length, {width}"
-    size = number("attention.key_length", 0, 65_536, width // count if count else 0)
-    rotated = number("rope.dimension_count", 0, 1 << 32, 0)
-    if size and rotated > size:
-        return f"{architecture}.rope.dimension_count is {rotated}, and a head has {size} values"
+    size = width // count if count else 0
+    for end in ("", "_swa"):  # layers with a window may have heads of another size
+        size = number(f"attention.key_length{end}", 0, 65_536, size)
+        rotated = number(f"rope.dimension_count{end}", 0, 1 << 32, size)
+        if size and (rotated > size or (rotated < size and architecture in _WHOLLY)):
+            return f"{architecture}.rope.dimension_count{end} is {rotated}, and a head has {size} values"
     return None
 
 
@@ -75,6 +79,6 @@ def check_types(tensors: Iterable[tuple[str, int, int]]) -> str | None:
     for name, dims, kind in tensors:
         if kind in _INNER or (kind in _UNCOUNTED and _MULTIPLIED.fullmatch(name)):
             return f"tensor {name!r} has a type that llama.cpp cannot compute with ({kind})"
-        if dims == 1 and kind not in _FLOATS and name.endswith("norm.weight"):
+        if dims == 1 and kind not in _FLOATS and name.endswith(("norm.weight", "norm.bias")):
             return f"tensor {name!r} is no row of plain numbers: its type is {kind}"
     return None

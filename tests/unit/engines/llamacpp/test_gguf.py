@@ -64,6 +64,7 @@ def test_a_good_file_is_described(good: bytes) -> None:
         ({**EXPERTS, "llama.expert_group_count": 2, "llama.expert_group_used_count": 2}, "expert_group_used_count is 2, of 2 groups"),
         ({"llama.attention.head_count": 7}, "llama.attention.head_count is 7, and does not divide llama.embedding_length, 32"),
         ({"llama.rope.dimension_count": 17}, "llama.rope.dimension_count is 17, and a head has 16 values"),
+        ({"llama.rope.dimension_count_swa": 17}, "llama.rope.dimension_count_swa is 17, and a head has 16 values"),
         ({"llama.rope.dimension_count": 17, "llama.attention.key_length": 8}, "rope.dimension_count is 17, and a head has 8"),
         ({"llama.rope.scaling.type": "x"}, "llama.rope.scaling.type is 'x', not one of none, linear, yarn, longrope"),
         ({"llama.nextn_predict_layers": 3}, "nextn_predict_layers is 3, and llama.block_count 1"),
