@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from contextlib import suppress
@@ -10,6 +11,8 @@ from typing import Final
 
 SHARE: Final = 0.9
 """Of all memory there is, what one process may have where nothing else is said."""
+RESERVED: Final = 64 * 1024 * 1024
+"""Bytes that the libraries reserve for a thread (its stack, its buffers), which count whether they are used or not: for each processor."""
 
 
 def available_memory() -> int | None:
@@ -30,12 +33,12 @@ def all_memory(root: Path = Path("/")) -> int | None:
 def limit_memory(most: int | None) -> int | None:
     """Bound what this process allocates for itself (setrlimit(2), RLIMIT_DATA: heap, stacks and private mappings that it may write; not the
     files that it maps to read). What exceeds it fails in the library that asks, where the kernel would have ended a process. most: bytes;
-    None: SHARE of all memory. Returns the bound, None where there is none."""
+    None: SHARE of all memory, and what threads reserve. Returns the bound, None where there is none."""
     if sys.platform != "linux":
         return None
     if most is None:
         whole = all_memory()
-        most = None if whole is None else int(whole * SHARE)
+        most = None if whole is None else int(whole * SHARE) + RESERVED * (os.cpu_count() or 1)
     if most is None:
         return None
     _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
