@@ -34,7 +34,7 @@ _WANTED: Final = frozenset({*_SHAPE_AT, *_SHAPED, "Range", "Constant"})
 def check(graph: memoryview) -> None:
     """Refuse tensors of absurd sizes. Raises Broken."""
     known: dict[str, Numbers] = {}
-    nodes: list[tuple[str, list[str], Mapping[str, Numbers]]] = []
+    nodes: list[tuple[str, list[str], dict[str, Numbers]]] = []
     for field, value in fields(graph, "graph"):
         if field == GRAPH_INITIALIZER:
             name, numbers = _tensor(message(value, "initializer"))

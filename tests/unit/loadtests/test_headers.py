@@ -7,7 +7,8 @@ from pathlib import Path
 
 from engines.llamacpp.cursor import GgufError
 from engines.llamacpp.gguf import describe, read
-from loadtests.llamacpp.headers import F32, SHAPE, Header, Value, architectures, changed, further_keys, library, value_of
+from loadtests.llamacpp.headers import SHAPE, architectures, further_keys, library
+from loadtests.llamacpp.hostile import F32, Header, Value, changed, value_of
 from loadtests.llamacpp.random_gguf import metadata, tensors
 
 
