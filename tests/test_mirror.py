@@ -163,6 +163,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/llamacpp/options.py": ("tests/unit/gateway/config/test_engine_options.py", "LlamaOptions"),
     "engines/llamacpp/reranker.py": ("tests/integration/llamacpp/test_rerank.py", "/v1/rerank"),
     "engines/llamacpp/sampling.py": ("tests/unit/engines/llamacpp/test_batcher.py", "sampling"),
+    "engines/llamacpp/sanity.py": ("tests/unit/engines/llamacpp/test_gguf.py", "sanity"),
     "engines/onnx/build_bert.py": ("tests/integration/test_onnx_bert.py", "build_bert"),
     "engines/onnx/classification.py": ("tests/unit/engines/onnx/test_app.py", "classif"),
     "engines/onnx/embeddings.py": ("tests/unit/engines/onnx/test_text.py", "embeddings"),
