@@ -26,12 +26,12 @@ def config(folder: Path, **parts: object) -> dict[str, object]:
 
 
 def models(gatehouse: Gatehouse, key: str) -> int:
-    return httpx.get(f"{gatehouse.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+    return httpx.get(f"{gatehouse.url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
 
 
 def test_keys_go_on_working_and_the_target_must_be_empty(tmp_path: Path, postgres: PostgresServer) -> None:  # noqa: F811
     with Gatehouse(tmp_path, config(tmp_path)) as gatehouse:
-        api = httpx.Client(base_url=gatehouse.admin_url, headers={"authorization": f"Bearer {ADMIN}"})
+        api = httpx.Client(base_url=gatehouse.admin_url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=60)
         with api:
             assert api.post("/admin/v1/tenants", json={"name": "initech"}).status_code == 201
             made = api.post("/admin/v1/keys", json={"tenant": "initech", "models": ["*"]})

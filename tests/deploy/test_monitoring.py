@@ -284,6 +284,6 @@ def test_rules_are_evaluated_and_a_healthy_gateway_raises_no_alert(scraped: http
 
 def test_what_is_scraped_is_well_formed(scraped: httpx.Client) -> None:
     target = scraped.get("/targets").json()["data"]["activeTargets"][0]
-    metrics = httpx.get(target["scrapeUrl"]).text
+    metrics = httpx.get(target["scrapeUrl"], timeout=60).text
     done = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

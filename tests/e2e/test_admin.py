@@ -103,6 +103,7 @@ def test_failed_logins_look_alike(running: Gatehouse) -> None:
         f"{running.admin_url}/admin/v1/keys",
         headers={"authorization": f"Bearer {KEYS['admin']}", "x-api-key": KEYS["viewer"]},
         trust_env=False,
+        timeout=60,
     )
     problem(both, 400, "ambiguous_credentials")
 

@@ -266,7 +266,7 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
         assert batch.status == "completed" and batch.request_counts.completed == 30
         found = results(client, batch.output_file_id)
         repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
-        told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}).json()["gatehouse"]
+        told = httpx.get(f"{again.url}/v1/batches/{id}", headers={"authorization": f"Bearer {KEY}"}, timeout=60).json()["gatehouse"]
         assert len(found) == 30 and told == {"repeated": len(repeated), "unknown": 0}
         # A line that was begun and had not reached the engine when its gateway died is told as repeated, too.
         assert 36 <= len(engine.received) - before <= 30 + len(repeated) <= 38
@@ -282,7 +282,7 @@ def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path
             id = client.batches.create(input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h").id
             engine.holds(4)
             for _ in range(8):  # connections of their own: the kernel spreads them over the workers
-                with httpx.Client(base_url=f"{running.url}/v1", headers={"authorization": f"Bearer {KEY}"}) as other:
+                with httpx.Client(base_url=f"{running.url}/v1", headers={"authorization": f"Bearer {KEY}"}, timeout=60) as other:
                     assert other.get(f"/files/{file}/content").content == content
                     assert other.get(f"/batches/{id}").json()["status"] == "in_progress"
                     assert other.delete(f"/files/{file}").status_code == 409

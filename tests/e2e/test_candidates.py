@@ -16,6 +16,7 @@ from gateway.app.main import app
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.steady import at_most
 from tests.waiting import until
 
 
@@ -137,11 +138,18 @@ def test_requests_are_mirrored_as_guardrails_left_them_and_nobody_pays(
 
 def test_a_candidate_that_hangs_delays_and_fails_no_client(trying: Gatehouse, engine: EngineThread, candidate: EngineThread) -> None:
     before = shadow(trying)
-    candidate.play("hold*60")
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: ask(trying, f"held {number}"), range(60)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert max(answer.elapsed.total_seconds() for answer in answers) < 2, "no client waits for the candidate"
+    rounds = 0
+
+    def longest() -> float:
+        nonlocal rounds
+        rounds += 1
+        candidate.play("hold*60")
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda number: ask(trying, f"held {number}"), range(60)))
+        assert {answer.status_code for answer in answers} == {200}
+        return max(answer.elapsed.total_seconds() for answer in answers)
+
+    at_most(1.9, longest)  # the candidate has 2 s: no client waits for it
     assert candidate.engine.most_busy <= 4
 
     def settled() -> dict[str, Any] | None:
@@ -151,7 +159,7 @@ def test_a_candidate_that_hangs_delays_and_fails_no_client(trying: Gatehouse, en
 
     found = until(settled, what="the end of all that was mirrored")
     candidate.engine.script.clear()
-    assert found["sampled"] == before["sampled"] + 60
+    assert found["sampled"] == before["sampled"] + 60 * rounds
     assert found["dropped"].get("queue_full", 0) > 0, "what does not fit is dropped and counted"
 
 

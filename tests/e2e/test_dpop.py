@@ -79,7 +79,7 @@ def test_a_bound_token_of_the_provider(running: Gatehouse, provider: Provider, m
     assert chat(running, unbound, None, "Bearer").status_code == 200
     error(chat(running, unbound, proof(unbound)), 401, "invalid_credentials")
     models = {"authorization": f"DPoP {token}", "DPoP": proof(token, "/v1/models", htm="GET")}
-    seen = httpx.get(f"{running.url}/v1/models?x=y", headers=models, trust_env=False)
+    seen = httpx.get(f"{running.url}/v1/models?x=y", headers=models, trust_env=False, timeout=60)
     assert [model["id"] for model in seen.json()["data"]] == ["m1", "m2"]
 
 
@@ -175,6 +175,7 @@ def test_tokens_of_the_gateway_are_bound_too(running: Gatehouse, provider: Provi
         headers={"authorization": f"DPoP {ours}", "DPoP": proof(ours, "/auth/token")},
         data={"grant_type": "client_credentials", "scope": "infer:chat"},
         trust_env=False,
+        timeout=60,
     )
     assert again.json()["token_type"] == "DPoP" and claims(again.json()["access_token"])["cnf"] == {"jkt": proving.thumbprint(KEY)}
     other = provider.http.post("/token", data={"grant_type": "client_credentials", "scope": "infer"}, auth=("bot", "bot-secret")).json()
@@ -189,7 +190,7 @@ def test_the_admin_listener_takes_them(running: Gatehouse, provider: Provider) -
 
     def whoami(scheme: str, proof: str | None) -> httpx.Response:
         headers = {"authorization": f"{scheme} {token}", **({} if proof is None else {"DPoP": proof})}
-        return httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False)
+        return httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False, timeout=60)
 
     good = proof(token, "/admin/v1/whoami", htm="GET")
     assert whoami("DPoP", good).json()["id"] == "svc"
@@ -208,7 +209,7 @@ def test_no_client_can_say_that_a_key_was_proved(running: Gatehouse, provider: P
     for url, path in ((running.url, "/v1/models"), (running.admin_url, "/admin/v1/whoami")):
         host, port = url.removeprefix("http://").split(":")
         for line in (f":proved: {name}", f"X: y\r\n:proved: {name}", f" :proved: {name}"):
-            with socket.create_connection((host, int(port)), timeout=30) as raw:
+            with socket.create_connection((host, int(port)), timeout=60) as raw:
                 raw.sendall(
                     f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{line}\r\nConnection: close\r\n\r\n".encode()
                 )
@@ -244,6 +245,6 @@ def test_a_reload_asks_for_nonces_and_for_bound_tokens(running: Gatehouse, provi
     assert form(running, proof(None, "/auth/token", nonce=told.headers["dpop-nonce"]), subject_token=token, **fields).status_code == 200
     for _ in range(25):  # no throttle of failures keeps anybody from a nonce
         headers = {"authorization": f"DPoP {token}", "DPoP": proof(token, "/admin/v1/whoami", htm="GET")}
-        wanted = httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False)
+        wanted = httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False, timeout=60)
         assert wanted.status_code == 401 and wanted.json()["code"] == "use_dpop_nonce" and wanted.headers["dpop-nonce"]
     assert not any(token in line for line in running.lines), "no token is logged"

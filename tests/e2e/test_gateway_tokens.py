@@ -83,7 +83,7 @@ def test_a_token_of_the_provider_becomes_a_token_of_the_gateway(running: Gatehou
     assert (said["iss"], said["aud"], said["sub"], said["gh_tenant"]) == (ISSUER, ISSUER, "svc", "acme")
     assert said["exp"] <= claims(source)["exp"] and 0 < body["expires_in"] <= 600
     assert chat(running, body["access_token"]).status_code == 200
-    keys = httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False).json()["keys"]
+    keys = httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False, timeout=60).json()["keys"]
     assert len(keys) == 1 and keys[0]["kty"] == "OKP" and "d" not in keys[0]
     issued = [record for record in running.audit() if record.get("event") == "token_issued"]
     assert issued[-1]["target"] == said["jti"] and issued[-1]["detail"]["method"] == "exchange"
@@ -96,7 +96,7 @@ def test_a_narrowed_token_does_less_and_cannot_be_widened(running: Gatehouse, pr
     refused = chat(running, narrow, model="m2")
     error(refused, 403, "insufficient_scope")
     assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
-    models = httpx.get(f"{running.url}/v1/models", headers={"authorization": f"Bearer {narrow}"}, trust_env=False).json()
+    models = httpx.get(f"{running.url}/v1/models", headers={"authorization": f"Bearer {narrow}"}, trust_env=False, timeout=60).json()
     assert [model["id"] for model in models["data"]] == ["m1"]
     error(exchange(running, narrow, scope="infer:*"), 400, "invalid_scope")
     error(exchange(running, narrow, scope="infer:chat"), 400, "invalid_scope")
@@ -139,17 +139,17 @@ def test_what_is_no_exchange_is_refused(running: Gatehouse, provider: Provider) 
     url = f"{running.url}/auth/token"
     twice = f"grant_type={EXCHANGE}&subject_token_type={TYPE}&subject_token={token}&subject_token={token}"
     form = {"content-type": "application/x-www-form-urlencoded"}
-    error(httpx.post(url, content=twice, headers=form, trust_env=False), 400, "invalid_request")
-    error(httpx.post(url, content="%%%", headers=form, trust_env=False), 400, "invalid_request")
-    error(httpx.post(url, content="a=" + "x" * 70_000, headers=form, trust_env=False), 413, "request_too_large")
-    error(httpx.post(url, json={"grant_type": EXCHANGE}, trust_env=False), 415, "unsupported_media_type")
-    error(httpx.post(url, content=iter([b"a=b"]), headers=form, trust_env=False), 411, "invalid_header")
-    error(httpx.post(url, trust_env=False), 401, "missing_credentials")
-    error(httpx.get(url, trust_env=False), 405, "method_not_allowed")
+    error(httpx.post(url, content=twice, headers=form, trust_env=False, timeout=60), 400, "invalid_request")
+    error(httpx.post(url, content="%%%", headers=form, trust_env=False, timeout=60), 400, "invalid_request")
+    error(httpx.post(url, content="a=" + "x" * 70_000, headers=form, trust_env=False, timeout=60), 413, "request_too_large")
+    error(httpx.post(url, json={"grant_type": EXCHANGE}, trust_env=False, timeout=60), 415, "unsupported_media_type")
+    error(httpx.post(url, content=iter([b"a=b"]), headers=form, trust_env=False, timeout=60), 411, "invalid_header")
+    error(httpx.post(url, trust_env=False, timeout=60), 401, "missing_credentials")
+    error(httpx.get(url, trust_env=False, timeout=60), 405, "method_not_allowed")
     both = {"authorization": f"Bearer {KEY}"}
     fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": TYPE}
-    error(httpx.post(url, data=fields, headers=both, trust_env=False), 400, "ambiguous_credentials")
-    answer = httpx.post(url, headers=both, trust_env=False)
+    error(httpx.post(url, data=fields, headers=both, trust_env=False, timeout=60), 400, "ambiguous_credentials")
+    answer = httpx.post(url, headers=both, trust_env=False, timeout=60)
     error(answer, 400, "invalid_request")
     assert answer.json()["error_description"] == answer.json()["error"]["message"]
 

@@ -87,7 +87,7 @@ def test_what_is_asked_wrongly_or_may_not_be_asked(running: Gatehouse) -> None:
     assert evaluate(running, text="x" * 100_001).status_code == 400
     assert evaluate(running, text="x", on="both").status_code == 400
     url = f"{running.admin_url}/admin/v1/guardrails:evaluate"
-    assert httpx.post(url, json={"text": "x"}, headers={"authorization": "Bearer no"}, trust_env=False).status_code == 401
+    assert httpx.post(url, json={"text": "x"}, headers={"authorization": "Bearer no"}, trust_env=False, timeout=60).status_code == 401
 
 
 def test_the_audit_log_and_the_metrics_say_what_was_found_and_never_the_text(running: Gatehouse) -> None:

@@ -92,7 +92,7 @@ def handshake(where: tuple[str, int], host: str, **certificate: str) -> bytes:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificate:
         context.load_cert_chain(certificate["cert"], certificate["key"])
-    with socket.create_connection(where, timeout=30) as plain, context.wrap_socket(plain, server_hostname=host) as secure:
+    with socket.create_connection(where, timeout=60) as plain, context.wrap_socket(plain, server_hostname=host) as secure:
         secure.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         return secure.recv(4096)
 

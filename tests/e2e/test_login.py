@@ -139,7 +139,7 @@ def test_a_person_logs_in_and_out(running: Gatehouse, provider: Provider, tmp_pa
 
 
 def test_what_is_open_to_all_holds_no_secret(running: Gatehouse, provider: Provider) -> None:
-    found = httpx.get(f"{running.admin_url}/.well-known/gatehouse-login", trust_env=False).json()
+    found = httpx.get(f"{running.admin_url}/.well-known/gatehouse-login", trust_env=False, timeout=60).json()
     scopes = ["openid", "offline_access", "infer"]
     assert found == {
         "issuers": [
@@ -208,7 +208,7 @@ def test_a_login_is_bound_to_a_key(binding: Gatehouse, provider: Provider, tmp_p
     answer = terminal.run("chat", "hi", "--model", "m1")
     assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
     whoami = f"{binding.admin_url}/admin/v1/whoami"
-    stolen = httpx.get(whoami, headers={"authorization": f"Bearer {login['access_token']}"}, trust_env=False)
+    stolen = httpx.get(whoami, headers={"authorization": f"Bearer {login['access_token']}"}, trust_env=False, timeout=60)
     assert (stolen.status_code, stolen.json()["code"]) == (401, "invalid_credentials")
 
     thief = {"default": {**terminal.profile(), "login": {**login, "holder": Holder().text}}}
@@ -238,6 +238,7 @@ def test_people_count_on_the_data_listener_too(running: Gatehouse, tmp_path: Pat
         json={"model": "m1", "messages": [{"role": "user", "content": "hi"}]},
         headers={"authorization": f"Bearer {token}"},
         trust_env=False,
+        timeout=60,
     )
     assert answer.status_code == 404, "known, and without a role it may see no model"
     until(lambda: any(r.get("principal") == "ben" for r in running.audit() if r["kind"] == "outcome"), what="the record")

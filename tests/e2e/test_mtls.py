@@ -65,7 +65,7 @@ class Site:
     def socket(self, issued: Issued | None, **headers: str) -> Iterator[Client]:
         url = self.gatehouse.url.replace("https://", "wss://") + "/v1/stream"
         context = self.authority.context(issued)
-        with connect(url, additional_headers=headers, ssl=context, proxy=None, compression=None, open_timeout=30) as wire:
+        with connect(url, additional_headers=headers, ssl=context, proxy=None, compression=None, open_timeout=60) as wire:
             yield Client(wire)
 
     def revoke(self, issued: Issued) -> None:

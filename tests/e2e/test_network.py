@@ -115,7 +115,7 @@ def test_a_flood_of_refused_connections_is_a_number_and_holds_nobody_up(start: C
     gatehouse = start(listen={"networks": ["deny:127.0.0.64/26"]})
     host, _, port = gatehouse.url.removeprefix("http://").partition(":")
     for number in range(1000):
-        sock = socket.create_connection((host, int(port)), timeout=30, source_address=(f"127.0.0.{64 + number % 64}", 0))
+        sock = socket.create_connection((host, int(port)), timeout=60, source_address=(f"127.0.0.{64 + number % 64}", 0))
         with sock, contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b""
     assert status(gatehouse, KEY, HERE) == 200

@@ -174,7 +174,7 @@ def ears(gatehouse: Gatehouse, machine: JoinedMachine) -> tuple[httpx.Client, st
     context = ssl.create_default_context(cafile=str(own / "machines.pem"))
     context.load_cert_chain(next(own.glob("gateway-*.pem")), next(own.glob("key-*.pem")))
     host, port = machine.address
-    return httpx.Client(verify=context, trust_env=False, timeout=30), f"https://{host}:{port}"
+    return httpx.Client(verify=context, trust_env=False, timeout=60), f"https://{host}:{port}"
 
 
 def test_a_gateway_that_was_taken_over_gets_nothing_on_a_machine_but_models(
@@ -219,7 +219,7 @@ def test_a_gateway_that_was_taken_over_gets_nothing_on_a_machine_but_models(
     with contextlib.suppress(OSError):  # in TLS 1.3 a client hears of its refusal with its first read
         bare = ssl.create_default_context()
         bare.check_hostname, bare.verify_mode = False, ssl.CERT_NONE
-        plain = socket.create_connection(machine.address, timeout=30)
+        plain = socket.create_connection(machine.address, timeout=60)
         with plain, bare.wrap_socket(plain, server_hostname=orders_host_of("gpu-1")) as secure:
             secure.sendall(b"GET /v1/files/" + sha256.encode() + b"?size=1 HTTP/1.1\r\nhost: x\r\n\r\n")
             assert secure.recv(100) == b"", "without a gateway's certificate"

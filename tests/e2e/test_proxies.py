@@ -162,9 +162,8 @@ def test_forwarding_headers_name_the_client_on_both_listeners(tmp_path: Path, st
     with gatehouse.client() as direct:
         direct.headers.update(headers)
         assert peer_of_chat(gatehouse, direct) == "127.0.0.1"
-    with httpx.Client(
-        base_url=gatehouse.admin_url, headers={**headers, "authorization": f"Bearer {KEYS['admin']}"}, trust_env=False
-    ) as direct:
+    headers["authorization"] = f"Bearer {KEYS['admin']}"
+    with httpx.Client(base_url=gatehouse.admin_url, headers=headers, trust_env=False, timeout=60) as direct:
         assert peer_of_write(gatehouse, direct) == "127.0.0.1"
 
 
@@ -191,7 +190,7 @@ def test_where_a_header_is_required_of_the_proxy_nothing_else_is_answered(start:
     for url in (gatehouse.url, gatehouse.admin_url):
         host, _, port = url.removeprefix("http://").partition(":")
         for data in (b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"PROXY TCP4 1.2.3.4\r\n", b"PROXY UNKNOWN" + b"x" * 108, b"P"):
-            with socket.create_connection((host, int(port)), timeout=30, source_address=(PROXY, 0)) as sock:
+            with socket.create_connection((host, int(port)), timeout=60, source_address=(PROXY, 0)) as sock:
                 sock.sendall(data)
                 try:
                     assert sock.recv(100) == b""

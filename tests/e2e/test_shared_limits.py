@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, errors_of, external
 from tests.fakes.hammer import hammer, request_bytes
+from tests.steady import at_most
 from tests.waiting import until
 
 LIMITS = [
@@ -113,9 +115,12 @@ def hammered(gateways: list[Gatehouse], seconds: float, meanwhile: Callable[[], 
 
 
 def test_a_rate_is_exact_over_replicas_and_workers(gateways: list[Gatehouse]) -> None:
-    admitted, most, statuses = hammered(gateways, 1.5)
-    assert statuses == {200, 429}
-    assert 0.5 * most <= admitted <= most
+    def allowed_by_admitted() -> float:
+        admitted, most, statuses = hammered(gateways, 1.5)
+        assert statuses <= {200, 429} and admitted <= most
+        return most / max(1, admitted) if 429 in statuses else math.inf
+
+    at_most(2.0, allowed_by_admitted)  # a pause of the machine counts as time in which more could have been admitted
 
 
 def test_a_frozen_redis_is_survived_within_the_limit(gateways: list[Gatehouse], redis: RedisServer) -> None:
@@ -125,9 +130,13 @@ def test_a_frozen_redis_is_survived_within_the_limit(gateways: list[Gatehouse], 
         time.sleep(1.0)
         redis.thaw()
 
-    admitted, most, statuses = hammered(gateways[1:], 2.5, freeze)  # the replicas of this test share no store, so each thinks it is alone
-    assert statuses == {200, 429}
-    assert 0.5 * most <= admitted <= most + 5, "a worker's part goes on from what it heard last"
+    def allowed_by_admitted() -> float:
+        # The replicas of this test share no store, so each thinks it is alone.
+        admitted, most, statuses = hammered(gateways[1:], 2.5, freeze)
+        assert statuses <= {200, 429} and admitted <= most + 5, "a worker's part goes on from what it heard last"
+        return most / max(1, admitted) if 429 in statuses else math.inf
+
+    at_most(2.0, allowed_by_admitted)
 
 
 def test_closed_is_refused_while_redis_is_frozen_and_it_is_told_once(gateways: list[Gatehouse], redis: RedisServer) -> None:
@@ -136,9 +145,15 @@ def test_closed_is_refused_while_redis_is_frozen_and_it_is_told_once(gateways: l
     redis.freeze()
     try:
         for gateway in gateways:
-            began = time.monotonic()
-            answers = [chat(gateway, NARROW_KEY) for _ in range(8)]
-            assert {answer.status_code for answer in answers} == {503} and time.monotonic() - began < 30
+            answers: list[Any] = []
+
+            def eight(gateway: Gatehouse = gateway, answers: list[Any] = answers) -> float:
+                began = time.monotonic()
+                answers += [chat(gateway, NARROW_KEY) for _ in range(8)]
+                return time.monotonic() - began
+
+            at_most(30.0, eight)
+            assert {answer.status_code for answer in answers} == {503}
             assert errors_of(answers[0])["code"] == "limits_unavailable" and answers[0].headers["retry-after"] == "1"
             assert chat(gateway, KEY).status_code == 200, "this limit is a local one"
     finally:

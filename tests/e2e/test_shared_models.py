@@ -99,7 +99,7 @@ def test_nobody_but_a_replica_is_given_anything(pair: list[Gatehouse], tmp_path:
 
     def asked(context: ssl.SSLContext, name: str = host_of("gw-0")) -> bytes:
         try:
-            with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain, server_hostname=name) as tls:
+            with socket.create_connection((host, int(port)), timeout=60) as plain, context.wrap_socket(plain, server_hostname=name) as tls:
                 tls.sendall(b"GET /v1/models/%s/0 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % digest.encode())
                 data = b""
                 while part := tls.recv(65536):

@@ -133,7 +133,7 @@ def test_keys_are_rotated_and_withdrawn_while_tokens_go_on(running: Gatehouse, p
     before = exchanged(running, provider.token())
     keys = json.loads(cli(running, "rotate", "--after", "0", "-o", "json"))["items"]
     assert [key["state"] for key in keys] == ["former", "signing"]
-    until(lambda: len(httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False).json()["keys"]) == 2)
+    until(lambda: len(httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False, timeout=60).json()["keys"]) == 2)
     after = exchanged(running, provider.token())
     everywhere(running, before, 200)
     everywhere(running, after, 200)

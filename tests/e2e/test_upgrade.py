@@ -200,14 +200,14 @@ def test_one_at_a_time_and_none_while_leaving(start: Start, engines: Callable[..
         answers = list(threads.map(ask, range(3)))
     assert sorted(answer.status_code for answer in answers) == [202, 409, 409]
     assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"upgrade_running"}
-    denied = httpx.post(f"{gatehouse.admin_url}/admin/v1/upgrade", headers={"authorization": f"Bearer {KEY}"}, trust_env=False)
+    denied = httpx.post(f"{gatehouse.admin_url}/admin/v1/upgrade", headers={"authorization": f"Bearer {KEY}"}, trust_env=False, timeout=60)
     assert denied.status_code == 403
     engine.play("hold")
     thread = threading.Thread(target=gatehouse.chat)
     thread.start()
     engine.holds(1)
     gatehouse.process.send_signal(signal.SIGTERM)
-    until(lambda: httpx.get(f"{gatehouse.admin_url}/readyz", trust_env=False).status_code == 503, what="the end of readiness")
+    until(lambda: httpx.get(f"{gatehouse.admin_url}/readyz", trust_env=False, timeout=60).status_code == 503, what="the end of readiness")
     assert "is ending" in refused(gatehouse)["detail"]
     engine.release()
     thread.join(60)
