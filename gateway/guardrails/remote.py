@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from msgspec import Meta
 
+from gateway.core.deadlines import within
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault, signature
@@ -123,7 +124,7 @@ class Remote:
 
     async def _post(self, question: bytes, until: float, max_body: int) -> bytes:
         try:
-            async with asyncio.timeout(until - time.monotonic()), self._turns:
+            async with within(until - time.monotonic()), self._turns:
                 reply = await ask(self._client, "POST", self._path, self._signed(question), question, max_body=max_body)
         except TimeoutError:
             raise EngineTimeout(f"the server did not answer within {self._timeout:g} s") from None

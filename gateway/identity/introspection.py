@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from gateway.core.clock import Clock
+from gateway.core.deadlines import within
 from gateway.core.errors import EngineError, Overloaded
 from gateway.core.identity_specs import IntrospectionSpec, OidcSpec
 from gateway.core.plugins import AuthenticatorContext
@@ -131,7 +132,7 @@ class IntrospectionAuthenticator:
     async def _ask(self, digest: bytes, value: bytes) -> Principal | None:
         before = self._known.pop(digest, None)
         try:
-            async with asyncio.timeout(ASK_SECONDS):
+            async with within(ASK_SECONDS):
                 answer = await self._question(value)
         except (EngineError, TimeoutError, ValueError, OSError) as error:
             if not self._away:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.core.clock import Clock
+from gateway.core.deadlines import within
 from gateway.core.tasks import TaskOwner
 from gateway.identity.jose import Malformed, public_key
 
@@ -101,7 +102,7 @@ class KeyRing:
         """One fetch. Whoever waits for it is told that it has ended, whatever happened."""
         self.fetches += 1
         try:
-            async with asyncio.timeout(FETCH_SECONDS):
+            async with within(FETCH_SECONDS):
                 self._take(keys_of(await self._fetch()))
             if self._failed:
                 log.info("the keys of the issuer %s were fetched again", self._name)

@@ -27,6 +27,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from gateway.core.clock import Clock
+from gateway.core.deadlines import within
 from gateway.core.errors import Overloaded
 from gateway.core.logins import Attempt, LocalLogins, Logins
 from gateway.core.plugins import AuthenticatorContext
@@ -158,7 +159,7 @@ class LdapAuthenticator:
         logins.append(None)
         try:
             try:
-                async with asyncio.timeout(self._spec.timeout):
+                async with within(self._spec.timeout):
                     await lock.acquire()
                     try:
                         await self._places.acquire()
@@ -181,7 +182,7 @@ class LdapAuthenticator:
         """As `_login`, by one who has a place. Raises Unavailable, TimeoutError."""
         account, began = name.casefold(), self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._spec.timeout + 1.0):
+            async with within(self._spec.timeout + 1.0):
                 found = await asyncio.get_running_loop().run_in_executor(self._threads, self._directory.login, name, password)
             self._pace.right(account, found.seconds)
             return self._principal(found), 0.0

@@ -7,7 +7,6 @@ one is called expired. What was verified is remembered by the SHA-256 of the who
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from hashlib import sha256
@@ -15,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.core.clock import Clock
+from gateway.core.deadlines import within
 from gateway.core.errors import AuthenticationError
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ClientTlsSpec, OidcSpec
@@ -148,7 +148,7 @@ class OidcAuthenticator:
     async def _after(self, fetch: Any, token: Unverified, digest: bytes, headers: Headers, peer: Peer) -> Principal:
         issuer = self._issuer
         try:
-            async with asyncio.timeout(2 * FETCH_SECONDS):
+            async with within(2 * FETCH_SECONDS):
                 await fetch
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.asking import GUARDRAIL, Answered
+from gateway.core.deadlines import within
 from gateway.core.errors import EngineError, EngineTimeout, GatehouseError
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
@@ -90,7 +91,7 @@ class ModelAsker:
         usage: Usage | None = None
         status, outcome = 504, "timeout"
         try:
-            async with asyncio.timeout(seconds):
+            async with within(seconds):
                 body, usage = await self._answer(entry, request, principal or GATEWAY, time.monotonic() + seconds)
             status, outcome = 200, "ok"
         except TimeoutError:

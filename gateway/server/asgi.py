@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
+from gateway.core.deadlines import within
 from gateway.core.errors import GatehouseError, InternalError
 from gateway.core.types import Principal
 from gateway.pipeline.exchange import LAST_CHUNK, chunked
@@ -78,7 +79,7 @@ class AsgiCycle:
 
     async def run(self, app: AsgiApp) -> None:
         try:
-            async with asyncio.timeout(self._seconds()):
+            async with within(self._seconds()):
                 await app(self._scope(), self._receive, self._send)
             if not self._finished:
                 raise RuntimeError("the application did not complete its response")

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import grpc
 
+from gateway.core.deadlines import within
 from gateway.core.errors import ClientGone, ConfigError, GatehouseError, InternalError, RequestError
 from gateway.core.proofs import PROOF, note_target
 from gateway.core.slices import at_once, in_slices
@@ -163,7 +164,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _read(self, context: Any) -> bytes:
         """The one message of a call. Raises RequestError."""
         try:
-            async with asyncio.timeout(self._plane.current().spec.listen.body_timeout):
+            async with within(self._plane.current().spec.listen.body_timeout):
                 message = await context.read()
         except TimeoutError:
             raise RequestError("The message was not received in time.", code="request_timeout", status=408) from None
@@ -204,7 +205,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _reflect(self, context: Any) -> None:
         while True:
-            async with asyncio.timeout(self._plane.current().spec.listen.keep_alive_timeout):
+            async with within(self._plane.current().spec.listen.keep_alive_timeout):
                 message = await context.read()
             if message is grpc.aio.EOF:
                 return
@@ -331,7 +332,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         before: asyncio.Task[None] | None = None
         try:
             while True:
-                async with asyncio.timeout(self._plane.current().spec.listen.sockets.idle_timeout):
+                async with within(self._plane.current().spec.listen.sockets.idle_timeout):
                     message = await context.read()
                 if message is grpc.aio.EOF:
                     break

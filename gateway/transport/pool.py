@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from gateway.core.deadlines import within
 from gateway.core.errors import EngineTimeout, GatehouseError, Overloaded
 from gateway.core.ports import Receiver
 from gateway.core.specs import ClientTlsSpec
@@ -212,7 +213,7 @@ class EndpointClient:
     async def _open(self, call: EngineCall) -> None:
         """Connects under the connect deadline and sends the call's request."""
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with within(self._connect_timeout):
                 connection = await self._dial()
         except TimeoutError as error:
             outcome: GatehouseError = failure(NOT_IN_TIME, safe=True, cause=error, kind=EngineTimeout)
