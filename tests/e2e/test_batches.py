@@ -60,7 +60,7 @@ def settings(state_dir: Path, engine: EngineThread, **batches: Any) -> dict[str,
             }
         ],
         files=SETTINGS,
-        batches={"enabled": True, "lease": "2s", **batches},
+        batches={"enabled": True, "lease": "1m", **batches},  # a gateway that stood still for a while keeps its work
     )
 
 
@@ -253,7 +253,7 @@ def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) 
 
 
 def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: Path, engine: EngineThread) -> None:
-    config, before = settings(tmp_path / "state", engine), len(engine.received)
+    config, before = settings(tmp_path / "state", engine, lease="2s"), len(engine.received)
     running = Gatehouse(tmp_path, config).start()
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client:
         engine.play("normal*10; hold*6")
@@ -273,7 +273,7 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
 
 
 def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path, engine: EngineThread) -> None:
-    config, content = settings(tmp_path / "state", engine), text(*(line(f"n{number}") for number in range(40)))
+    config, content = settings(tmp_path / "state", engine, lease="2s"), text(*(line(f"n{number}") for number in range(40)))
     before = len(engine.received)
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as running:
         engine.play("normal*4; hold*4")

@@ -34,7 +34,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, clo
         root / "state",
         listen={"trusted_peers": ["127.0.0.1"]},
         files={"enabled": True, "reserve_bytes": 0},
-        batches={"enabled": True, "lease": "2s"},
+        batches={"enabled": True},
         labels={"restricted": {"tenants": ["globex"]}, "health": {"models": ["clinic"]}},
         engines=[external("ours", engine.port, slots=64, clearance=["*"]), external("cloud", cloud.port, slots=64)],
         models=[

@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
         {"permissions": ["config:*"], "max_age": "1h"},
         {"permissions": ["upgrade:*"], "acr": ["high"], "amr": ["mfa"]},
     ]
-    config |= {"files": {"enabled": True, "reserve_bytes": 0}, "batches": {"enabled": True, "lease": "2s", "parallel": 1}}
+    config |= {"files": {"enabled": True, "reserve_bytes": 0}, "batches": {"enabled": True, "parallel": 1}}
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
         yield gatehouse
 

@@ -43,9 +43,10 @@ def test_several_lists_in_one_file(authority: Authority, tmp_path: Path) -> None
     authority.revoke(one)
     other.revoke(two)
     file = tmp_path / "both.pem"
-    file.write_bytes(Path(authority.crl()).read_bytes() + b"# a comment\n" + Path(other.crl(next_update=now() + DAY / 2)).read_bytes())
+    ends = now() + DAY / 2
+    file.write_bytes(Path(authority.crl()).read_bytes() + b"# a comment\n" + Path(other.crl(next_update=ends)).read_bytes())
     found = read(str(file), [authority.certificate, other.certificate], time.time())
-    assert len(found.serials) == 2 and found.ends == (now() + DAY / 2).timestamp()
+    assert len(found.serials) == 2 and found.ends == ends.timestamp()
     with pytest.raises(Unusable, match="signed by none of the authorities"):
         read(str(file), [authority.certificate], time.time())
 
