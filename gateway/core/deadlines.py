@@ -27,11 +27,9 @@ class within:
         self._due = loop.time() + self._seconds
         self._handle = loop.call_at(self._due, self._passed)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._handle.cancel()
-        return await self._limit.__aexit__(kind, error, traceback)
+        await self._limit.__aexit__(kind, error, traceback)
 
     def _passed(self) -> None:
         loop = asyncio.get_running_loop()

@@ -49,8 +49,10 @@ SWEEP_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 1.0
 """A sweep that comes so late found a process that stood still: its machine was moved or frozen, or something held the loop."""
 MOST_REST_SECONDS: Final = 15.0
-REST_AGAIN_SECONDS: Final = 60.0
-"""From the beginning of one rest to the next: a process that is late all the time must still enforce its deadlines."""
+LONGEST_REST_SECONDS: Final = 45.0
+"""With what further pauses during a rest add to it."""
+REST_AGAIN_SECONDS: Final = 10.0
+"""From the end of one rest to the next: a process that is late all the time must still enforce its deadlines."""
 SAMPLE_EVERY: Final = 64
 """One exchange in this many has its phases timed."""
 
@@ -101,7 +103,7 @@ class DataPlane:
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
         self.resting = False
-        self._rest_until, self._may_rest = 0.0, 0.0
+        self._rest_until, self._rest_most = -REST_AGAIN_SECONDS, 0.0
         self._identifier = str(uuid.uuid4())[:24].encode()
         self._count = self._begun = 0
         self._block = self._identifier + b"0" * 9
@@ -140,10 +142,13 @@ class DataPlane:
         A process that stood still enforces no deadline for as long again: what arrived meanwhile lies unread in its sockets, and what the
         other side had to send twice comes as much later (RFC 6298: a retransmission waits twice as long each time).
         """
-        now = time.monotonic()
-        late, self.now = now - self.now - SWEEP_SECONDS, now
-        if late >= PAUSE_SECONDS and now >= self._may_rest:
-            self._rest_until, self._may_rest = now + min(late, MOST_REST_SECONDS), now + REST_AGAIN_SECONDS
+        before, now = self.now, time.monotonic()
+        self.now, late = now, min(now - before - SWEEP_SECONDS, MOST_REST_SECONDS)
+        if late >= PAUSE_SECONDS:
+            if before < self._rest_until:
+                self._rest_until = min(self._rest_until + late, self._rest_most)
+            elif now >= self._rest_until + REST_AGAIN_SECONDS:
+                self._rest_until, self._rest_most = now + late, now + LONGEST_REST_SECONDS
         self.resting = now < self._rest_until
         if now >= self._date_due:
             self.date, self._date_due = formatdate(usegmt=True).encode(), now + 1.0

@@ -39,7 +39,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, slap
             "users": {"base": f"ou=people,{BASE}"},
             "groups": {"base": f"ou=groups,{BASE}", "nested": True},
             "tenant": {"value": "acme"},
-            "timeout": "2s",
+            "timeout": "30s",
             "cache": "0s",
         }
     ]

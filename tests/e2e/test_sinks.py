@@ -41,7 +41,7 @@ def test_every_record_of_every_worker_reaches_every_sink(tmp_path: Path, short_p
     sinks = [
         {"type": "file"},
         {"type": "syslog", "settings": {"address": f"tls://127.0.0.1:{rsyslog.tls}", "tls": {"ca": rsyslog.authority.cert}}},
-        {"type": "http", "name": "siem", "settings": {"url": receiver.url, "required": True, "spool_bytes": "16KiB", "timeout": "1s"}},
+        {"type": "http", "name": "siem", "settings": {"url": receiver.url, "required": True, "spool_bytes": "16KiB", "timeout": "30s"}},
     ]
     settings = configuration(
         tmp_path / "state", engines=[external("fake", engine.port)], models=[{"name": "m1", "pool": ["fake"]}], audit={"sinks": sinks}
