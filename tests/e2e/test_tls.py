@@ -62,7 +62,8 @@ class Site:
 
     def client(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {KEY}"}
-        return httpx.Client(base_url=self.gatehouse.url, headers=headers, verify=self.trusting, trust_env=False, timeout=60)
+        kept = httpx.Limits(keepalive_expiry=None)  # for as long as the gateway does, and not for httpx's five seconds
+        return httpx.Client(base_url=self.gatehouse.url, headers=headers, verify=self.trusting, trust_env=False, timeout=60, limits=kept)
 
     def admin(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {adminapi.KEYS['admin']}"}
