@@ -103,7 +103,7 @@ def by_grpc(running: Gatehouse, token: str, proof: str | None, scheme: str = "DP
     """What ModelReady says, and its metadata."""
     metadata = [("authorization", f"{scheme} {token}"), *([] if proof is None else [("dpop", proof)])]
     with grpc.insecure_channel(address(running)) as channel:
-        found = raw(channel, "ModelReady", b"\n\x02m1", metadata)
+        found = raw(channel, "ModelReady", b"\n\x02m1", metadata, wait_for_ready=True)  # also where connecting takes a second try
     if isinstance(found, grpc.RpcError):
         return found.code().name, dict(found.trailing_metadata())  # type: ignore[attr-defined]
     return "OK", dict(found[1])
