@@ -32,7 +32,7 @@ from typing import Any, cast
 import uvloop
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 15.0
+PATIENCE = 60.0
 PAUSE = 0.05
 """Seconds before a request is sent again."""
 REPEATED = ("refused", "closed", "status 502", "status 503", "status 504")

@@ -43,7 +43,7 @@ class Gateway:
     """What a gateway has of Redis: its limits, and what it records."""
 
     def __init__(self, replica: str = "", **settings: Any) -> None:
-        self.spec = RedisSpec(**{"timeout": 5.0, **settings})
+        self.spec = RedisSpec(**{"timeout": 60.0, **settings})
         self.recorded: list[tuple[str, dict[str, Any]]] = []
         self.part = SharedLimitsPart(
             self.spec, lambda event, target, detail: self.recorded.append((event, detail)), lambda: 1, lambda name: None, replica
@@ -221,7 +221,7 @@ async def test_the_documented_user_may_do_everything_that_is_needed(server: Redi
 
 def said_on(server: RedisServer, login: str, *words: str) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(server.socket)
         connection.sendall(command("AUTH", *login.split(":")))
         assert connection.recv(100) == b"+OK\r\n"

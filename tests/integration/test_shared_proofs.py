@@ -119,6 +119,7 @@ async def test_a_redis_that_hangs_costs_one_wait(world: World, mode: OnFailure, 
         return await replica.claim(proof()) is True
 
     for _ in range(50):  # one that was slow once may be so again on a busy machine
+        await reached(lambda: replica.proofs.up)
         if await shared():
             break
     else:

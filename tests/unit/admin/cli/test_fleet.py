@@ -47,7 +47,7 @@ class Gateway:
             return httpx.Response(200, json={"pool": [{"engine": "a\x1b[2J", "state": "ready", "rollout": ROLLOUT}]})
         self.asked.append(str(request.url).removeprefix("http://x/admin/v1"))
         for _ in range(2):
-            assert self._seen.acquire(timeout=10)
+            assert self._seen.acquire(timeout=60)
         if self.status != 200:
             return httpx.Response(self.status, json={"detail": "rolled back: it failed"})
         return httpx.Response(200, json={"engines": [{"engine": "a", "state": "ready", "version": "2"}]})

@@ -20,7 +20,7 @@ def job() -> SequenceJob:
 
 async def came(one: SequenceJob) -> list[int | None]:
     """The tokens that lie in the mailbox."""
-    return [event.token for _job, event in await asyncio.wait_for(one.mailbox.get(), 10)]
+    return [event.token for _job, event in await asyncio.wait_for(one.mailbox.get(), 60)]
 
 
 async def test_what_is_due_comes_at_once_and_brings_what_its_job_has_waited_for() -> None:

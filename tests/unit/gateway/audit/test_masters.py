@@ -35,7 +35,7 @@ def local(tmp_path: Path, data: bytes = KEY, mode: int = 0o600) -> Master:
 
 def remote(server: Transit, tmp_path: Path, token: str = "s.right", file: str | None = None) -> Master:
     spec = TransitSpec(url=server.url, key="gatehouse", token=Secret(token) if token else None, token_file=file)
-    return master_of(MasterSpec(transit=spec, timeout=5.0), tmp_path, {})
+    return master_of(MasterSpec(transit=spec, timeout=120.0), tmp_path, {})
 
 
 @pytest.mark.parametrize("given", [KEY, KEY.hex().encode(), TEXT.encode(), f" {TEXT}\n".encode()])

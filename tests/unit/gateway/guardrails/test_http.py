@@ -107,7 +107,7 @@ async def test_the_deadline_covers_the_answer_and_the_wait_for_a_turn(make: Make
 
 async def test_no_more_questions_at_a_time_than_allowed(make: Make, server: ModerationServer) -> None:
     server.hold = asyncio.Event()
-    guardrail = make(timeout=10.0, concurrent=2)
+    guardrail = make(timeout=120.0, concurrent=2)
     asked = [asyncio.ensure_future(ask(guardrail, str(number))) for number in range(6)]
     while len(server.asked) < 2:
         await server.came.wait()
@@ -131,7 +131,7 @@ async def test_half_a_surrogate_pair_is_asked_for_as_a_question_mark(make: Make,
 
 async def test_a_caller_that_leaves_ends_its_question(make: Make, server: ModerationServer) -> None:
     server.hold = asyncio.Event()
-    waiting = make(timeout=10.0).check(["a"])
+    waiting = make(timeout=120.0).check(["a"])
     assert isinstance(waiting, asyncio.Task)
     await server.came.wait()
     waiting.cancel()
@@ -154,7 +154,7 @@ async def test_after_failures_in_a_row_the_server_is_left_alone_and_then_tried(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
-    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=10.0), timeout=30.0)
+    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=10.0), timeout=120.0)
     server.answer = response(500, {})
     for _ in range(2):
         with pytest.raises(EngineError, match="status 500"):

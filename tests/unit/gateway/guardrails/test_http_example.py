@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
 
 
 async def asked(url: str, secret: str, *texts: str) -> Verdict:
-    guardrail = HttpGuardrail("g", HttpSettings(url=url, shape="generic", secret=Secret(secret), timeout=20.0))
+    guardrail = HttpGuardrail("g", HttpSettings(url=url, shape="generic", secret=Secret(secret), timeout=120.0))
     try:
         found = guardrail.check(texts)
         return found if isinstance(found, Verdict) else await found  # type: ignore[misc,no-any-return]

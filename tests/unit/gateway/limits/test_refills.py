@@ -162,7 +162,7 @@ async def test_while_the_store_is_away_the_limit_says_what_happens(mode: Any, le
     (await replica.ask(10)).settle(Usage(10, 0))
     shelf.clock.advance(30.0)
     await replica.refills._look()
-    await asyncio.sleep(0.01)
+    await reached(lambda: spent(shelf, daily()) == 10 and not replica.refills._running)
     shelf.down = True
     admitted = await replica.many(200, 10)
     assert least <= admitted <= most
@@ -173,7 +173,7 @@ async def test_while_the_store_is_away_the_limit_says_what_happens(mode: Any, le
     shelf.down = False
     shelf.clock.advance(2.0)
     await replica.refills._look()
-    await asyncio.sleep(0.01)
+    await reached(lambda: not replica.refills._running)
     assert spent(shelf, daily()) == min(1000, 10 + 10 * admitted)
 
 
@@ -234,6 +234,7 @@ async def test_what_the_store_does_too_late_is_in_hand(monkeypatch: pytest.Monke
     with pytest.raises(GatehouseError):
         await one.ask(100)
     assert used(shelf.rows[("t", "api_key", "ci")], meters_of(daily())[0], clock.wall()) >= 100 and not one.refills.empty
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 60.0)
     slow.set()
     await reached(lambda: not one.refills._late)
     (stock,) = one.refills._known

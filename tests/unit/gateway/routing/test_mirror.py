@@ -421,7 +421,7 @@ async def test_a_worker_that_dies_is_drained(home: House) -> None:
         assert not drained.done()
         home.kill(worker)
     await asyncio.wait_for(drained, 60.0)
-    await asyncio.wait_for(home.mirror.drained("a", OLD), 1.0)
+    await asyncio.wait_for(home.mirror.drained("a", OLD), 60.0)
 
 
 async def test_an_engine_that_was_removed_drains_once_no_worker_has_routes_to_it(home: House) -> None:

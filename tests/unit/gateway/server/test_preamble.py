@@ -13,6 +13,7 @@ from gateway.server import preamble
 from gateway.server.preamble import read_header
 from gateway.server.proxy_protocol import BadHeader, Header
 from tests.unit.gateway.server.test_proxy_protocol import BAD, FOUR, GOOD, LONGEST
+from tests.waiting import SECONDS
 
 LINE = b"PROXY TCP4 203.0.113.7 192.0.2.2 4711 443\r\n"
 REST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -45,7 +46,7 @@ def pair() -> Iterator[Pair]:
 
 async def arrives(near: socket.socket, count: int) -> None:
     """So many bytes are in the kernel."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while True:
             with contextlib.suppress(BlockingIOError):
                 if len(near.recv(65536, socket.MSG_PEEK)) >= count:

@@ -101,7 +101,7 @@ async def test_what_has_begun_is_told_once_unless_it_is_over_by_then(tmp_path: P
     kept.begun(*made(1)[:2])
     kept.begun(*made(2)[:2])
     kept.add(*made(2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not gateway.begun:
             await asyncio.sleep(0)
         kept.add(*made(1))

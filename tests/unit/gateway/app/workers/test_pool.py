@@ -228,7 +228,7 @@ async def test_leaving_ends_a_worker_that_hangs_in_its_start(farm: Farm, monkeyp
     farm.ends_when_drained = False
     farm.pool.start()
     await reached(lambda: len(farm.made) == 2 and all(fake.state is not None for fake in farm.made))
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         await farm.pool.leave(0.0)
     assert all(fake.killed for fake in farm.made)
 

@@ -47,7 +47,7 @@ async def server(short_path: Path) -> AsyncIterator[tuple[Server, Target]]:
 
 
 async def opened(to: Target, on_lost: Callable[[Exception], None] = lambda _: None, on_push: Any = None) -> Connection:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await connect(to, to.servers[0], to.login, on_lost, on_push)
 
 
