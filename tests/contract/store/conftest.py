@@ -15,7 +15,7 @@ from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - 
 
 def postgresql_url(request: pytest.FixtureRequest) -> str:
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.database()
+    return f"{server.database()}&connect_timeout=60"  # more than the machine may stand still
 
 
 URLS: dict[str, Callable[[pytest.FixtureRequest], str]] = {"sqlite": lambda request: "sqlite", "postgresql": postgresql_url}
