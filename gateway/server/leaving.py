@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core.errors import GatehouseError
+from gateway.pipeline.plane import PAUSE_SECONDS
 from gateway.server.closing import LINGER_SECONDS
 from gateway.server.listener import QuietServer
 from gateway.server.protocol import ListenerState
@@ -50,7 +51,8 @@ class Leaving:
         plane.draining = plane.closing = True
         await self._until(lambda: False, delay)
         if await server.accept_rest():
-            await asyncio.sleep(LOOK_SECONDS)  # what they sent is read: until then they look idle
+            for _ in range(2):  # what they sent is read: until then they look idle. A pause of the process takes one of the two
+                await asyncio.sleep(LOOK_SECONDS / 2)
         server.end()
         if not await self._until(lambda: not under_way(state), timeout):
             cut_short(state)
@@ -63,9 +65,14 @@ class Leaving:
         server.stop_accepting()
         for socket in list(state.sockets):
             socket.shutdown()
-        late = asyncio.get_running_loop().time() + IDLE_SECONDS
+        looked = asyncio.get_running_loop().time()
+        late, rested = looked + IDLE_SECONDS, False
         while (state.count() or server.arriving) and not self.asked.is_set():
-            if asyncio.get_running_loop().time() > late:
+            now, before = asyncio.get_running_loop().time(), looked
+            looked = now
+            if now - before >= PAUSE_SECONDS and not rested:  # this process stood still: what lies unread in their sockets comes first
+                late, rested = late + now - before, True
+            if now > late:
                 for connection in [each for each in state.connections if not each.busy]:
                     connection.shutdown()
             await asyncio.sleep(LOOK_SECONDS)

@@ -228,6 +228,23 @@ async def test_who_retires_closes_what_stays_idle(monkeypatch: pytest.MonkeyPatc
         await asyncio.wait_for(retired, 60)
 
 
+async def test_a_pause_of_the_process_while_it_retires_closes_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "IDLE_SECONDS", 30.0)
+    loop, ahead = asyncio.get_running_loop(), [0.0]
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead[0])
+    async with serving() as site:
+        client = await site.client()
+        await client.ask()
+        retired = asyncio.ensure_future(site.leaving.retire(site.server, site.state))
+        await reached(lambda: site.world.plane.closing)
+        ahead[0] = 50.0
+        await asyncio.sleep(2 * leaving.LOOK_SECONDS)
+        assert await client.ask(b"/late") == b"</late>"
+        assert await client.rest() == b""
+        await asyncio.wait_for(retired, 60)
+
+
 async def test_who_retires_leaves_new_connections_in_the_queue_for_others() -> None:
     async with serving() as site:
         other = site.sock.dup()
