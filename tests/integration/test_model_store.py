@@ -207,6 +207,16 @@ async def test_without_the_store_replicas_go_on_among_themselves_and_say_so(
     assert len(a.told("model_store_failed")) <= 2
 
 
+async def test_a_replica_that_has_nothing_to_put_there_finds_that_the_store_works_again(
+    make: Make, server: SeaweedServer, prefix: str
+) -> None:
+    a = await make("a", store=server.spec(prefix)).start()
+    assert a.sharing.stowing is not None
+    a.sharing.stowing.bucket._failed("It was away.")
+    assert a.sharing.store()["up"] is False  # type: ignore[index]
+    await eventually(lambda: a.sharing.store()["up"] and a.told("model_store_back"))  # type: ignore[index]
+
+
 async def test_credentials_that_are_withdrawn_or_may_only_read_are_told(
     make: Make, models: list[bytes], server: SeaweedServer, prefix: str
 ) -> None:

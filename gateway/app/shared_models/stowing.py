@@ -99,18 +99,27 @@ class Stowing:
         self._failed = {name: moment for name, moment in self._failed.items() if name in shared}
         if not self._works():
             return
+        waits = False
         for one in sorted(shared.values(), key=lambda one: self._failed.get(one.name, 0.0)):
-            if one.name in self._after:
-                continue
             there = one.copy_of(self.bucket.name)
-            if there is not None and (one.removed or there.digest != one.digest):
-                self._task = self._owner.spawn(self._do(one.name, there.digest, self._take_out(one.name, there.digest)), name="take out")
-                return
             model = here.get(one.name)
-            if not one.removed and (there is None or not there.address) and model is not None and model.digest == one.digest:
-                work = self._put(one, model, again=there is not None)
-                self._task = self._owner.spawn(self._do(one.name, one.digest, work), name="put")
+            if there is not None and (one.removed or there.digest != one.digest):
+                digest, work, what = there.digest, self._take_out(one.name, there.digest), "take out"
+            elif not one.removed and (there is None or not there.address) and model is not None and model.digest == one.digest:
+                digest, work, what = one.digest, self._put(one, model, again=there is not None), "put"
+            else:
+                continue
+            if one.name not in self._after:
+                self._task = self._owner.spawn(self._do(one.name, digest, work), name=what)
                 return
+            waits = True
+        if self.bucket.problem is not None and not waits:  # others did it, and nothing else would find that it works again
+            self._task = self._owner.spawn(self._look(), name="look")
+
+    async def _look(self) -> None:
+        with suppress(GatehouseError):
+            await self.bucket.probe()
+        self._wake()
 
     async def _do(self, name: str, digest: str, work: Work) -> None:
         """One thing, under the lease of its model; `work` takes the lease."""
