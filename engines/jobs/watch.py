@@ -12,6 +12,8 @@ MOVED_SECONDS: Final = 0.5
 MOVED_FAULTS: Final = 16
 """An engine at work has run or waited for a processor for so long within STILL_SECONDS, all threads together, or has read so many pages of
 its model. One that only answers `/health` has not."""
+LOOKS: Final = 4
+"""So many looks at least find that it has not moved."""
 NEAR: Final = 0.8
 """Share of the memory from which on the lack of it is the likely reason."""
 
@@ -23,7 +25,8 @@ class Watch:
         self._process, self._memory, self._still = process, memory, still
         self._proc = Path("/proc") / str(process)
         self._seen: tuple[float, int] | None = None
-        self._since = time.monotonic()
+        self._looked = time.monotonic()
+        self._idle = 0.0
         self._held = 0
 
     def problem(self) -> str | None:
@@ -36,8 +39,11 @@ class Watch:
             return f"it {how}{self._short()}"
         seen, now = self._look(), time.monotonic()
         if seen is None or self._seen is None or seen[0] - self._seen[0] >= MOVED_SECONDS or seen[1] - self._seen[1] >= MOVED_FAULTS:
-            self._seen, self._since = seen, now
-        if now - self._since > self._still:
+            self._seen, self._idle = seen, 0.0
+        else:
+            self._idle += min(now - self._looked, self._still / LOOKS)  # the machine may have stood still, the engine with it
+        self._looked = now
+        if self._idle > self._still:
             return f"it has not moved for {self._still:g} s{self._short()}"
         return None
 

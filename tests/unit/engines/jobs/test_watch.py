@@ -7,6 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
 
 from engines.jobs.watch import Watch
 from tests.waiting import until
@@ -37,6 +40,17 @@ def test_one_that_hangs_is_told_from_one_that_works() -> None:
         began = len(problems)
         until(lambda: problems.append(watch.problem()) or (watch._seen is not None and watch._seen[0] > 1.0), what="it works", seconds=60)
         assert set(problems[began:]) == {None}
+
+
+def test_a_machine_that_stood_still_is_no_engine_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("engines.jobs.watch.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with running("import time; time.sleep(600)") as process:
+        watch = Watch(process, 1 << 30, 20.0)
+        until(lambda: watch.problem() is None and watch._seen is not None, what="its first look")
+        for seconds, hangs in ((900.0, False), (6.0, False), (6.0, False), (6.0, False), (6.0, True)):
+            now[0] += seconds
+            assert (watch.problem() is not None) == hangs
 
 
 def test_one_that_has_ended_is_told_with_how() -> None:
