@@ -28,8 +28,8 @@ NEVER = 3600.0
 class Replica:
     """A store with its poller and its hints, wired as in gateway.app.replicas."""
 
-    def __init__(self, url: str, directory: Path, interval: float, ping: float) -> None:
-        self.store = Store(url, directory, keys, given_pepper=PEPPER, deadline=3.0)
+    def __init__(self, url: str, directory: Path, interval: float, ping: float, deadline: float) -> None:
+        self.store = Store(url, directory, keys, given_pepper=PEPPER, deadline=deadline)
         feed = LocalFeed()
         self.heard: list[str] = []
         self.hints: list[Hint] = []
@@ -70,17 +70,17 @@ class World:
 
     def __init__(self, server: PostgresServer, directory: Path, proxy: Proxy) -> None:
         self.server, self.directory, self.proxy = server, directory, proxy
-        self.url = server.database()
+        self.url = f"{server.database()}&connect_timeout=60"
         self.opened: list[Replica] = []
 
-    async def replica(self, *, interval: float = NEVER, ping: float = NEVER, proxied: bool = False) -> Replica:
-        made = Replica(self._through() if proxied else self.url, self.directory, interval, ping)
+    async def replica(self, *, interval: float = NEVER, ping: float = NEVER, proxied: bool = False, deadline: float = 60.0) -> Replica:
+        made = Replica(self._through() if proxied else self.url, self.directory, interval, ping, deadline)
         self.opened.append(made)
         return await made.start()
 
     def _through(self) -> str:
         name = self.url.rsplit("/", 1)[1].partition("?")[0]
-        return f"postgresql://{USER}@127.0.0.1:{self.proxy.port}/{name}"
+        return f"postgresql://{USER}@127.0.0.1:{self.proxy.port}/{name}?connect_timeout=60"
 
     async def sure(self, *replicas: Replica) -> None:
         await reached(lambda: all(replica.ear.sure for replica in replicas), what="notifications that arrive")
@@ -156,6 +156,7 @@ async def test_a_half_dead_connection_is_found_out(world: World, caplog: pytest.
 async def test_a_frozen_server_is_found_out(world: World) -> None:
     one = await world.replica(interval=0.05, ping=0.05)
     await world.sure(one)
+    one.store._database.deadline = 3.0
     world.server.freeze()
     try:
         await reached(lambda: not one.ear.sure and not one.store.available, what="the doubt")
