@@ -25,7 +25,7 @@ from gateway.identity import keys
 from gateway.store.store import Store
 
 async def main():
-    store = Store(sys.argv[1], Path(sys.argv[2]), keys, given_pepper=sys.argv[3])
+    store = Store(sys.argv[1], Path(sys.argv[2]), keys, given_pepper=sys.argv[3], deadline=60.0)
     await store.start()
     lease = await store.take_lease("prune", "paused", float(sys.argv[4]))
     print("holds", lease.fence, flush=True)
@@ -45,7 +45,7 @@ HOLD = 1.0
 
 @pytest.fixture
 async def store(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:  # noqa: F811
-    made = Store(postgres.database(), tmp_path, keys, given_pepper=PEPPER)
+    made = Store(f"{postgres.database()}&connect_timeout=60", tmp_path, keys, given_pepper=PEPPER, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

@@ -40,7 +40,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: fl
 
 @pytest.fixture
 async def opened(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Store]]]:  # noqa: F811
-    url, stores = postgres.database(), []
+    url, stores = f"{postgres.database()}&connect_timeout=60", []
 
     async def make(**options: Any) -> Store:
         stores.append(Store(url, tmp_path, keys, given_pepper=PEPPER, **options))
@@ -68,7 +68,7 @@ async def test_a_server_that_is_down_and_comes_back(
     postgres: PostgresServer,  # noqa: F811
     opened: Callable[..., Awaitable[Store]],
 ) -> None:
-    store = await opened(deadline=3.0)
+    store = await opened(deadline=60.0)
     tasks, feed, heard = TaskOwner("test"), LocalFeed(), list[Change]()
     feed.subscribe(heard.append)
     poller = ChangePoller(store, feed, 0.05)
@@ -122,8 +122,9 @@ async def test_a_frozen_server_costs_the_deadline_and_no_thread(
     postgres: PostgresServer,  # noqa: F811
     opened: Callable[..., Awaitable[Store]],
 ) -> None:
-    store = await opened(deadline=3.0)
+    store = await opened(deadline=60.0)
     await asyncio.gather(*(store.list("models") for _ in range(8)))
+    store._database.deadline = 3.0
     postgres.freeze()
     try:
         async with asyncio.timeout(60):
@@ -147,7 +148,7 @@ async def test_of_two_transactions_that_wait_for_each_other_the_one_broken_off_i
     postgres: PostgresServer,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    database = Database(make_engine(postgres.database(), tmp_path, 10.0), 10.0)
+    database = Database(make_engine(postgres.database(), tmp_path, 60.0), 60.0)
     both_hold_one = threading.Barrier(2)
     tries = []
 
@@ -161,7 +162,7 @@ async def test_of_two_transactions_that_wait_for_each_other_the_one_broken_off_i
             for n in order:
                 connection.execute(sa.text("UPDATE held SET x = x + 1 WHERE n = :n"), {"n": n})
                 if n == order[0] and len(tries) < 3:
-                    both_hold_one.wait(10)
+                    both_hold_one.wait(60)
 
         return work
 
