@@ -66,7 +66,7 @@ class Disk:
     def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
         self.writes += 1
         self.hanging += 1
-        assert self.released.wait(30)
+        assert self.released.wait(150)
         self.hanging -= 1
         if self.error is not None:
             if self.after <= 0:

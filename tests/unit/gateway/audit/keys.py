@@ -26,7 +26,7 @@ class Vault:
         self.fetched: list[str] = []
         self.ring = KeyRing(self.give, TaskOwner("test"), FakeClock())
         self.opener = Opener(self.open)
-        self.sealer = RecordSealer(self.ring, wait=0.2)
+        self.sealer = RecordSealer(self.ring, wait=30.0)
 
     async def give(self, tenant: str) -> DataKeyGiven:
         if tenant in self.away:
