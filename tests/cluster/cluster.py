@@ -219,7 +219,7 @@ class Cluster:
                 killed = replica.process.poll() == -signal.SIGKILL
                 if replica.runs():
                     replica.process.send_signal(signal.SIGINT)  # with the one that follows, it does not wait for load balancers
-                code = replica.stop(seconds=30)
+                code = replica.stop(seconds=90)
                 if code != 0 and not killed:
                     wrong.append(f"replica {replica.name} ended with {code}:\n" + "\n".join(replica.lines[-30:]))
 

@@ -97,11 +97,11 @@ def test_an_installed_wheel_serves_and_says_that_it_is_compiled(made: tuple[Path
         until(lambda: "admin key:" in said() or process.poll() is not None, 60)
         text = said()
         address = next(line.removeprefix("gateway: ") for line in text.splitlines() if line.startswith("gateway: "))
-        with urlopen(f"{address}/readyz", timeout=10) as answer:
+        with urlopen(f"{address}/readyz", timeout=60) as answer:
             assert answer.status == 200
         assert ("the hot path is compiled" in text) == (COMPILED and fault(BUILD) is None), text
         loaded = Path(f"/proc/{process.pid}/maps").read_text()
         assert (str(site / FOLDER) in loaded) == COMPILED
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
