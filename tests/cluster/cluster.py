@@ -84,7 +84,7 @@ class Replica(Gatehouse):
         """kill -9 of the control process, and the wait for its end. Its workers and sidecars are to end by themselves."""
         os.kill(self.pid, signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(30)
+        self.process.wait(90)
 
     def readiness(self) -> tuple[int, dict[str, Any]]:
         answer = httpx.get(f"{self.url}/readyz", verify=PLAIN, trust_env=False, timeout=30)

@@ -112,7 +112,7 @@ def test_rsyslog_keeps_each_record_as_it_was_sent(tmp_path: Path) -> None:
             until(lambda: kept.exists() and kept.read_text() == record + "\n", what="the record")
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(90)
 
 
 def test_alertmanager_starts_with_the_secrets_that_prepare_makes(prepared: Path, tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_alertmanager_starts_with_the_secrets_that_prepare_makes(prepared: Path,
             until(ready, what="Alertmanager")
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(90)

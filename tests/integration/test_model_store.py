@@ -265,7 +265,7 @@ async def test_what_was_being_sent_when_the_lease_was_lost_does_not_stay_there(
 
     def held_up(**given: Any) -> Any:
         begun_to_send.set()
-        assert go_on.wait(20)
+        assert go_on.wait(90)
         return put(**given)
 
     async def told(*given: Any) -> Any:

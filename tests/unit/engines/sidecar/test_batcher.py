@@ -255,7 +255,7 @@ class Model:
         self.gate.set()
 
     def run(self, batch: Sequence[int]) -> list[int]:
-        assert self.gate.wait(10)
+        assert self.gate.wait(90)
         self.batches.append(list(batch))
         self.threads.add(threading.current_thread().name)
         if min(batch) < 0:

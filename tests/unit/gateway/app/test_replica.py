@@ -102,7 +102,7 @@ def test_a_killed_process_holds_nothing_and_its_children_neither(tmp_path: Path)
         with pytest.raises(ConfigError, match=f"process {process.pid}"):
             StateLock(tmp_path)
         process.kill()
-        process.wait(10)
+        process.wait(90)
         StateLock(tmp_path).release()
     finally:
         os.kill(child, 9)

@@ -90,7 +90,7 @@ async def test_threads_that_need_one_key_at_once_fetch_it_once(make: Any) -> Non
     gate = threading.Event()
 
     def slowly(id: str) -> DataKey | str:
-        assert gate.wait(30)
+        assert gate.wait(90)
         return vault.open(id)
 
     opener = Opener(slowly)

@@ -16,15 +16,15 @@ def test_it_is_off_until_the_last_thread_has_ended_its_work():
     def work() -> None:
         with pause():
             entered.set()
-            go.wait(30)
+            go.wait(90)
 
     thread = Thread(target=work)
     with pause():
         thread.start()
-        assert entered.wait(30)
+        assert entered.wait(90)
     assert not gc.isenabled()
     go.set()
-    thread.join(30)
+    thread.join(90)
     assert gc.isenabled()
 
 

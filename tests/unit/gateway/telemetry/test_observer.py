@@ -27,7 +27,7 @@ class Sink:
         self.go.set()
 
     def send(self, traced: list[Seen]) -> int:
-        self.go.wait(10)
+        self.go.wait(90)
         self.got += traced
         return 0
 
