@@ -1,15 +1,16 @@
 """The soak: mixed load for most of an hour while callers leave, keys come and go, the configuration is reloaded and sidecars are killed.
 
-    python -m loadtests.soak [--minutes 45] [--users 24] [--kill-every 120] [--reload-every 60] [--workers N] [--output FILE]
+    python -m loadtests.soak [--minutes 45] [--users 24] [--kill-every 120] [--reload-every 60] [--workers N] [--redis] [--output FILE]
 
-Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log. Locust
-brings the load (loadtests/profiles/soak.conf). Every five seconds the gateway's memory, descriptors and connections are noted; memory is
-what its processes have written (anonymous, /proc/PID/smaps_rollup), for pages of files come and go with what the machine does. After the
-load has ended and a minute has passed, the figures of the end stand beside those before the load. `refused` says why requests were
-refused: codes and load shedding from the audit log, and the message that each client got. `acts` and `stalls` have the seconds of kills
-and reloads, and of moments at which the machine woke this process late, to compare them with. The exit code is 1 where a threshold was
-passed: failed requests, memory that grows by more than `--max-slope` MiB an hour after the first ten minutes (the slope of a line through
-the samples), descriptors or connections that are not back.
+Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log; with
+`--redis` also a Redis, in which the limits are counted. Locust brings the load (loadtests/profiles/soak.conf). Every five seconds the
+gateway's memory, descriptors and connections are noted; memory is what its processes have written (anonymous, /proc/PID/smaps_rollup), for
+pages of files come and go with what the machine does. After the load has ended and what it had opened is closed, the figures of the end
+stand beside those before the load; `descriptors` tells what each is. `refused` says why requests were refused: codes and load shedding
+from the audit log, and the message that each client got. `acts` and `stalls` have the seconds of kills and reloads, and of moments at which
+the machine woke this process late, to compare them with. The exit code is 1 where a threshold was passed: failed requests, memory that
+grows by more than `--max-slope` MiB an hour after the first ten minutes (the slope of a line through the samples), descriptors or
+connections that are not back.
 """
 
 import argparse
@@ -21,11 +22,13 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests import locust_run
+from loadtests import descriptors, locust_run
+from tests.cluster.servers import RedisServer
 from tests.e2e.harness import Gatehouse, alive, total
 
 MIB = 2**20
@@ -48,8 +51,8 @@ class Sample:
     keys: float
 
 
-def configuration(state: Path, key: str, admin: str) -> dict[str, Any]:
-    """The quickstart's fleet with the policies of a careful operator."""
+def configuration(state: Path, key: str, admin: str, redis: RedisServer | None = None) -> dict[str, Any]:
+    """The quickstart's fleet with the policies of a careful operator. redis: where limits are counted, if not in the gateway."""
     sidecar = {"runtime": "llama.cpp", "model": "demo-chat.gguf", "device": "cpu", "slots": 8, "context": 1024}
     embed = {"runtime": "onnx", "model": "demo-embed", "device": "cpu", "slots": 32}
     return {
@@ -85,6 +88,7 @@ def configuration(state: Path, key: str, admin: str) -> dict[str, Any]:
         ],
         "audit": {"durability": "write", "sinks": [{"type": "file"}]},
         "telemetry": {"log_level": "warning"},
+        **({"redis": {"url": f"unix://{redis.socket}"}} if redis else {}),
     }
 
 
@@ -110,6 +114,9 @@ class Account:
         )
         self.samples.append(found)
         return found
+
+    def descriptors(self) -> dict[str, int]:
+        return descriptors.kinds(self._pid)
 
     @property
     def _pid(self) -> int:
@@ -148,14 +155,16 @@ def is_sidecar(pid: int) -> bool:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     key, admin = ("soak-" + secrets.token_hex(24) for _ in range(2))
     arguments = ["--workers", str(options.workers)] if options.workers else []
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        gatehouse = Gatehouse(Path(folder), configuration(Path(folder) / "state", key, admin), arguments=arguments)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder, ExitStack() as stack:
+        redis = RedisServer(Path(folder)) if options.redis else None
+        if redis:
+            stack.callback(redis.stop)
+            redis.start()
+        gatehouse = Gatehouse(Path(folder), configuration(Path(folder) / "state", key, admin, redis), arguments=arguments)
+        stack.callback(gatehouse.stop)
         gatehouse.start()
-        try:
-            locust_run.make_tenant(gatehouse.admin_url, admin)
-            return load(options, gatehouse, {"GATEHOUSE_KEY": key, "GATEHOUSE_ADMIN_KEY": admin})
-        finally:
-            gatehouse.stop()
+        locust_run.make_tenant(gatehouse.admin_url, admin)
+        return load(options, gatehouse, {"GATEHOUSE_KEY": key, "GATEHOUSE_ADMIN_KEY": admin})
 
 
 def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[str, str]) -> dict[str, Any]:
@@ -163,6 +172,7 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
     environment |= {"GATEHOUSE_URL": gatehouse.url, "GATEHOUSE_ADMIN_URL": gatehouse.admin_url, "GATEHOUSE_REFUSALS": str(told)}
     account = Account(gatehouse)
     before = account.sample()
+    opened = {"before": account.descriptors()}
     report = Path(options.html) if options.html else Path(gatehouse.directory) / "soak.html"
     locust = locust_run.start(
         "soak", environment, "--users", str(options.users), "--run-time", f"{int(options.minutes * 60)}s", "--html", str(report)
@@ -181,8 +191,10 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
             kills += kill_one(gatehouse, kills)
             acts.append((now, "kill"))
     loaded = account.samples[-1].at
+    opened["loaded"] = account.descriptors()
     settle(account, before)
     after = account.sample()
+    opened["after"] = account.descriptors()
     return {
         "minutes": round(loaded / 60, 1),
         "locust": locust.returncode,
@@ -191,6 +203,7 @@ def load(options: argparse.Namespace, gatehouse: Gatehouse, environment: dict[st
         "slope_mib_per_hour": round(account.slope(loaded), 2),
         "before": asdict(before),
         "after": asdict(after),
+        "descriptors": opened,
         "peak_mib": max(s.memory_mib for s in account.samples),
         "refused": refused(gatehouse, account.wall) | {"told": refusals(told, account.wall)},
         "acts": acts,
@@ -251,13 +264,13 @@ def kill_one(gatehouse: Gatehouse, number: int) -> int:
     return 1
 
 
-def settle(account: Account, before: Sample, seconds: float = 60.0) -> None:
-    """Waits until what the load had opened is closed, at most so long."""
+def settle(account: Account, before: Sample, seconds: float = 75.0) -> None:
+    """Waits until what the load had opened is closed, at most so long: idle connections to engines are kept for 55 s."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(2)
         now = account.sample()
-        if now.in_flight == 0 and now.connections <= before.connections and now.attempts == 0 and now.files <= before.files + 8:
+        if now.in_flight == 0 and now.connections <= before.connections and now.attempts == 0 and now.files <= before.files:
             return
 
 
@@ -281,6 +294,7 @@ def main() -> int:
     parser.add_argument("--kill-every", type=float, default=120, help="seconds; 0: no sidecar is killed")
     parser.add_argument("--reload-every", type=float, default=60, help="seconds; 0: no reloads")
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--redis", action="store_true", help="limits are counted in a Redis, which this starts")
     parser.add_argument("--max-slope", type=float, default=1.0, help="MiB an hour (default 1)")
     parser.add_argument("--html", help="where Locust's report goes")
     parser.add_argument("--output", help="a JSON file for the figures and all samples")
