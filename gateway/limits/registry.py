@@ -18,10 +18,11 @@ Entry = tuple[tuple[Shape, tuple[str, ...]], Bucket]
 """A bucket, and by what it is found."""
 Identity = tuple[str, str, tuple[str, ...]]
 """What makes two limits the same: name, `per` and what is counted."""
-LOOK: Final = 300 * SECOND
-"""Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used."""
+LOOK: Final = 60 * SECOND
+"""Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used. Nothing is forgotten
+unless it is half of all: so each new caller makes at most one other find its limits again, however short this is."""
 PART: Final = 8192
-FEW: Final = 256
+FEW: Final = 64
 """So many buckets are worth no look."""
 
 
