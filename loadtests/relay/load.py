@@ -10,11 +10,15 @@ import json
 import selectors
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Figures = dict[str, float]
 GRACE = 10.0  # seconds that the open loop waits for answers after its last request
+MOST_CONNECTIONS = 900
+"""Of the open loop: select() fails for a descriptor of 1024 or more, and a gateway that stands still for a moment would have it open one
+for each request that is due meanwhile."""
 
 WRK_REPORT = """
 done = function(summary, latency, requests)
@@ -62,8 +66,9 @@ class Exchange(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
-        self.buffer = b""
+    def __init__(self, lost: "Callable[[Exchange], None]") -> None:
+        """lost: called when the connection has ended, after `done`."""
+        self.buffer, self.lost = b"", lost
         self.done: Callable[[bool], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -87,6 +92,7 @@ class Exchange(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish(False)
+        self.lost(self)
 
     def _finish(self, ok: bool) -> None:
         done, self.done = self.done, None
@@ -95,33 +101,35 @@ class Exchange(asyncio.Protocol):
 
 
 class OpenLoop:
-    """Sends a request each 1/rate seconds whether or not earlier ones are done. Latency counts from when it was due."""
+    """Sends a request each 1/rate seconds whether or not earlier ones are done. Latency counts from when it was due.
 
-    def __init__(self, port: int, request: bytes, rate: int, seconds: float) -> None:
-        self.port, self.request, self.rate, self.total = port, request, rate, int(rate * seconds)
+    A request that is due while `most` connections are busy waits for the first one that is free, and that wait counts too.
+    """
+
+    def __init__(self, port: int, request: bytes, rate: int, seconds: float, most: int = MOST_CONNECTIONS) -> None:
+        self.port, self.request, self.rate, self.total, self.most = port, request, rate, int(rate * seconds), most
+        self.open: set[Exchange] = set()
         self.idle: list[Exchange] = []
-        self.open: list[Exchange] = []
+        self.late: deque[float] = deque()
+        """When those were due that wait for a connection."""
+        self.connecting: set[asyncio.Task[None]] = set()
         self.took: list[float] = []
         self.bad = 0
+        self.over = False
 
     async def run(self) -> Figures:
         loop = asyncio.get_running_loop()
         begin = loop.time() + 0.05
-        async with asyncio.TaskGroup() as group:
-            for number in range(self.total):
-                due = begin + number / self.rate
-                if (early := due - loop.time()) > 0:
-                    await asyncio.sleep(early)
-                if self.idle:
-                    self._send(self.idle.pop(), due)
-                else:
-                    group.create_task(self._connect(due))
+        for number in range(self.total):
+            due = begin + number / self.rate
+            if (early := due - loop.time()) > 0:
+                await asyncio.sleep(early)
+            self.late.append(due)
+            self._send_late()
         deadline = loop.time() + GRACE
         while len(self.took) + self.bad < self.total and loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for exchange in self.open:
-            exchange.transport.abort()
-        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
+        await self._end()
         self.took.sort()
         lost = self.total - len(self.took)
         return {
@@ -129,20 +137,56 @@ class OpenLoop:
             **{f"p{name}_us": percentile(self.took, share) * 1e6 for name, share in (("50", 0.5), ("99", 0.99), ("999", 0.999))},
         }
 
+    async def _end(self) -> None:
+        """Leaves no connection, and no task that would make one."""
+        self.over = True
+        for task in self.connecting:
+            task.cancel()
+        await asyncio.gather(*self.connecting, return_exceptions=True)
+        for exchange in self.open:
+            exchange.transport.abort()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
+
+    def _send_late(self) -> None:
+        """Sends what is due as far as there are connections for it."""
+        while self.late and not self.over:
+            if self.idle:
+                self._send(self.idle.pop(), self.late.popleft())
+            elif len(self.open) + len(self.connecting) < self.most:
+                task = asyncio.get_running_loop().create_task(self._connect(self.late.popleft()))
+                self.connecting.add(task)
+                task.add_done_callback(self.connecting.discard)
+            else:
+                return
+
     async def _connect(self, due: float) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            _, exchange = await asyncio.get_running_loop().create_connection(Exchange, "127.0.0.1", self.port)
+            _, exchange = await loop.create_connection(functools.partial(Exchange, self._lost), "127.0.0.1", self.port)
         except OSError:
             self.bad += 1
+            loop.call_soon(self._send_late)  # once this task no longer counts
             return
-        self.open.append(exchange)
-        self._send(exchange, due)
+        self.open.add(exchange)
+        if exchange.transport.is_closing():  # it was closed at once
+            self.bad += 1
+            self._lost(exchange)
+        else:
+            self._send(exchange, due)
+
+    def _lost(self, exchange: Exchange) -> None:
+        """A connection has ended, maybe an idle one."""
+        self.open.discard(exchange)
+        if exchange in self.idle:
+            self.idle.remove(exchange)
+        self._send_late()
 
     def _send(self, exchange: Exchange, due: float) -> None:
         def done(ok: bool) -> None:
             if ok:
                 self.took.append(time.monotonic() - due)
                 self.idle.append(exchange)
+                self._send_late()
             else:
                 self.bad += 1
                 exchange.transport.abort()

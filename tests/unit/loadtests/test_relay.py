@@ -139,6 +139,51 @@ def test_the_open_loop_counts_refused_connections_as_bad() -> None:
         assert load.open_loop(port, {}, b"{}", rate=100, seconds=0.1)["bad"] == 10
 
 
+async def test_the_open_loop_has_a_bound_of_connections_and_a_request_that_waits_for_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each request that is due while a gateway stands still would be more than select() takes."""
+    monkeypatch.setattr(load, "GRACE", 60.0)
+    connections, answering = 0, asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await reader.read(65536):
+            await answering.wait()
+            writer.write(whole("200 OK", b"{}"))
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
+        loop = load.OpenLoop(listener.sockets[0].getsockname()[1], load.http_request({}, b"{}"), rate=1000, seconds=0.05, most=4)
+        running = asyncio.create_task(loop.run())
+        while len(loop.late) < 46:
+            await asyncio.sleep(0.001)
+        answering.set()
+        figures = await running
+    assert (figures["bad"], len(loop.took), connections) == (0, 50, 4)
+
+
+async def test_the_open_loop_sends_nothing_on_a_connection_that_was_closed_while_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "GRACE", 60.0)
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"{}")
+        writer.write(whole("200 OK", b"{}"))
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
+        loop = load.OpenLoop(listener.sockets[0].getsockname()[1], load.http_request({}, b"{}"), rate=1000, seconds=0.0, most=4)
+        for number in range(1, 4):
+            loop.late.append(time.monotonic())
+            loop._send_late()
+            while len(loop.took) < number or loop.open:
+                await asyncio.sleep(0.001)
+        await loop._end()
+    assert (loop.bad, connections, loop.idle) == (0, 3, [])
+
+
 def test_streams_are_counted_to_their_end(tmp_path: Path) -> None:
     with streaming_engine(tmp_path, chunks=20) as port:
         figures = load.side_by_side(port, {}, b"{}", count=8)
