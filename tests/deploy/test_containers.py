@@ -1,18 +1,16 @@
 """The Containerfiles: their steps find every file that they use among those that COPY names, and the image runs confined.
 
-`python -m tests.deploy.replay FILE` goes further: it carries the steps out in an empty root.
+The steps of all images are carried out here in an empty folder, with stand-ins for what needs a network, a compiler or root.
+`python -m tests.deploy.replay FILE` goes further: it carries them out in an empty root, with nothing stood in for.
 """
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.containerfile import Stage, copied, copies, ignored, listed, stages
+from tests.deploy.layers import Layer, carried_out
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "deploy/containers").glob("*.Containerfile"))
@@ -107,16 +105,98 @@ def test_every_file_that_a_step_uses_was_copied_before(image: list[Stage]) -> No
         assert used - held == set(), text
 
 
-def test_the_wheel_can_be_built_from_what_is_copied_and_nothing_else(tmp_path: Path) -> None:
-    """The last step of the build in an empty folder with just the copied files; without the compiler, which other tests run."""
-    for name, file in copied(ROOT, stages(ROOT / "deploy/containers/gateway.Containerfile")[0]).items():
-        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, tmp_path / "src" / name)
-    command = [sys.executable, str(tmp_path / "src/scripts/distributions.py"), str(tmp_path / "dist")]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path / "src", env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "dist/gatehouse-0.1.0-py3-none-any.whl").is_file()
+class Replayed:
+    """The images whose stages were carried out, each once (tests.deploy.layers). The wheel is built for the first, in an empty folder with
+    just the files that are copied, and taken for others that copy the same sources."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._images = folder, dict[str, dict[str, Layer]]()
+        self._wheels: list[tuple[dict[str, Path], Path]] = []
+
+    def image(self, name: str) -> dict[str, Layer]:
+        """Its stages by name; the last one is `1`."""
+        if name not in self._images:
+            layers = self._images[name] = {}
+            for stage in stages(ROOT / f"deploy/containers/{name}.Containerfile"):
+                root = self._folder / name / stage.name
+                if stage.base.startswith("docker.io/nvidia/cuda") and stage.name == "build":
+                    (root / STUBS).mkdir(parents=True)
+                    (root / STUBS / "libcuda.so").touch()
+                layers[stage.name] = carried_out(stage, root, layers, self._wheel(stage))
+            built = layers["build"]
+            self._wheels.append((_sources(stages(ROOT / f"deploy/containers/{name}.Containerfile")[0]), _only(built.at("/dist"), WHEEL)))
+        return self._images[name]
+
+    def _wheel(self, stage: Stage) -> Path | None:
+        return next((wheel for sources, wheel in self._wheels if sources == _sources(stage)), None)
+
+
+STUBS = "usr/local/cuda/lib64/stubs"
+WHEEL, LLAMA = "gatehouse-*.whl", "llama_cpp_python-*.whl"
+
+
+def _sources(stage: Stage) -> dict[str, Path]:
+    """What a wheel of Gatehouse is made of."""
+    return {name: file for name, file in copied(ROOT, stage).items() if not name.startswith(("requirements/", "scripts/patches/"))}
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
+    return Replayed(tmp_path_factory.mktemp("images"))
+
+
+@pytest.mark.parametrize(("name", "requirements"), [("gateway", "gateway"), ("cpu", "server"), ("cuda", "server")])
+def test_each_step_of_the_build_finds_what_it_needs(name: str, requirements: str, replayed: Replayed) -> None:
+    """Nothing is installed but what the Containerfile says, and the image gets one environment with the pinned packages and the wheel."""
+    build = replayed.image(name)["build"]
+    engines = requirements == "server"
+    assert build.packages == {"build-essential", "python3", "python3-dev", "python3-venv"} | ({"patch"} if engines else set())
+    assert len(build.of("apt-get", "install")) == 1, "a script found a package missing and installed it"
+    serving = [call["arguments"] for call in build.of("pip", "install") if call["arguments"][1:3] == ["-q", "--no-cache-dir"]]
+    assert serving[0][-2:] == ["-r", f"requirements/{requirements}.txt"]
+    wheels = [Path(arguments[-1]) for arguments in serving[1:]]
+    assert wheels[-1] == _only(build.at("/dist"), WHEEL)
+    assert [wheel.match(LLAMA) for wheel in wheels[:-1]] == [True] * engines
+    assert build.at("/opt/gatehouse/bin/python").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("cpu", []), ("cuda", ["-DGGML_CUDA=on", "-DCMAKE_CUDA_ARCHITECTURES=80;86;89;90"])], ids=["cpu", "cuda"]
+)
+def test_llama_cpp_is_built_once_with_the_patches_and_the_flags_of_the_image(name: str, flags: list[str], replayed: Replayed) -> None:
+    build = replayed.image(name)["build"]
+    (made,) = [call for call in build.of("pip") if "wheel" in call["arguments"][:3]]
+    asked = made["CMAKE_ARGS"].split()
+    assert [flag for flag in asked if "CUDA" in flag] == flags and "-DGGML_NATIVE=OFF" in asked
+    assert len(build.of("patch")) == len(list((ROOT / "scripts/patches").glob("llama-*.patch")))
+    assert _only(build.at("/root/.cache/gatehouse/wheels"), f"*/{LLAMA}").is_file()
+    stubs = build.at(STUBS)
+    assert made.get("LD_LIBRARY_PATH", "").startswith(f"{stubs}:") == (name == "cuda")
+    if name == "cuda":
+        assert (stubs / "libcuda.so.1").resolve() == (stubs / "libcuda.so").resolve()
+
+
+@pytest.mark.parametrize("name", ["gateway", "cpu", "cuda"])
+def test_the_image_holds_the_environment_and_the_user_that_it_runs_as(name: str, replayed: Replayed) -> None:
+    final, stage = replayed.image(name)["1"], stages(ROOT / f"deploy/containers/{name}.Containerfile")[-1]
+    assert final.packages == {"ca-certificates", "python3"} | ({"libgomp1"} if name != "gateway" else set())
+    assert final.at("/opt/gatehouse/bin/python").is_file() and not final.at("/src").exists()
+    (user,) = final.of("useradd")
+    assert user["arguments"][:2] == ["--uid", stage.last("USER")] and user["arguments"][-1] == "gatehouse"
+
+
+@pytest.mark.parametrize("left_out", ["python3-venv", "COPY requirements/ requirements/\n"], ids=["a package", "a file"])
+def test_a_step_that_misses_something_fails(left_out: str, tmp_path: Path) -> None:
+    text = (ROOT / "deploy/containers/cpu.Containerfile").read_text()
+    file = tmp_path / "x.Containerfile"
+    file.write_text(text.replace(left_out, "", 1))
+    with pytest.raises(AssertionError, match="stand-in: "):
+        carried_out(stages(file)[0], tmp_path / "root", {})
 
 
 @pytest.mark.parametrize(
