@@ -29,6 +29,7 @@ from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
 from engines.runtimes import RuntimeRow
 from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
+from gateway.core.pauses import STALL, slept
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
 from gateway.telemetry.logging import TRACE
@@ -327,20 +328,25 @@ class SidecarProcess:
 
     async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
         """Polls the health until the process ends; often while it loads."""
-        misses, heard = 0, time.monotonic()
+        misses, silent, now = 0, 0.0, time.monotonic()
         while not exit_wait.done():
             kills = self._kills.now() if self._kills is not None else 0
+            asked, before = time.monotonic(), now
             report = await self._ask()
-            if report is None:
+            now = time.monotonic()
+            if report is None and slept(asked, self.spec.health.timeout, now):
+                pass  # this process stood still, and so may have the sidecar: it is asked again
+            elif report is None:
                 misses += 1
-                if self._hangs(misses, time.monotonic() - heard):
+                silent += min(now - before, self.spec.health.timeout + self.spec.health.interval + STALL)
+                if self._hangs(misses, silent):
                     self.reason = f"no answer to {misses} health checks"
                     self._blame_memory()
                     self._move("failed")
                     self._kill()
                     return
             else:
-                misses, heard = 0, time.monotonic()
+                misses, silent = 0, 0.0
                 if self._kills is not None and report.get("state") != "failed":
                     self._kills.seen(kills)
                 if not await self._still_sealed(report):

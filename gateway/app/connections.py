@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
+from gateway.core.pauses import Pauses
 from gateway.core.ports import EngineClient
 from gateway.core.specs import EngineSpec
 from gateway.transport.pool import EndpointClient
 
+TICK_SECONDS: Final = 0.1
+"""Between two ticks at most, while nothing is in the way."""
 ROUND: Final = 10
 """Ticks, about a second, in which each client that only has idle connections is looked at once."""
 
@@ -19,7 +23,8 @@ class Connections:
     Of ten thousand endpoints most have no connection: those cost a tick nothing. Clients with a request under way are looked at by each
     tick, those with idle connections by every tenth."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._pauses = now, Pauses(TICK_SECONDS, now())
         self._connected: dict[EndpointClient, None] = {}
         self._round: list[EndpointClient] = []
         """Those that are still to be looked at in this round, from the end."""
@@ -34,9 +39,10 @@ class Connections:
 
     def tick(self) -> None:
         """Looks at every deadline."""
-        now = time.monotonic()
+        now = self._now()
+        stood = self._pauses.since(now)
         for client in [known for known in self._connected if known.in_flight]:
-            client.tick(now)
+            client.tick(now, stood)
         if not self._round:
             self._round = list(self._connected)
             self._share = -(-len(self._round) // ROUND)

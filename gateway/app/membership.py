@@ -52,6 +52,8 @@ class Membership:
         """How many processes serve, over all replicas that were seen lately: what each one has of a limit that cannot be shared."""
         self.call: Callable[[], None] = lambda: None
         """Asks the other replicas to write their rows now."""
+        self._looked: float | None = None
+        """When the roll was seen last, by the clock of the database."""
         self._off = self._joined = self._answering = False
         self._tasks = TaskOwner("membership")
 
@@ -96,7 +98,11 @@ class Membership:
 
     def _look(self, roll: Roll) -> None:
         mine = next(one for one in roll.replicas if one.incarnation == self.incarnation)
-        serving = {one.id: one for one in roll.replicas if one.seen >= roll.now - LOST * self._period}
+        away, self._looked = self._looked is not None and roll.now - self._looked > 2 * self._period, roll.now
+        alive = roll.now - LOST * self._period
+        serving = {one.id: one for one in roll.replicas if one.seen >= alive or (away and one.id in self.serving)}
+        if away:  # this process stood still, or the store did: the others may have, too, and are asked before they count as lost
+            self.call()
         self.processes = max(1, sum(max(1, one.workers) for one in serving.values()))
         self.skew = mine.skew
         self.live, self.serving = max(1, len(serving)), frozenset((self.replica, *serving))

@@ -44,6 +44,7 @@ from gateway.audit.worker import Worker
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError, MasterUnavailable, StoreUnavailable
+from gateway.core.pauses import slept
 from gateway.core.specs import AuditSpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
@@ -98,7 +99,7 @@ class AuditBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker[Job] | None = None
         self._ticker: asyncio.TimerHandle | None = None
-        self._checkpoint_due = 0.0
+        self._checkpoint_due = self._ticked = 0.0
         self._closing = False
         self._seals = spec.encryption is not None
         self._whole = spec.encryption is not None and spec.encryption.scope == "record"
@@ -374,6 +375,8 @@ class AuditBroker:
         now = self._clock.monotonic()
         self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
         self._writer.look = True
+        stood, self._ticked = slept(self._ticked, self._tick, now), now  # and so did the writer: what it writes gets its time
+        self._writing.since = min(now, self._writing.since + stood)
         if self._sealer is not None:
             self._sealer.refresh()
         if self._writing.batch is not None:
@@ -417,7 +420,8 @@ class AuditBroker:
         self._make_room()
         if self._writer.behind is not None:
             self._break(FAILED, self._writer.behind)
-        self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
+        self._ticked = self._clock.monotonic()
+        self._checkpoint_due = self._ticked + self._spec.checkpoint.every
         self._ticker = self._loop.call_later(self._tick, self._on_tick)
 
     async def _have_keys(self) -> None:

@@ -130,12 +130,13 @@ class Leases:
 
     def look(self) -> None:
         """Ends the leases that are over, and forgets what has been lost for long."""
-        now = self._now()
-        late = now - self._looked - STALL
+        now, before = self._now(), self._looked
         self._looked = now
         for name, known in list(self.machines.items()):
+            late = now - max(before, known.spoke) - STALL  # what it said since that pause is not of before
             if late > 0:
                 known.due += late
+                known.since += late if known.state == "lost" and known.since <= before else 0.0
             self._tell(name, known, now)
             if known.state == "there" and known.due <= now:
                 known.state, known.since = "lost", now

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.core.errors import ConfigError, EngineError, Overloaded
+from gateway.core.pauses import slept
 from gateway.core.specs import EngineSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.engine_metrics import load_in
@@ -42,7 +44,8 @@ class HttpProbe:
     """One client of the data plane's own transport per address: a probe costs a tenth of a millisecond of the loop that requests
     share, where a general HTTP client costs three. Kept between probes, dropped when the address or its settings change."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._clients: dict[str, tuple[EngineSpec, str, EndpointClient]] = {}
         self._without_health: set[str] = set()
         self._loads: dict[str, tuple[str, float, dict[str, float] | None]] = {}
@@ -50,12 +53,13 @@ class HttpProbe:
         self._tasks = TaskOwner("probe")
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
-        """One probe, `timeout` seconds at most."""
+        """One probe, `timeout` seconds at most. None where this process stood still meanwhile: the engine may have, too."""
+        begun = self._now()
         try:
             async with asyncio.timeout(timeout):
                 result = await self._ask(spec, address)
         except TimeoutError:
-            return ProbeResult(False, f"no answer within {timeout:g} s")
+            return None if slept(begun, timeout, self._now()) else ProbeResult(False, f"no answer within {timeout:g} s")
         except Overloaded:  # the gateway itself could not ask
             return None
         except EngineError as error:

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.core.pauses import slept
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
 from gateway.store.notify import CONNECT_ARGUMENTS
 
@@ -247,7 +248,10 @@ class Database:
 
         future.add_done_callback(ended)
         try:
-            finished, _ = await asyncio.wait((future,), timeout=deadline or self.deadline)
+            most, begun = deadline or self.deadline, time.monotonic()
+            finished, _ = await asyncio.wait((future,), timeout=most)
+            if not finished and slept(begun, most, time.monotonic()):  # this process stood still: the answer may have come, or is under way
+                finished, _ = await asyncio.wait((future,), timeout=most)
         except asyncio.CancelledError:
             job.abandon()
             raise

@@ -124,9 +124,14 @@ class EndpointClient:
         self._connect(call)
         return call
 
-    def tick(self, now: float) -> None:
-        """Ends calls whose deadline has passed, and closes connections that were idle for too long. `now`: monotonic seconds."""
+    def tick(self, now: float, stood: float = 0.0) -> None:
+        """Ends calls whose deadline has passed, and closes connections that were idle for too long. now: monotonic seconds. stood: for so
+        many of the last ones this process stood still; they do not count against engines."""
         self._now = now
+        if stood:
+            for connection in self._connections:
+                if (late := connection.call) is not None and late.due:
+                    late.due += stood
         overdue = [call for c in self._connections if (call := c.call) is not None and call.overdue(now)]
         for call in overdue:
             call.expire()

@@ -26,6 +26,8 @@ FINAL: Final = ("invalid_join_token", "name_taken")
 """Refusals of a join that another try does not change."""
 UNKNOWN_SECONDS: Final = 4.0
 """For how long a gateway may not know a machine that has joined: another replica may have taken it in just now."""
+UNKNOWN_TIMES: Final = 4
+"""And how often at least: a machine that stood still for so long has asked only once before."""
 JOIN_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 5.0
 LEASE: Final = 4
@@ -48,6 +50,7 @@ class Caller:
         self._path = f"{JOIN}/{name}/{BEATS}"
         self._session, self._sequence = "", 0
         self._unknown_since: float | None = None
+        self._unknown = 0
         self._trouble = ""
         self.tickets = ""
         """The public key that verifies its tickets, as it was last heard."""
@@ -135,7 +138,7 @@ class Caller:
             self._note("its answer is not that of a gateway")
             return None
         self._note("")
-        self._unknown_since = None
+        self._unknown_since, self._unknown = None, 0
         self.every, self.heard_at = max(LEAST_SECONDS / 4, heard.every), time.monotonic()
         self.tickets = heard.tickets
         return heard
@@ -158,7 +161,8 @@ class Caller:
     def _not_known(self, why: str) -> None:
         now = time.monotonic()
         self._unknown_since = now if self._unknown_since is None else self._unknown_since
-        if now - self._unknown_since > UNKNOWN_SECONDS:
+        self._unknown += 1
+        if now - self._unknown_since > UNKNOWN_SECONDS and self._unknown >= UNKNOWN_TIMES:
             raise Refused(why)
 
     async def _post(self, path: str, body: bytes, seconds: float, headers: dict[str, str] | None = None) -> httpx.Response:

@@ -116,11 +116,22 @@ class Failing:
         """Why nothing is moved now."""
 
     def look(
-        self, hosts: Iterable[Host], wanted: Mapping[str, str], sights: Mapping[Pair, Sight], after: float, *, places: Callable[[str], bool]
+        self,
+        hosts: Iterable[Host],
+        wanted: Mapping[str, str],
+        sights: Mapping[Pair, Sight],
+        after: float,
+        *,
+        places: Callable[[str], bool],
+        stood: float = 0.0,
     ) -> dict[Pair, str]:
         """What is to be moved now, and why: one machine of an engine at most. wanted: engine -> revision. sights: of engines of machines
-        that are heard, placed or not. after: seconds; 0: nothing is moved. places: whether this gateway may move an engine."""
+        that are heard, placed or not. after: seconds; 0: nothing is moved. places: whether this gateway may move an engine. stood: for so
+        many seconds this process stood still since the last look; what failed before has not failed for as long."""
         now = self._now()
+        for track in self._tracks.values() if stood else ():
+            track.since += stood
+            track.probes = None if track.probes is None else track.probes + stood
         self.well = frozenset(pair for pair, seen in sights.items() if seen.kind == "well")
         self.unwell = frozenset(pair for pair, seen in sights.items() if seen.kind in ("probes", "requests"))
         found: set[Pair] = set()

@@ -28,6 +28,7 @@ from gateway.app.joined.sending import Sending
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, StoreUnavailable
 from gateway.core.fleet_specs import PlaceSpec
+from gateway.core.pauses import Pauses
 from gateway.core.placing import OPTIONS, FilePath, Order, SentFile
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec
@@ -149,6 +150,7 @@ class Placement:
         self._sending = asyncio.Semaphore(AT_ONCE)
         self._begun, self._hold = float("inf"), HOLD
         self._failing = Failing(self._now, record)
+        self._pauses = Pauses(LOOK_SECONDS, self._now())
         machines.serves_on, machines.fences, machines.failing = self._serves_on, self._fences, self._failing
 
     def begin(self) -> None:
@@ -201,7 +203,8 @@ class Placement:
 
     def _past(self, wishes: list[Wish], hosts: list[Host], after: float) -> Past:
         wanted, failing = {wish.engine: wish.revision for wish in wishes}, self._failing
-        moving = failing.look(hosts, wanted, self._machines.sights(hosts), after, places=lambda engine: self._fence(engine) is not None)
+        sights, stood = self._machines.sights(hosts), self._pauses.since(self._now())
+        moving = failing.look(hosts, wanted, sights, after, places=lambda engine: self._fence(engine) is not None, stood=stood)
         under_way = {pair: sent.device for pair, sent in self._sent.items()}
         return Past(under_way, self._barred(), frozenset(self._had), moving, failing.over, failing.shunned, failing.well, failing.unwell)
 

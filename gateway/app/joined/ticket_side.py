@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.joining import Heard
 from gateway.core.joining import TicketPort as Told
+from gateway.core.pauses import Pauses
 from gateway.core.places import Place
 from gateway.core.tasks import TaskOwner
 from gateway.server.listener import address_of, bind
@@ -26,6 +28,8 @@ log = logging.getLogger("gatehouse.machine")
 ALONE_SECONDS: Final = 10.0
 """After so long without a gateway what runs with tickets ends: nobody could halt it."""
 LOOK_SECONDS: Final = 1.0
+BEAT_SECONDS: Final = 3.0
+"""What a beat and its answer may take after a pause of the machine, in which nothing ran with tickets either."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class TicketSide:
     ) -> None:
         self._identity, self._callers = identity, callers
         self._owner = TaskOwner("tickets")
+        self._pauses, self._patient_until = Pauses(LOOK_SECONDS, time.monotonic()), 0.0
         folder: Path = identity.certificate.parent
         self._tell: dict[str, Send] = {caller.url: caller.report for caller in callers}
         self._receipts = Receipts(folder / "receipts", list(self._tell.values()))
@@ -89,7 +94,10 @@ class TicketSide:
             self._port.withdraw(heard.withdrawn)
 
     async def _look(self) -> None:
-        if self._port.running and not self._reached(ALONE_SECONDS):
+        now = time.monotonic()
+        if self._pauses.since(now):  # this machine stood still: the gateways are asked again before they count as gone
+            self._patient_until = now + BEAT_SECONDS
+        if now >= self._patient_until and self._port.running and not self._reached(ALONE_SECONDS):
             log.warning("no gateway is heard: what runs with tickets ends")
             self._port.stop_all()
 

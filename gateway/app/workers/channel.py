@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -31,6 +32,7 @@ from gateway.app.workers.codec import (
 )
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Ask, Message
+from gateway.core.pauses import slept
 from gateway.core.tasks import TaskOwner
 from gateway.telemetry.logging import TRACE
 
@@ -245,14 +247,22 @@ class Channel(asyncio.Protocol):
         self._next += 1
         number = self._next
         encoded = self._codec.encode(ASK, number, message)
-        self._asks[number] = (answer, loop.call_later(seconds, self._late, number))
+        self._wait(number, answer, seconds)
         answer.add_done_callback(lambda _: self._forget(number))
         self._send(encoded)
         return answer
 
-    def _late(self, number: int) -> None:
+    def _wait(self, number: int, answer: asyncio.Future[Any], seconds: float) -> None:
+        due = time.monotonic() + seconds
+        self._asks[number] = (answer, asyncio.get_running_loop().call_later(seconds, self._late, number, seconds, due))
+
+    def _late(self, number: int, seconds: float, due: float) -> None:
         answer, _ = self._asks[number]
-        if not answer.done():
+        if answer.done():
+            return
+        if slept(due, 0.0, time.monotonic()):  # this process stood still, and so may have the other one: it gets its time again
+            self._wait(number, answer, seconds)
+        else:
             answer.set_exception(FeedTimeout("Another process of this gateway did not answer in time.", retry_after=1.0))
 
     def _forget(self, number: int) -> None:

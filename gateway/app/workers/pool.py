@@ -18,6 +18,7 @@ from gateway.app.workers import states
 from gateway.app.workers.hub import PULSE_SECONDS, Hub, Process, Worker
 from gateway.app.workers.messages import Drain
 from gateway.core.errors import GatehouseError
+from gateway.core.pauses import slept
 from gateway.core.specs import ListenSpec
 from gateway.core.tasks import TaskOwner
 
@@ -29,6 +30,8 @@ END_SECONDS: Final = 15.0
 """What a worker may take beyond its deadlines to close the audit log and everything else."""
 REAP_SECONDS: Final = 0.5
 """For so long a worker whose feed has ended may still have its id; a successor that starts later takes another."""
+STEP_SECONDS: Final = 5.0
+"""Of a wait for a worker: a pause of this process costs the worker none of its time, but for the step in which it ends."""
 Spawn = Callable[[int, int], Process]
 """(descriptor of the feed, of the listening socket) -> the process that has inherited both. Raises OSError."""
 Record = Callable[[str, str, dict[str, Any], str], None]
@@ -266,10 +269,15 @@ def _why(worker: Worker, code: int) -> str:
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
-    """Waits for the event for so long; whether it came."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
+    """Waits for the event for so long, of which pauses of this process are no part; whether it came."""
+    left = seconds
+    while not event.is_set() and left > 0:
+        step, begun = min(left, STEP_SECONDS), time.monotonic()
+        try:
+            async with asyncio.timeout(step):
+                await event.wait()
+        except TimeoutError:
+            if slept(begun, step, time.monotonic()):
+                continue  # what has come meanwhile is heard first
+        left -= step
+    return event.is_set()

@@ -45,6 +45,29 @@ async def test_a_client_is_swept_from_its_first_connection_until_its_last():
         assert left == 0
 
 
+async def test_a_pause_of_this_process_does_not_count_against_engines():
+    now = [1000.0]
+    connections = Connections(lambda: now[0])
+
+    def tick(seconds: float, steps: int = 1) -> None:
+        for _ in range(steps):
+            now[0] += seconds
+            connections.tick()
+
+    async with FakeEngine() as engine:
+        client = connections.client(EngineSpec(name="e", runtime="external", url=engine.address), engine.address)
+        sink = Sink()
+        sink.call = client.send(HEAD + b"x-fake: hang\r\n", BODY, sink, 10.0, 10.0)
+        await engine.until(lambda: len(engine.requests) == 1)
+        tick(0.5, 19)
+        tick(60.0)
+        assert not sink.over
+        tick(0.5, 4)
+        with pytest.raises(EngineTimeout):
+            await sink.finished()
+        await client.aclose()
+
+
 async def test_a_deadline_that_has_passed_ends_its_call_however_many_rest():
     """The first sweep sets the deadline, the second finds that it has passed."""
     connections = Connections()

@@ -79,6 +79,27 @@ async def test_one_that_died_is_lost_until_it_comes_back(world: World) -> None:
     assert [(row["id"], row["state"]) for row in await world.rows(two)] == [("gw-1", "serving"), ("gw-2", "serving")]
 
 
+async def test_others_do_not_count_as_lost_because_this_one_or_the_store_stood_still(world: World) -> None:
+    """Whoever writes first afterwards sees everybody else's row as old as its own was."""
+    one, two, calls = await world.member("gw-1"), await world.member("gw-2"), list[str]()
+    one.call = lambda: calls.append("gw-1")
+    for _ in range(2):
+        await one.beat()
+        await two.beat()
+    assert one.live == 2
+    calls.clear()
+    world.clock.advance(4 * PERIOD)
+    await one.beat()
+    assert (one.live, one.serving, one.processes) == (2, {"gw-1", "gw-2"}, 2) and calls == ["gw-1"]
+    world.clock.advance(PERIOD)
+    await one.beat()
+    assert (one.live, one.serving) == (1, {"gw-1"}), "it was asked, and has said nothing"
+    await two.beat()
+    world.clock.advance(PERIOD)
+    await one.beat()
+    assert one.live == 2 and calls == ["gw-1"]
+
+
 async def test_a_restart_is_no_duplicate(world: World, caplog: pytest.LogCaptureFixture) -> None:
     killed, after = await world.member("gw-1"), await world.member("gw-1")
     await killed.beat()

@@ -121,6 +121,12 @@ class Bench:
         await broker.start()
         return broker
 
+    async def ticked(self, broker: AuditBroker, seconds: float) -> None:
+        """So many seconds pass while the broker runs: it ticks in between."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            await reached(lambda: broker._ticked == self.clock.monotonic())
+
     def lines(self, segment: int = 1, writer: str = "0") -> list[bytes]:
         return self.segment(segment, writer).read_bytes().splitlines(keepends=True)
 

@@ -177,7 +177,7 @@ async def test_a_write_that_hangs_refuses_and_heals(bench: Any, make: Any) -> No
     written = broker.intent(make.intent("hung"))
     await make.until(lambda: bench.disk.hanging == 1)
     gathered = broker.intent(make.intent("gathered"))
-    bench.clock.advance(5.0)  # the setting's default
+    await bench.ticked(broker, 5.0)  # the setting's default
     for signal in (written, gathered):
         with pytest.raises(AuditUnavailable, match="a write has been waiting"):
             await make.settled(signal)
@@ -194,13 +194,29 @@ async def test_a_write_that_hangs_refuses_and_heals(bench: Any, make: Any) -> No
     assert verified(bench)
 
 
+async def test_a_pause_of_this_process_is_no_write_that_hangs(bench: Any, make: Any) -> None:
+    """The writer stood still too: it gets its time from then on."""
+    broker = await bench.broker(clock=bench.clock)
+    bench.disk.released.clear()
+    written = broker.intent(make.intent("before"))
+    await make.until(lambda: bench.disk.hanging == 1)
+    await bench.ticked(broker, 3.0)
+    bench.clock.advance(60.0)
+    await bench.ticked(broker, 1.5)
+    assert broker.accepting and not written.done and 3.0 < broker.lag < 5.0
+    bench.disk.released.set()
+    await make.settled(written)
+    await broker.aclose()
+    assert ids(bench) == ["before"] and verified(bench)
+
+
 async def test_a_hung_write_that_then_fails_is_healed_too(bench: Any, make: Any) -> None:
     broker = await bench.broker(clock=bench.clock)
     bench.disk.released.clear()
     signal = broker.intent(make.intent("hung"))
     broker.outcome(make.outcome("hung"))
     await make.until(lambda: bench.disk.hanging == 1)
-    bench.clock.advance(5.0)
+    await bench.ticked(broker, 5.0)
     with pytest.raises(AuditUnavailable):
         await make.settled(signal)
     bench.disk.fill()

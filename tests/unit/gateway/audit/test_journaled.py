@@ -227,7 +227,7 @@ async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(r
     waiting = broker.intent(make.intent("refused"))
     assert not waiting.done
     await make.until(lambda: roomy.disk.hanging == 1)
-    roomy.clock.advance(5.0)  # the setting's default
+    await roomy.ticked(broker, 5.0)  # the setting's default
     with pytest.raises(AuditUnavailable, match="a write has been waiting"):
         await make.settled(waiting)
     assert len(left_over(journal_path(roomy))) == 1

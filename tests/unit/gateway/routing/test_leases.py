@@ -93,6 +93,25 @@ def test_a_pause_of_this_process_is_no_silence_of_the_machines(house: House) -> 
     assert house.leases.out("a") is not None
 
 
+def test_what_a_machine_says_after_a_pause_holds_no_longer_than_ever(house: House) -> None:
+    session = house.joined()
+    house.pass_time(0.3)
+    house.clock.now += 60.0
+    house.say(session, 2)  # read first, as it had come meanwhile
+    house.leases.look()
+    house.pass_time(LEASE + 0.1)
+    assert house.leases.out("a") is not None
+
+
+def test_a_pause_of_this_process_makes_no_loss_older(house: House) -> None:
+    house.joined()
+    house.pass_time(LEASE + 1.0)
+    lost = house.clock.now - house.leases.machines["a"].since
+    house.clock.now += 60.0
+    house.leases.look()
+    assert house.clock.now - house.leases.machines["a"].since == pytest.approx(lost + 0.25)
+
+
 def test_a_sequence_number_counts_once(house: House) -> None:
     session = house.joined()
     house.pass_time(0.1)

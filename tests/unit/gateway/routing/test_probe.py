@@ -54,6 +54,17 @@ async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[str]]]:
         server.close()
 
 
+async def test_a_probe_during_which_this_process_stood_still_says_nothing() -> None:
+    """Its deadline was over when the process went on; the engine had no time to answer, or its answer was not read."""
+    times = iter([1000.0, 1015.0, 2000.0, 2000.3])
+    probe = HttpProbe(lambda: next(times))
+    async with answering(b"") as (address, _):
+        assert await probe.probe(spec("/health"), address, 0.1) is None
+        result = await probe.probe(spec("/health"), address, 0.1)
+    assert result is not None and not result.ok and result.reason == "no answer within 0.1 s"
+    await probe.aclose()
+
+
 def answer(status: int, body: bytes = b"", kind: str = "application/json") -> bytes:
     head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     return head.encode() + body

@@ -157,6 +157,19 @@ async def test_the_first_byte_has_a_deadline(way: Way) -> None:
     await way.engine.until(lambda: len(way.engine.cancelled) == 1)
 
 
+async def test_a_pause_of_this_process_is_no_silence_of_the_engine(way: Way) -> None:
+    sink = way.send(fake="hang:at=before")
+    await way.engine.until(lambda: len(way.engine.requests) == 1)
+    client = way.client
+    client.tick(1000.0)  # starts the deadline: 30 s
+    client.tick(1025.0)
+    client.tick(1125.0, stood=100.0)
+    client.tick(1129.9)
+    assert not sink.over
+    client.tick(1130.1)
+    assert isinstance(sink.error, EngineTimeout)
+
+
 async def test_the_time_between_bytes_has_a_deadline(way: Way) -> None:
     sink = way.send(STREAM, fake="hang:at=mid")
     await sink.until(lambda: b" tok0" in sink.body)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import httpx
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.app.joined.caller import Caller, checked_url
+from gateway.app.joined import caller as module
+from gateway.app.joined.caller import UNKNOWN_TIMES, Caller, Refused, checked_url
 from gateway.core.errors import ConfigError
 from gateway.core.joining import Beat, Heard, TicketPort
 
@@ -72,4 +74,29 @@ async def test_a_machine_whose_clock_is_wrong_offers_no_port_for_tickets(caplog:
         assert heard is not None and caller.tickets == "a key", "those that were given before are verified"
     assert said == [True, True, False, False, False, True]
     assert [record.message.partition("clock is ")[2][:12] for record in caplog.records if record.levelname == "WARNING"] == ["30 s ahead: "]
+    await caller.aclose()
+
+
+@pytest.mark.parametrize(("pause", "asked"), [(0.0, None), (60.0, UNKNOWN_TIMES)])
+async def test_a_machine_ends_only_where_it_is_unknown_again_and_again(
+    pause: float, asked: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica may have taken it in just now; a pause of the machine makes that no longer ago."""
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
+    refused = httpx.Response(404, json={"code": "unknown_machine", "detail": "there is no such machine"})
+    caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(lambda request: refused))
+
+    async def beats(count: int) -> int | None:
+        """At which of so many it ended; None: at none."""
+        for number in range(1, count + 1):
+            try:
+                assert await caller.beat(lambda session, sequence: Beat(session=session, sequence=sequence, address="127.0.0.1:1")) is None
+            except Refused:
+                return number
+            now[0] += pause if number == 1 else 0.1
+        return None
+
+    assert await beats(UNKNOWN_TIMES + 2) == asked
     await caller.aclose()

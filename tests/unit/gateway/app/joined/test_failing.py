@@ -46,6 +46,16 @@ class House:
         return [f"{event} {engine} {detail['machine']}" for event, engine, detail in self.events]
 
 
+def test_a_pause_of_this_process_is_no_failure_of_an_engine() -> None:
+    house = House()
+    house.look(x=PROBES)
+    house.look(1.0)
+    house.now += 60.0
+    places = {"places": lambda engine: True, "stood": 60.0}
+    assert house.failing.look(house.hosts, house.wanted, house.seen, AFTER, **places) == {}
+    assert house.look(AFTER - 1.1) == [] and house.look(0.2) == ["x"]
+
+
 def test_what_fails_its_probes_for_as_long_as_is_set_is_moved_and_said_once() -> None:
     house = House()
     assert house.look(x=PROBES) == [] and house.look(AFTER - 0.1) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -178,6 +179,27 @@ async def test_a_question_has_a_deadline_and_a_late_answer_is_dropped(pair: Pair
     pair.a.tell(Note("still there"))
     await reached(lambda: pair.heard)
     assert pair.ends == []
+
+
+async def test_a_pause_of_this_process_costs_an_answer_none_of_its_time(pair: Pair) -> None:
+    async def waits(peer: str, ask: Double) -> Doubled:
+        await pair.gate.wait()
+        return Doubled(2 * ask.number)
+
+    pair.handlers.answer(Double, waits)
+    await pair.open()
+    answer = pair.a.ask(Double(1), 120.0)
+    (number,) = pair.a._asks
+    before = pair.a._asks[number][1]
+    pair.a._late(number, 120.0, time.monotonic() - 60.0)  # a minute after its time
+    assert not answer.done() and pair.a._asks[number][1] is not before
+    before.cancel()
+    pair.gate.set()
+    assert (await answer).number == 2 and not pair.a._asks
+    late = pair.a.ask(Double(1), 120.0)
+    pair.a._late(number + 1, 120.0, time.monotonic())
+    with pytest.raises(FeedTimeout):
+        await late
 
 
 async def test_questions_are_bounded_and_a_cancelled_one_makes_room(pair: Pair) -> None:

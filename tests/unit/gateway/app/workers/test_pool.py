@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,14 @@ async def test_all_workers_start_with_the_state_and_ids_of_their_own(farm: Farm)
     await farm.pool.ready()
     assert farm.ids() == ["gw-1", "gw-2"]
     assert [fake.state.worker for fake in farm.made if fake.state is not None] == ["gw-1", "gw-2"]
+
+
+async def test_a_pause_of_this_process_costs_a_worker_none_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first wait ends 60 s late, so there is another one of as many seconds."""
+    times = iter([0.0, 60.0, 60.0, 60.01])
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert not await pool._within(asyncio.Event(), 0.01)
+    assert next(times, None) is None
 
 
 async def test_a_worker_that_dies_is_replaced_at_once_under_its_id(farm: Farm) -> None:
