@@ -5,7 +5,8 @@
 Each stage begins as a copy of what debootstrap makes, gets only the files that COPY names and .dockerignore lets through, and runs its
 steps with chroot in namespaces of its own. The image then serves a small configuration as process 1, with a read-only root, a /tmp from
 which nothing can be executed, as its user, without capabilities, in a network namespace of its own, until its health check passes; SIGTERM
-must end it with 0. Stages on another base than Debian (CUDA) cannot be replayed.
+must end it with 0. With --model FILE an image with engines also loads that model and answers a chat. Stages on another base than Debian
+(CUDA) cannot be replayed.
 
 --carry: files and folders of this machine that give access to packages or that save time (~/.cache/gatehouse). The step that installs
 Debian's packages writes /etc/ssl/certs anew: behind a proxy with a certificate of its own, carry a copy of that from elsewhere, and name it
@@ -31,6 +32,25 @@ PASSED_ON = ("PIP_", "SSL_CERT", "http_proxy", "https_proxy", "no_proxy")
 CONFIG = """version: 1
 identity: {api_keys: {static: [{id: replay, key: "${env:REPLAY_KEY}", tenant: replay, models: ["*"]}]}}
 """
+ENGINE = """engines: [{{name: replayed, runtime: llama.cpp, model: /var/lib/gatehouse/{name}, slots: 1, context: 512}}]
+models: [{{name: replayed, pool: [replayed]}}]
+"""
+ASK = """
+import json, os, time, urllib.error, urllib.request
+body = json.dumps({"model": "replayed", "max_tokens": 16, "messages": [{"role": "user", "content": "Hello!"}]}).encode()
+headers = {"authorization": "Bearer " + os.environ["REPLAY_KEY"], "content-type": "application/json"}
+request = urllib.request.Request("http://127.0.0.1:8080/v1/chat/completions", body, headers)
+for left in reversed(range(300)):  # the model is being loaded
+    try:
+        answer = json.load(urllib.request.urlopen(request, timeout=120))
+        break
+    except urllib.error.HTTPError as error:
+        if error.code != 503 or not left:
+            raise
+        time.sleep(0.4)
+assert answer["choices"][0]["message"]["content"], answer
+print("the model says:", answer["choices"][0]["message"]["content"])
+"""
 RUN_IMAGE = r"""
 set -eu
 root=$1 state=$2 config=$3; shift 3
@@ -54,6 +74,7 @@ for attempt in $(seq 600); do
     sleep 0.2
 done
 $as sh -c "$HEALTH"
+[ -z "$ASK" ] || $as python3 -c "$ASK"
 kill -TERM $(cat "$root/proc/$process/task/$process/children")
 wait "$process"
 echo "ended with 0"
@@ -108,17 +129,21 @@ def build(stage: Stage, base: Path, work: Path, carry: list[str]) -> Path:
     return root
 
 
-def serve(stage: Stage, root: Path, work: Path) -> None:
-    """Runs the image as an orchestrator with a strict policy would."""
+def serve(stage: Stage, root: Path, work: Path, model: Path | None = None) -> None:
+    """Runs the image as an orchestrator with a strict policy would. model: a chat model that it serves too, and is asked once."""
     user = stage.last("USER")
     state = work / "state"
     state.mkdir(exist_ok=True)
     os.chown(state, int(user), int(user))
     state.chmod(0o700)
     config = work / "gatehouse.yaml"
-    config.write_text(CONFIG)
+    config.write_text(CONFIG if model is None else CONFIG + ENGINE.format(name=model.name))
+    if model is not None:
+        shutil.copy(model, state / model.name)
+        (state / model.name).chmod(0o644)
     known = environment(stage) | {"HOME": "/var/lib/gatehouse", "USER_ID": user, "HEALTH": shlex.join(listed(stage.last("HEALTHCHECK")))}
     known |= {"PATH": environment(stage)["PATH"] + ":/usr/sbin:/sbin", "REPLAY_KEY": "replay-key-0123456789abcdef0123456789abcdef"}
+    known["ASK"] = "" if model is None else ASK
     command = [*json.loads(stage.last("ENTRYPOINT")), *json.loads(stage.last("CMD"))]
     script = ["sh", "-c", RUN_IMAGE, "run", str(root), str(state), str(config), *command]
     run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", *script], env=known)
@@ -129,6 +154,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="an empty folder for the roots (several GB)")
     parser.add_argument("--base", type=Path, help="a root that debootstrap made before")
+    parser.add_argument("--model", type=Path, help="a GGUF file that an engine image serves and is asked")
     parser.add_argument("--carry", action="append", default=[])
     options = parser.parse_args()
     found = stages(options.file)
@@ -140,7 +166,7 @@ def main() -> None:
         run(["debootstrap", "--variant=minbase", "bookworm", str(base)])
     for stage in found:
         root = build(stage, base, options.work, options.carry)
-    serve(found[-1], root, options.work)
+    serve(found[-1], root, options.work, options.model)
     run(["du", "-sh", str(root)])
 
 
