@@ -31,7 +31,7 @@ from engines.llamacpp.native import Batch, Context, LoraAdapter, Model
 from engines.llamacpp.pacing import HOLD, Pacer
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler
-from engines.llamacpp.scheduler import Plan, StepCosts, admit
+from engines.llamacpp.scheduler import TILE, Plan, StepCosts, admit
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
@@ -43,9 +43,9 @@ STUCK_SECONDS = 30.0
 PIN_PRIORITY = -(2**31)
 """Pinned prompts are read before all others."""
 WARM_UP = 16
-"""Tokens of the largest warm-up step, few enough for every batch size."""
+"""Tokens of the largest warm-up step but those of a tile, few enough for every batch size."""
 WARM_UP_SECONDS = 1.0
-"""After so long a warm-up step is not repeated."""
+"""No warm-up step is repeated, and none of a whole tile made, that would end later."""
 
 
 class Batcher:
@@ -102,12 +102,13 @@ class Batcher:
         """
         costs: dict[int, float] = {}
         began = time.monotonic()
-        for count in (1, 1, WARM_UP, WARM_UP, 1, WARM_UP, 1, WARM_UP):
-            if time.monotonic() - began > WARM_UP_SECONDS and WARM_UP in costs:
+        whole = TILE if min(self._batch.capacity, self._context.cells) >= TILE else WARM_UP
+        for count in (1, 1, WARM_UP, WARM_UP, 1, WARM_UP, 1, WARM_UP, whole, whole):
+            if WARM_UP in costs and time.monotonic() - began + costs[WARM_UP] * (count // WARM_UP) > WARM_UP_SECONDS:
                 break
             self._batch.clear()
             last = self._batch.add(0, 0, [max(self._model.bos, 0)] * count, output_last=True)
-            if self._guessing is not None:  # each guess needs logits
+            if self._guessing is not None and count <= WARM_UP:  # each guess needs logits
                 self._batch.output[:count] = 1
             started = time.monotonic()
             self._decode()
@@ -115,13 +116,12 @@ class Batcher:
             # The first pays for one-time setup; of the others the shortest counts, which nothing else delayed.
             costs[count] = min(costs.get(count, math.inf), time.monotonic() - started)
             self._context.clear()
-        self.costs.observe(1, 0, costs[1])
-        self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
-        if self._guessing is not None:
-            for count, seconds in costs.items():
+        for count, seconds in costs.items():
+            self.costs.observe(1, count - 1, seconds)
+            if self._guessing is not None and count <= WARM_UP:
                 self._guessing.prices.observe(count, seconds)
-            if self._guessing.drafter is not None:
-                self._guessing.drafter.warm_up(WARM_UP)
+        if self._guessing is not None and self._guessing.drafter is not None:
+            self._guessing.drafter.warm_up(WARM_UP)
 
     def stuck(self) -> bool:
         """Whether the decode thread has followed a grammar for longer than any sensible one takes."""

@@ -21,6 +21,11 @@ EVEN = 2
 """Tokens that llama.cpp's CPU kernels multiply at once: a single one left over costs as much as three or four others."""
 CROWD = 1.0
 """Weight of each of several waiting prompts against a running stream."""
+TILE = 64
+"""Tokens of a step, those of the streams among them, that llama.cpp's attention on processors takes together, if a step has so many. Each
+of fewer costs up to four times as much deep in a prompt, and a started tile costs as much as a full one."""
+FILLED = 0.75
+"""A step tells what a token in tiles costs if its tiles are as full as this."""
 STALL = 2.0
 """How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
 OLDEST = 0.2
@@ -32,10 +37,12 @@ FREE_STEP = 0.025
 FIRST_CHUNK = 16
 """Chunk size beside running streams, in tokens, while nothing has been measured."""
 GROWTH = 1.5
-"""A chunk is at most this many times as large as those measured: costs of small chunks do not predict those of large ones."""
+"""A chunk is at most this many times as large as those measured, or a tile larger: small chunks do not tell what large ones cost."""
 SUDDEN = 2.0
 """The most that one step may raise the estimated cost of a token: most outliers are caused by other processes and pass."""
 _NEWS, _NEWS_OF_STEPS = 0.25, 0.15
+_OF_ALL = 0.8
+"""How much of what a step without prompt tokens teaches is believed of any number of streams, and not only of as many."""
 """How much of a difference is believed at once. Rises as much as falls: where other processes slow the machine at random, an estimate that
 believed rises sooner would shrink every chunk to the least, and a long prompt would take three times as long (see the simulation)."""
 _FORGET = 0.98
@@ -237,8 +244,39 @@ class TokenCost:
             self._factor = believed / line
 
 
+class UsualSteps:
+    """Seconds of a step that only decodes, by the number of streams.
+
+    What slows the machine down slows all of them: most of a difference goes into a factor that all share. So a number of streams that was
+    last seen while something else had the machine is not judged by that.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, float] = {}
+        self._factor = 1.0
+
+    def at(self, streams: int) -> float | None:
+        """Seconds with this many streams; None if unknown. Never overestimates what was not measured."""
+        known = self._steps.get(streams)
+        if known is None and self._steps:
+            fewer = [known for known in self._steps if known < streams]
+            more = min(self._steps)
+            known = self._steps[max(fewer)] if fewer else self._steps[more] * streams / more
+        return None if known is None else known * self._factor
+
+    def learn(self, streams: int, seconds: float) -> None:
+        """Learns from a step."""
+        if streams not in self._steps:
+            self._steps[streams] = seconds / self._factor
+            return
+        change = (min(seconds / (self._steps[streams] * self._factor), SUDDEN) - 1) * _NEWS_OF_STEPS
+        self._factor *= 1 + change * _OF_ALL
+        self._steps[streams] *= (1 + change) / (1 + change * _OF_ALL)
+
+
 class StepCosts:
-    """What steps cost: seconds of a step that only decodes, by the number of streams, and what a prompt token adds to one.
+    """What steps cost: seconds of a step that only decodes, by the number of streams, and what a prompt token adds to one: one of few
+    (`token`), and one of those that fill tiles (`tiled`).
 
     News count for what they are, good or bad, but no single step raises an estimate much. `stall` is how much longer than a usual step one
     may become by prompt tokens in it, `least` how many of them every step takes whatever that costs.
@@ -248,50 +286,94 @@ class StepCosts:
         self.stall = stall
         self.least = least
         self.token = TokenCost()
-        self._steps: dict[int, float] = {}
+        self.tiled = TokenCost()
+        self._usual = UsualSteps()
         self._measured = 0.0
         self._alone = 0.0
 
     def step(self, streams: int) -> float | None:
-        """Seconds of a step with this many streams and nothing else; None if unknown. Never overestimates."""
-        if streams in self._steps or not self._steps:
-            return self._steps.get(streams)
-        fewer = [known for known in self._steps if known < streams]
-        if fewer:
-            return self._steps[max(fewer)]
-        more = min(self._steps)
-        return self._steps[more] * streams / more
+        """Seconds of a step with this many streams and nothing else; None if unknown. Never overestimates what was not measured."""
+        return self._usual.at(streams)
 
     def observe(self, decode: int, prefill: int, seconds: float, depth: float = 0.0) -> None:
         """Learns from a step with this many decoded sequences and prompt tokens, the latter with `depth` tokens before them on average."""
         if prefill == 0:
-            known = self._steps.get(decode)
-            if known is not None:
-                seconds = known + (min(seconds, known * SUDDEN) - known) * _NEWS_OF_STEPS
-            self._steps[decode] = seconds
-        elif decode == 0:
+            self._usual.learn(decode, seconds)
+            return
+        usual = self.step(max(1, decode))
+        if decode == 0:
+            usual = usual or 0.0
             if prefill >= FIRST_CHUNK:
                 self._alone += (seconds / prefill - self._alone) * (0.5 if self._alone else 1.0)
-            if self.token.at(0) is None and prefill >= FIRST_CHUNK:  # a token in a large chunk is cheaper than beside streams
-                self.token.learn(depth, seconds / prefill, prefill)
-        elif prefill >= self.least and (usual := self.step(decode)) is not None:
+        elif prefill >= self.least and usual is not None:
             self._measured = max(prefill, self._measured * 0.9)
-            self.token.learn(depth, max(seconds - usual, seconds * 0.05) / prefill, prefill)
+        else:
+            return
+        added = max(seconds - usual, seconds * 0.05) / prefill
+        if decode + prefill >= TILE:
+            if decode + prefill >= FILLED * _whole_tiles(decode + prefill):
+                self.tiled.learn(depth, added, prefill)
+        elif decode or (prefill >= FIRST_CHUNK and self._few(0) is None):
+            self.token.learn(depth, added, prefill)
 
-    def allowance(self, capacity: int, streams: int, prompts: int = 1) -> Allowance:
-        """What prompts may take of a step beside so many running streams, while so many prompts wait.
+    def _few(self, depth: float) -> float | None:
+        """Seconds of a token among few; as long as none were read, of one in tiles."""
+        known = self.token.at(depth)
+        return self.tiled.at(depth) if known is None else known
+
+    def piece(self, streams: int) -> int:
+        """The fewest prompt tokens that fill tiles, together with those of so many streams."""
+        return _whole_tiles(streams + TILE // 2) - streams
+
+    def pieces(self, capacity: int, streams: int, depth: float, seconds: float) -> int:
+        """How many prompt tokens, `depth` tokens deep, fill tiles in a step beside so many streams and make it longer by at most so many
+        seconds; 0 if not even `piece`."""
+        cost = self.tiled.at(depth + TILE / 2)
+        if cost is None:
+            cost = self.token.at(depth + TILE / 2)
+        if cost is None:
+            return 0
+        read = int(self._measured) + streams
+        most = min(capacity, max(int(GROWTH * read), read + TILE, self.piece(streams) + streams))
+        rows = most if cost <= 0 else min(most, int(max(0.0, seconds) / cost) + streams)
+        count = rows // TILE * TILE - streams
+        return count if count >= self.piece(streams) else 0
+
+    def extra(self, streams: int, prompts: int = 1) -> float | None:
+        """Seconds by which prompts may make a step longer beside so many running streams, while so many prompts wait; None if unknown.
 
         A step may take `stall` times the usual; where more prompts wait than streams run, longer in that
         proportion, because each millisecond of it delays few and serves many, and short steps with few streams are the dearest.
-        Where nothing streams, it may take `PATIENCE`.
+        """
+        step = self.step(streams)
+        if step is None or self._few(0) is None:
+            return None
+        return max(step * (self.stall - 1) * _crowd(streams, prompts), FREE_STEP - step)
+
+    def allowance(self, capacity: int, streams: int, prompts: int = 1, depth: int = 0, left: float = math.inf) -> Allowance:
+        """What prompts may take of a step: what fits into `extra`, in whole tiles if that much fits; where nothing streams, `PATIENCE`.
+
+        depth: tokens before those that are read next, of the prompt that is furthest. left: tokens that prompts have left to read.
         """
         if streams == 0:
-            known = self._alone or self.token.at(0)
-            return Allowance(capacity if not known else max(FIRST_CHUNK, min(capacity, int(PATIENCE / known))))
-        crowd = max(1.0, CROWD * prompts / streams) if prompts > 1 else 1.0
-        step = self.step(streams)
-        if step is None or self.token.at(0) is None:
-            return Allowance(min(int(FIRST_CHUNK * crowd), capacity), least=self.least)
-        extra = max(step * (self.stall - 1) * crowd, FREE_STEP - step)
-        most = min(capacity, int(max(FIRST_CHUNK * crowd, GROWTH * self._measured)))
-        return Allowance(max(self.least, most), extra, lambda depth: self.token.at(depth) or 0.0, self.least)
+            known = self._alone or self._few(0)
+            if not known:
+                return Allowance(capacity)
+            count = PATIENCE / known
+            return Allowance(max(FIRST_CHUNK, min(capacity, int(count) if count < TILE else round(count / TILE) * TILE)))
+        extra = self.extra(streams, prompts)
+        few = int(FIRST_CHUNK * _crowd(streams, prompts))
+        if extra is None:
+            return Allowance(min(few, capacity), least=self.least)
+        if left >= self.piece(streams) and (count := self.pieces(capacity, streams, depth, extra)):
+            return Allowance(max(self.least, count), least=self.least)
+        most = min(capacity, max(few, int(GROWTH * self._measured)), max(self.least, self.piece(streams)))
+        return Allowance(max(self.least, most), extra, lambda depth: self._few(depth) or 0.0, self.least)
+
+
+def _whole_tiles(rows: int) -> int:
+    return -(-rows // TILE) * TILE
+
+
+def _crowd(streams: int, prompts: int) -> float:
+    return max(1.0, CROWD * prompts / streams) if prompts > 1 else 1.0

@@ -17,7 +17,7 @@ import time
 from itertools import pairwise
 
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from engines.llamacpp.scheduler import Plan, StepCosts
+from engines.llamacpp.scheduler import TILE, Plan, StepCosts
 from loadtests.llamacpp.bench import model_file
 from loadtests.llamacpp.simulate import BATCH, Contestant, Stream, server, sidecar
 from loadtests.llamacpp.traffic import Request
@@ -98,7 +98,7 @@ def beside(machine: Machine, contestant: Contestant, streams: int, size: int) ->
 
 def warm(costs: StepCosts, machine: Machine) -> None:
     """What the engine measures before its first request."""
-    for count in (1, 16):
+    for count in (1, 16, TILE):
         first = stream(0, count)
         machine.step(Plan([], [(first, count)]))
         machine.context.clear()

@@ -17,14 +17,15 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engines.llamacpp.pacing import HOLD, PIECE, Pacer
-from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit
+from engines.llamacpp.pacing import HOLD, Pacer
+from engines.llamacpp.scheduler import TILE, Plan, StepCosts, Work, admit
 from loadtests.llamacpp.traffic import OBJECTIVES, Request, Served, mix
 
-STEP, ROW = 0.012, 0.0016
+STEP, ROW = 0.014, 0.0013
 """Seconds of any step, and of each token in it."""
-DEPTH, DEPTH_IN_PIECES = 0.0000025, 0.0000011
-"""Seconds that each token before it adds to a token: one of few in a step, and one of many."""
+DEPTH, DEPTH_IN_TILES = 0.0000021, 0.00000054
+"""Seconds that each token before it adds to a token: one of few in a step, and one of those that fill tiles (also if there is no such one:
+a started tile costs as much as a full one)."""
 SLOTS, BATCH, SERVER_BATCH = 8, 512, 2048
 
 
@@ -46,8 +47,8 @@ Contestant = tuple[Planner, StepCosts, Due]
 def seconds(plan: Plan[Stream], noise: random.Random, spread: float) -> float:
     """What the model says that a step takes."""
     rows = len(plan.decode) + sum(count for _work, count in plan.prefill)
-    deep = DEPTH * sum(work.done + work.made for work in plan.decode)
-    deep += sum((DEPTH if count < PIECE else DEPTH_IN_PIECES) * count * (work.done + count / 2) for work, count in plan.prefill)
+    deep = sum(work.done + work.made for work in plan.decode) + sum(count * (work.done + count / 2) for work, count in plan.prefill)
+    deep *= DEPTH if rows < TILE else DEPTH_IN_TILES * (-(-rows // TILE) * TILE / rows)
     return (STEP + ROW * (rows + rows % 2) + deep) * noise.lognormvariate(0, spread)
 
 
@@ -56,6 +57,7 @@ def sidecar(stall: float, hold: float) -> Contestant:
     costs = StepCosts(stall)
     costs.observe(1, 0, STEP + 2 * ROW)
     costs.observe(1, 15, STEP + ROW * 16)
+    costs.observe(1, TILE - 1, STEP + ROW * TILE)
     pacer = Pacer(costs, hold)
     return lambda running, now: pacer.plan(running, BATCH, now), costs, pacer.due
 

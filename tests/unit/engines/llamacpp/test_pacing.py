@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.pacing import FEW, HOLD, MARGIN, PATIENT, PIECE, Pacer
-from engines.llamacpp.scheduler import FREE_STEP, Plan, StepCosts, Work
+from engines.llamacpp.pacing import FEW, FULL_MARGIN, HOLD, MARGIN, STARVED, Pacer
+from engines.llamacpp.scheduler import FREE_STEP, TILE, Plan, StepCosts, Work
 
 USUAL, STALL = 0.030, 2.0
 
@@ -21,11 +21,12 @@ def streams(count: int, due: float = 0.0) -> list[Work]:
     return [work(prompt=8, done=8, decoding=True, due=due) for _ in range(count)]
 
 
-def pacer(token: float, hold: float = HOLD, least: int = 2, count: int = 4) -> Pacer:
-    """One that knows what a step costs, and a prompt's token: the same everywhere."""
+def pacer(token: float, hold: float = HOLD, least: int = 2, count: int = 4, tiled: float | None = None) -> Pacer:
+    """One that knows what a step costs, and a prompt's token, among few and in a tile: the same everywhere, unless `tiled` is given."""
     costs = StepCosts(STALL, least)
     costs.observe(count, 0, USUAL)
-    costs.observe(count, 200, USUAL + 200 * token)
+    costs.observe(count, 32, USUAL + 32 * token)
+    costs.observe(count, TILE - count, USUAL + (TILE - count) * (token if tiled is None else tiled))
     return Pacer(costs, hold)
 
 
@@ -37,19 +38,25 @@ def test_where_much_fits_into_a_step_prompts_are_read_in_every_step() -> None:
     assert read(pacer(0.001).plan([*streams(4), work(prompt=2500)], 512, 100.0)) == [30]
 
 
-def test_where_little_fits_the_prompt_waits_until_the_streams_are_far_enough_ahead_for_a_large_piece() -> None:
-    paced, token = pacer(0.004), 0.004  # seven tokens in a step of 60 ms
-    long = work(prompt=2500)
-    assert read(paced.plan([*streams(4, due=100.0), long], 512, 100.0)) == []
-    needed = (PIECE * token - USUAL * (STALL - 1)) / (1 - MARGIN)
+def test_where_little_fits_the_prompt_waits_until_the_streams_are_far_enough_ahead_for_a_whole_tile() -> None:
+    paced, long, piece = pacer(0.008, tiled=0.004), work(prompt=2500), TILE - 4
+    assert read(paced.plan([*streams(4, due=100.0), long], 512, 100.0)) == []  # three tokens in a step of 60 ms
+    needed = (piece * 0.004 - USUAL * (STALL - 1)) / (1 - MARGIN)
     assert needed < HOLD - STALL * USUAL
     assert read(paced.plan([*streams(4, due=100.0 + needed - 0.01), long], 512, 100.0)) == []
-    assert read(paced.plan([*streams(4, due=100.0 + needed + 0.002), long], 512, 100.0)) == [PIECE]
+    plan = paced.plan([*streams(4, due=100.0 + needed + 0.002), long], 512, 100.0)
+    assert read(plan) == [piece] and len(plan.decode) + piece == TILE
 
 
 def test_the_stream_that_is_least_ahead_decides() -> None:
     running = [*streams(3, due=101.0), *streams(1, due=100.0), work(prompt=2500)]
     assert read(pacer(0.004).plan(running, 512, 100.0)) == []
+
+
+def test_a_short_prompt_beside_a_long_one_is_read_in_the_same_piece() -> None:
+    long, short = work(arrival=1, prompt=2500), work(arrival=2, prompt=20)
+    plan = pacer(0.004).plan([*streams(4, due=100.7), long, short], 512, 100.0)
+    assert plan.prefill == [(short, 20), (long, 40)]
 
 
 def test_what_ends_a_prompt_is_read_at_once_however_small() -> None:
@@ -60,17 +67,30 @@ def test_what_ends_a_prompt_is_read_at_once_however_small() -> None:
 
 def test_a_piece_that_the_longest_hold_does_not_bring_is_read_as_large_as_it_becomes() -> None:
     paced = pacer(0.020)
-    assert read(paced.plan([*streams(4, due=100.0 + HOLD), work(prompt=2500)], 512, 100.0)) == [20]
+    most = int((USUAL + HOLD * (1 - FULL_MARGIN)) / 0.020)
+    assert most < TILE - 4
+    assert read(paced.plan([*streams(4, due=100.0 + HOLD), work(prompt=2500)], 512, 100.0)) == [most // 2 * 2]
 
 
-def test_no_prompt_starves_where_streams_that_begin_are_never_ahead() -> None:
-    paced, long = pacer(0.004), work(prompt=2500)
-    counts = [sum(read(paced.plan([*streams(4), long], 512, 100.0))) for _ in range(2 * PATIENT + 2)]
-    assert counts == [*[0] * PATIENT, 6, *[0] * PATIENT, 6]
+@pytest.mark.parametrize(("old", "patience"), [(HOLD, HOLD), (0.0, STARVED * HOLD)])
+def test_no_prompt_starves_where_streams_that_begin_are_never_ahead(old: float, patience: float) -> None:
+    """Where others are ahead it waits for `hold`, and else longer, until even the shortest way to be ahead has failed."""
+    paced, long, step, counts = pacer(0.004), work(prompt=2500), 0.07, list[int]()
+    steps = int(patience / step) + 1
+    for number in range(2 * steps + 1):
+        now = 100.0 + number * step
+        counts.append(sum(read(paced.plan([*streams(3), *streams(1, due=now + old), long], 512, now))))
+    assert counts == [*[0] * steps, TILE - 4, *[0] * (steps - 1), TILE - 4]
+
+
+def test_where_a_tile_takes_longer_than_tokens_may_be_held_a_prompt_that_starves_gets_a_small_piece() -> None:
+    paced, long = pacer(0.040), work(prompt=2500)
+    assert read(paced.plan([*streams(4), long], 512, 100.0)) == []
+    assert read(paced.plan([*streams(4), long], 512, 100.01 + STARVED * HOLD)) == [2]
 
 
 def test_steps_without_streams_and_those_of_which_nothing_is_known_are_as_ever() -> None:
-    assert read(pacer(0.004).plan([work(prompt=2500)], 512, 100.0)) == [124]  # half a second's worth
+    assert read(pacer(0.004).plan([work(prompt=2500)], 512, 100.0)) == [2 * TILE]  # half a second's worth
     assert read(Pacer(StepCosts(STALL)).plan([*streams(4), work(prompt=2500)], 512, 100.0)) == [16]
 
 
@@ -99,20 +119,21 @@ def test_on_a_fast_device_whole_prompts_fit_and_the_pace_is_that_of_a_step_nobod
     costs.observe(4, 500, 0.014)
     paced, stream = Pacer(costs), streams(4, due=100.0)
     assert read(paced.plan([*stream, work(prompt=400)], 512, 100.0)) == [400]
+    assert read(paced.plan([*stream, work(prompt=2000)], 512, 100.0)) == [508]
     assert paced.due(stream[0], 100.014) == pytest.approx(100.0 + FREE_STEP)
 
 
 def test_a_paused_stream_holds_nobody_back() -> None:
     paused = work(prompt=8, done=8, decoding=True, paused=True, due=1.0)
-    running = [*streams(4, due=100.4), paused, work(prompt=2500)]
-    assert read(pacer(0.004).plan(running, 512, 100.0)) == [82]
+    running = [*streams(4, due=100.7), paused, work(prompt=2500)]
+    assert read(pacer(0.004).plan(running, 512, 100.0)) == [TILE - 4]
 
 
 @pytest.mark.parametrize("usual", [0.012, 0.030, 0.060])
 @pytest.mark.parametrize("count", [1, 4, 7])
 @pytest.mark.parametrize(("token", "deep"), [(0.0012, 2.5e-6), (0.002, 3e-6), (0.0025, 1e-6)])
 def test_readers_see_even_gaps_and_a_long_prompt_is_read_sooner(usual: float, count: int, token: float, deep: float) -> None:
-    """A model of a processor: a token of few in a step is dearer the deeper it is, one of many half as much; steps vary by a tenth."""
+    """A model of a processor: tokens are dearer the deeper they are, those in a tile by a quarter as much; steps vary by a tenth."""
     took: dict[float, float] = {}
     for hold in (0.0, HOLD):
         noise = random.Random(1)
@@ -129,7 +150,9 @@ def test_readers_see_even_gaps_and_a_long_prompt_is_read_sooner(usual: float, co
             assert len(plan.decode) == count
             size = sum(read(plan))
             depth = long.done + size / 2
-            seconds = (usual + size * (token + depth * (deep if size < PIECE else deep / 2))) * noise.uniform(0.95, 1.05)
+            rows = size + count
+            steep = deep if rows < TILE else deep / 4 * -(-rows // TILE) * TILE / rows
+            seconds = (usual + size * (token + depth * steep)) * noise.uniform(0.95, 1.05)
             now += seconds
             costs.observe(count, size, seconds, depth)
             long.done += size

@@ -14,6 +14,7 @@ from engines.llamacpp.scheduler import (
     MIN_CHUNK,
     OLDEST,
     PATIENCE,
+    TILE,
     Allowance,
     StepCosts,
     TokenCost,
@@ -201,20 +202,57 @@ def test_the_least_chunk_is_a_setting() -> None:
 
 def test_a_chunk_is_not_much_larger_than_any_that_was_measured() -> None:
     costs = measured(0.050, 0.0001, chunk=40)
-    assert budget(costs, 512, streams=8) == 60
-    costs.observe(decode=8, prefill=60, seconds=0.056)
-    assert budget(costs, 512, streams=8) == 90
+    assert budget(costs, 512, streams=8) == 56  # 1.5 times as many are 60: with the streams' tokens as many as a tile
+    for tiles in (1, 2, 3):  # a tile more at a time, and from three on half as much again
+        costs.observe(decode=8, prefill=TILE * tiles - 8, seconds=0.050 + 0.0001 * (TILE * tiles - 8))
+        assert budget(costs, 512, streams=8) == TILE * (tiles + 1) - 8
+    costs.observe(decode=8, prefill=248, seconds=0.075)
+    assert budget(costs, 512, streams=8) == TILE * 6 - 8
 
 
 def test_a_prompt_read_alone_is_a_first_guess_only() -> None:
     costs = StepCosts()
-    costs.observe(decode=0, prefill=500, seconds=1.0)
+    costs.observe(decode=0, prefill=40, seconds=0.08)
     assert costs.token.at(0) == pytest.approx(0.002)
     costs.observe(decode=1, prefill=0, seconds=0.050)
     costs.observe(decode=1, prefill=20, seconds=0.130)
-    beside = costs.token.at(0)
-    costs.observe(decode=0, prefill=500, seconds=0.1)
+    beside = settled(costs.token, 0)
+    costs.observe(decode=0, prefill=40, seconds=0.04)
     assert costs.token.at(0) == beside and beside > 0.002
+
+
+def test_tokens_that_fill_tiles_have_a_cost_of_their_own() -> None:
+    costs = StepCosts()
+    costs.observe(decode=4, prefill=0, seconds=0.020)
+    costs.observe(decode=4, prefill=16, seconds=0.100)
+    assert costs.pieces(512, 4, 0, 0.29) == 0  # as long as nothing else is known, such a token costs as much: 5 ms
+    costs.observe(decode=4, prefill=60, seconds=0.140)
+    assert (costs.token.at(0), costs.tiled.at(0)) == pytest.approx((0.005, 0.002))
+    assert costs.pieces(512, 4, 0, 0.119) == 0 and costs.pieces(512, 4, 0, 0.121) == 60
+    assert costs.pieces(63, 4, 0, 9.0) == 0  # a step has no room for a tile
+    costs.observe(decode=4, prefill=76, seconds=9.0)  # a quarter of a second tile tells nothing
+    costs.observe(decode=0, prefill=40, seconds=9.0)
+    assert costs.tiled.at(0) == pytest.approx(0.002)
+    costs.observe(decode=0, prefill=512, seconds=0.005 + 512 * 0.004, depth=1000)  # one that is read alone does
+    assert settled(costs.tiled, 1000) > 0.0021
+
+
+@pytest.mark.parametrize(("streams", "tokens"), [(1, 63), (4, 60), (32, 32), (33, 95), (64, 64), (200, 56)])
+def test_the_smallest_piece_fills_a_tile_with_the_streams_and_is_not_tiny(streams: int, tokens: int) -> None:
+    assert StepCosts().piece(streams) == tokens
+
+
+def test_what_slowed_the_machine_while_so_many_streams_ran_is_not_believed_of_them_for_good() -> None:
+    costs = StepCosts()
+    for count, usual in ((4, 0.020), (5, 0.022)):
+        costs.observe(count, 0, usual)
+    for _ in range(60):
+        costs.observe(5, 0, 0.088)  # others have the machine
+    assert settled_step(costs, 4) > 0.045
+    for _ in range(60):
+        costs.observe(4, 0, 0.020)
+    assert settled_step(costs, 4) == pytest.approx(0.020, rel=0.05)
+    assert settled_step(costs, 5) < 0.04  # without one step of five streams
 
 
 def test_a_step_that_was_delayed_does_not_count_as_usual() -> None:
@@ -244,11 +282,12 @@ def test_each_number_of_streams_has_its_usual_step_and_an_unknown_one_is_not_ove
 def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
     assert StepCosts().allowance(512, streams=1, prompts=7).tokens == 7 * CROWD * FIRST_CHUNK
     costs = measured(0.050, 0.002, streams=1)
-    assert budget(costs, 512, streams=1, prompts=4) == 149 and budget(costs, 512, streams=7, prompts=1) == 37
+    assert budget(costs, 512, streams=1, prompts=4) == 2 * TILE - 1  # time for 150
+    assert budget(costs, 512, streams=7, prompts=1) == 37
 
 
 def test_steps_so_short_that_nobody_notices_may_grow() -> None:
-    assert budget(measured(0.002, 0.0001), 512, streams=8) in (228, 229, 230)  # 23 ms at 0.1 ms a token
+    assert budget(measured(0.002, 0.0001), 512, streams=8) == 3 * TILE - 8  # 23 ms at 0.1 ms a token are 230, filled tiles 184
 
 
 def test_an_outlier_is_believed_only_so_far() -> None:
@@ -269,7 +308,7 @@ def test_an_outlier_is_believed_only_so_far() -> None:
 def test_time_that_vanishes_does_not_make_tokens_free() -> None:
     costs = measured(0.050, 0.001)
     costs.observe(8, 100, 0.010)  # faster than without
-    assert settled(costs.token, 0) > 0.0005
+    assert settled(costs.tiled, 0) > 0.0005
 
 
 def test_what_deep_tokens_cost_is_known_before_the_first_of_a_prompt_is_read() -> None:
