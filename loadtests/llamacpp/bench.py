@@ -2,7 +2,8 @@
 prompt beside a long one is answered, and how many requests of a mix are served within an objective.
 
     python -m loadtests.llamacpp.bench [--xllamacpp PYTHON] [--llama-cpp-server PYTHON] [--only throughput,gap,conversations,beside,goodput]
-                                       [--rounds 3] [--tokens 64] [--counts 1,4,8] [--rate 0.25] [--requests 60] [--variants q8,ngram]
+                                       [--rounds 3] [--tokens 64] [--counts 1,4,8] [--rate 0.25] [--requests 60] [--mix mixed|chats|halves]
+                                       [--variants q8,ngram]
 
 Builds a 207M-parameter Q8_0 model with random weights once (in the system's temporary directory). All servers are started at the
 beginning and stay; each measurement is made of one after the other, each round in another order, so that what else the machine does falls
@@ -44,6 +45,7 @@ from loadtests.llamacpp.peers import (
     peer,
 )
 from loadtests.llamacpp.random_gguf import Shape, write
+from loadtests.llamacpp.traffic import MIXED, MIXES
 
 SHAPE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, context=4096, extra_words=31600)
 WORST = ("ratio", "work ratio", "alone ratio", "longest gap ms")
@@ -127,7 +129,7 @@ def phases(options: argparse.Namespace) -> list[tuple[frozenset[str], Measure]]:
     if "beside" in options.only:
         found += [(frozenset((DIRECT, GATEWAY, XLLAMACPP)), measure) for measure in (goodput.alone, goodput.beside, goodput.crowded)]
     if "goodput" in options.only:
-        mixed = functools.partial(goodput.mixed, rate=options.rate, count=options.requests)
+        mixed = functools.partial(goodput.mixed, rate=options.rate, count=options.requests, kind=options.mix)
         found.append((frozenset((DIRECT, GATEWAY, XLLAMACPP)), mixed))
     return found
 
@@ -174,6 +176,7 @@ def main() -> None:
     parser.add_argument("--only", default="throughput,gap,conversations")
     parser.add_argument("--rate", type=float, default=0.25, help="requests a second of the mix, for goodput")
     parser.add_argument("--requests", type=int, default=60, help="of the mix, for goodput")
+    parser.add_argument("--mix", choices=MIXES, default=MIXED, help="kind of mix, for goodput: see loadtests.llamacpp.traffic")
     parser.add_argument("--without", default="", help="gateway: leave it out")
     parser.add_argument("--others", type=float, default=0.1, help="share of a core that other processes may take during a measurement")
     parser.add_argument("--steal", type=float, default=2.0, help="cores that other machines may take during a measurement")

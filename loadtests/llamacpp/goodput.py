@@ -8,7 +8,7 @@ import time
 from loadtests.llamacpp.client import Client, Reply
 from loadtests.llamacpp.measures import STREAMS, VISIBLE, gaps, prompt, sampling
 from loadtests.llamacpp.peers import Server
-from loadtests.llamacpp.traffic import OBJECTIVES, Served, mix
+from loadtests.llamacpp.traffic import MIXED, MIXES, OBJECTIVES, Served, mix
 
 LONG, SHORT = 2500, 8
 """Tokens of the prompts that arrive one after the other."""
@@ -54,12 +54,12 @@ def crowded(server: Server, seed: int) -> dict[str, float]:
     return beside(server, seed, STREAMS - 1)
 
 
-def mixed(server: Server, seed: int, rate: float, count: int) -> dict[str, float]:
-    """Requests of the mix at random times: which share met the objectives, and the first tokens of short and of long prompts."""
+def mixed(server: Server, seed: int, rate: float, count: int, kind: str = MIXED) -> dict[str, float]:
+    """Requests of a mix at random times: which share met the objectives, and the first tokens of short and of long prompts."""
     client, begin = Client(server), time.monotonic()
     body = {**sampling(server), "logit_bias": VISIBLE}
     sent: list[Reply] = []
-    requests = mix(seed, count, rate)
+    requests = mix(seed, count, rate, MIXES[kind])
     for number, request in enumerate(requests):
         client.wait(begin + request.at)
         text = prompt(seed * 1000 + number, request.prompt)

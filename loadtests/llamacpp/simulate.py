@@ -1,6 +1,6 @@
 """The sidecar's scheduler on a virtual clock: which `stall` and `hold` serve most requests in time, free of what else a machine does.
 
-    python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--holds 0,0.5] [--rates 0.2,0.3] [--seeds 5]
+    python -m loadtests.llamacpp.simulate [--stalls 1.5,2,2.5,3,4] [--holds 0,0.5] [--mixes mixed,chats] [--rates 0.2,0.3] [--seeds 5]
 
 The scheduler and its learning are the real ones; a step takes what a linear model says (measured with the benchmark's 207M model on two
 cores: see the constants), times a random factor (`--noise`). `server` is the plan of llama.cpp's own server: every step reads all of the
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from engines.llamacpp.pacing import HOLD, Pacer
 from engines.llamacpp.scheduler import TILE, Plan, StepCosts, Work, admit
-from loadtests.llamacpp.traffic import OBJECTIVES, Request, Served, mix
+from loadtests.llamacpp.traffic import MIXES, OBJECTIVES, Request, Served, mix
 
 STEP, ROW = 0.014, 0.0013
 """Seconds of any step, and of each token in it."""
@@ -141,7 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stalls", default="1.5,2,2.5,2.8,3,4,6")
     parser.add_argument("--holds", default=f"0,{HOLD}")
-    parser.add_argument("--rates", default="0.2,0.3,0.4")
+    parser.add_argument("--mixes", default=",".join(MIXES))
+    parser.add_argument("--rates", default="0.4,0.7,1")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument(
@@ -161,10 +162,12 @@ def main() -> None:
                     | {key: round(value, 2) for key, value in beside(make(), options.noise, streams).items()}
                 )
             )
-        for rate in options.rates.split(","):
-            every = [run(mix(seed, options.requests, float(rate)), make(), options.noise, seed) for seed in range(options.seeds)]
-            line = {objective.name: [round(statistics.mean(map(objective.share, every)), 3)] for objective in OBJECTIVES}
-            print(json.dumps({"plan": name, "rate": rate, **line}))
+        for kind in options.mixes.split(","):
+            for rate in options.rates.split(","):
+                mixes = [mix(seed, options.requests, float(rate), MIXES[kind]) for seed in range(options.seeds)]
+                every = [run(requests, make(), options.noise, seed) for seed, requests in enumerate(mixes)]
+                line = {objective.name: round(statistics.mean(map(objective.share, every)), 3) for objective in OBJECTIVES}
+                print(json.dumps({"plan": name, "mix": kind, "rate": rate, **line}))
 
 
 if __name__ == "__main__":

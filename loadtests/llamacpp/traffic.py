@@ -1,4 +1,4 @@
-"""A mix of chats and documents, and the objectives that its answers should meet. Shared by the benchmark and the simulation."""
+"""Mixes of chats and documents, and the objectives that its answers should meet. Shared by the benchmark and the simulation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-SIZES = ((0.6, 8, 64), (0.3, 128, 512), (0.1, 1024, 1800))
-"""Share of requests, least and most tokens of their prompts: questions, passages, documents."""
+Sizes = tuple[tuple[float, int, int], ...]
+"""Share of requests, least and most tokens of their prompts."""
+QUESTIONS, PASSAGES, DOCUMENTS = (8, 64), (128, 512), (1024, 1800)
+MIXED = "mixed"
+MIXES: dict[str, Sizes] = {
+    MIXED: ((0.6, *QUESTIONS), (0.3, *PASSAGES), (0.1, *DOCUMENTS)),
+    "chats": ((0.95, *QUESTIONS), (0.05, *DOCUMENTS)),
+    "halves": ((0.5, *QUESTIONS), (0.5, *DOCUMENTS)),
+}
+"""A bit of all; many short chats beside few documents; as many documents as questions."""
 ANSWERS = (16, 64)
 """Least and most tokens of an answer."""
 
@@ -73,11 +81,11 @@ OBJECTIVES = (
 of at most half a second."""
 
 
-def mix(seed: int, count: int, rate: float) -> list[Request]:
+def mix(seed: int, count: int, rate: float, sizes: Sizes = MIXES[MIXED]) -> list[Request]:
     """So many requests at random times, `rate` a second on average (Poisson)."""
     generator, now, requests = random.Random(seed), 0.0, list[Request]()
     for _ in range(count):
         now += generator.expovariate(rate)
-        (size,) = generator.choices(SIZES, [item[0] for item in SIZES])
+        (size,) = generator.choices(sizes, [item[0] for item in sizes])
         requests.append(Request(now, generator.randint(*size[1:]), generator.randint(*ANSWERS)))
     return requests
