@@ -26,7 +26,7 @@ TILE = 64
 of fewer costs up to four times as much deep in a prompt, and a started tile costs as much as a full one."""
 FILLED = 0.75
 """A step tells what a token in tiles costs if its tiles are as full as this."""
-STALL = 2.0
+STALL = 2.1
 """How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
 OLDEST = 0.2
 """Share of what prompts may take of a step that goes to the one that has waited longest."""
