@@ -13,6 +13,7 @@ from msgspec import Raw
 from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
+from gateway.wire.openai.answers import FREE, WHOLE, Figure
 from gateway.wire.openai.media import is_base64, is_media, written
 from gateway.wire.openai.parts import joined, separated
 
@@ -71,6 +72,8 @@ class BlockTexts(RequestTexts):
                     self._source(value, of)
                 elif name != self._opaque.get(kind, "") or not self._is_opaque(value):
                     self._item(block, name, of)
+                    if name in FREE:
+                        self._figures(block, name, of)
                 else:
                     self._file(value, of)
 
@@ -120,6 +123,19 @@ class BlockTexts(RequestTexts):
             for index, item in enumerate(value):
                 if item.__class__ in _READABLE:  # numbers, of which there may be many, are not read
                     self._item(value, index, source)
+
+    def _figures(self, holder: Any, key: Any, source: str) -> None:
+        """The numbers in a value that a model wrote freely: in the APIs where it is not an object but a text, they are read, too."""
+        value = holder[key]
+        if value.__class__ is int or value.__class__ is float:
+            figure = Figure(holder, key)
+            self._one(figure, WHOLE, figure[WHOLE], source)
+        elif value.__class__ is dict:
+            for name in value:
+                self._figures(value, name, source)
+        elif value.__class__ is list:
+            for number in range(len(value)):
+                self._figures(value, number, source)
 
     def sources(self) -> list[str]:
         return self._sources

@@ -15,7 +15,7 @@ from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, Ov
 from gateway.core.types import Usage
 from gateway.core.wire import WholeAnswer
 from gateway.wire.anthropic.views import ANSWER, CountsView
-from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures
+from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures, without_codes
 from gateway.wire.openai.media import is_base64
 from gateway.wire.openai.usage import MAX_FINISH, MAX_USAGE
 
@@ -119,14 +119,18 @@ def trim(document: dict[str, Any]) -> bool:
 
 
 class MessagesAnswer(WholeAnswer):
-    """A whole answer, decoded."""
+    """A whole answer, decoded. inspected: guardrails read it."""
 
     __slots__ = ("_document",)
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, inspected: bool) -> None:
         super().__init__(body)
         document = decoded(body)
-        if trim(document):
+        changed = trim(document)
+        if inspected:
+            for block in document["content"]:
+                changed |= without_codes(block)
+        if changed:
             self.body = msgspec.json.encode(document)
         self._document: dict[str, Any] = document
         self.texts = [holder[key] for _, holder, key in _places(document)]

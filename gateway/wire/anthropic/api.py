@@ -144,7 +144,7 @@ class MessagesApi(JsonApi):
         return answers.finish_in(body) or openai_usage.finish_in(body)
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
-        return answers.MessagesAnswer(body)
+        return answers.MessagesAnswer(body, inspected)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
         return openai_calls.of_answer(body) if openai_calls.suspicious(body) else (body, ())

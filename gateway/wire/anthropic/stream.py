@@ -11,7 +11,7 @@ from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.wire.anthropic.answers import block_texts, finish_in, trim, usage_from
 from gateway.wire.anthropic.views import EVENT, CountsView, EventView
-from gateway.wire.openai.answers import append_text, is_name, only_figures
+from gateway.wire.openai.answers import append_text, is_name, only_figures, without_codes
 from gateway.wire.openai.media import is_base64
 from gateway.wire.shapes import MAX_MISSES, shape
 from gateway.wire.sse import data_of, no_event, opened, says_nothing
@@ -205,6 +205,7 @@ def _start(document: dict[str, Any], texts: TextFilter) -> bytes:
     index, block = _number(document), document.get("content_block")
     if block.__class__ is not dict or block.get("type").__class__ is not str:
         raise no_event(_WHOLE)
+    without_codes(block)
     for path, holder, key in block_texts(block):
         if holder[key]:
             holder[key] = texts.feed(index, path, holder[key]) if _comes_in_pieces(path) else texts.whole(holder[key])
@@ -220,6 +221,7 @@ def _piece(document: dict[str, Any], texts: TextFilter) -> bytes:
     if kind == "signature_delta" and delta.get("signature").__class__ is str and is_base64(delta["signature"]):
         return _event({"type": "content_block_delta", "index": index, "delta": {"type": kind, "signature": delta["signature"]}})
     dropped = False
+    without_codes(delta)
     for path, holder, key in block_texts(delta):
         text = holder[key]
         if not _comes_in_pieces(path):

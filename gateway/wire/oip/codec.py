@@ -196,6 +196,7 @@ class InferResponse(Struct, frozen=True):
     model_name: str
     model_version: str
     id: str
+    parameters: Parameters = {}
 
     def summary(self) -> tuple[TensorSummary, ...]:
         """Name, datatype, shape and element count of every output, in the response's order."""
@@ -252,7 +253,7 @@ def parse_response(body: bytes, json_length: int | None = None) -> InferResponse
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _malformed(error, head, "output")
     outputs = _tensors(response.outputs, body, json_length, "output")
-    return InferResponse(outputs, response.model_name, response.model_version or "", response.id or "")
+    return InferResponse(outputs, response.model_name, response.model_version or "", response.id or "", response.parameters or {})
 
 
 def _tensors(items: list[_Tensor], body: bytes, json_length: int | None, role: str) -> tuple[Tensor, ...]:

@@ -11,11 +11,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import RequestError
+from gateway.core.errors import EngineError, RequestError
 from gateway.wire import unique
 from gateway.wire.openai.fields import wrong_case
 
 TOP: Final = frozenset({"id", "parameters", "inputs", "outputs"})
+ANSWER: Final = frozenset({"id", "parameters", "outputs", "model_name", "model_version"})
 TENSOR: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 OUTPUT: Final = frozenset({"name", "parameters"})
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -51,6 +52,39 @@ def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
     if unique.colons(head) != unique.colons(canonical):
         raise unique.duplicate(head, "")
     return tuple(unknown)
+
+
+def unknown_texts(head: bytes) -> list[str]:
+    """The names that an answer's JSON part has and the protocol has not, with all texts in them. Raises EngineError."""
+    found: list[str] = []
+    try:
+        top = _FIELDS.decode(head)
+        holders = [(top, ANSWER)]
+        for tensor in _LIST.decode(top["outputs"]):
+            holders.append((tensor, TENSOR))
+        for holder, known in holders:
+            for name, raw in holder.items():
+                if name not in known:
+                    found.append(name)
+                    if bytes(raw).find(b'"') >= 0:
+                        _gather(msgspec.json.decode(raw), found)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError("its JSON cannot be read") from None
+    return found
+
+
+def _gather(value: Any, found: list[str]) -> None:
+    """The texts inside of a value, names included."""
+    waiting: list[Any] = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, dict):
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
 
 
 def _names(found: dict[str, Any], known: frozenset[str], place: str) -> list[str]:

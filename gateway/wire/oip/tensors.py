@@ -8,7 +8,8 @@ from typing import Any, Final
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
 from gateway.core.wire import HashBody, RequestTexts, WholeAnswer
-from gateway.wire.oip import codec, values
+from gateway.wire.oip import codec, frames, values
+from gateway.wire.openai.answers import is_name
 
 
 class TensorView:
@@ -36,25 +37,30 @@ class TensorTexts(RequestTexts):
         self.texts = texts_of(request.inputs)
         if request.id:
             self.texts.append(request.id)
-        self._parameters(request.parameters)
+        self.texts += _said(request.parameters)
         for tensor in request.inputs:
-            self._parameters(tensor.parameters)
+            self.texts += _said(tensor.parameters)
         for output in request.outputs:
-            self._parameters(output.parameters)
-
-    def _parameters(self, parameters: codec.Parameters | None) -> None:
-        for name, value in (parameters or {}).items():
-            if name not in _PROTOCOL:
-                self.texts.append(name)
-            if isinstance(value, str):
-                self.texts.append(value)
+            self.texts += _said(output.parameters)
 
     def replace(self, texts: Sequence[str]) -> None:
         raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")
 
 
+def _said(parameters: codec.Parameters | None) -> list[str]:
+    """The texts in parameters: their names but for the protocol's own, and values that are strings."""
+    found: list[str] = []
+    for name, value in (parameters or {}).items():
+        if name not in _PROTOCOL:
+            found.append(name)
+        if isinstance(value, str):
+            found.append(value)
+    return found
+
+
 class TensorAnswer(WholeAnswer):
-    """An engine's infer answer. Raises EngineError if it does not follow the protocol."""
+    """An engine's infer answer: the elements of its BYTES outputs, its parameters, fields that the protocol does not have, and names that
+    say more than a name. Raises EngineError if it does not follow the protocol."""
 
     __slots__ = ("_json_length", "_response")
 
@@ -63,9 +69,21 @@ class TensorAnswer(WholeAnswer):
         try:
             self._response, self._json_length = parse_answer(head, body)
             if inspected:
-                self.texts = texts_of(self._response.outputs)
+                self.texts = self._all_texts()
         except (EngineError, RequestError) as error:
             raise EngineError(f"The engine's answer cannot be inspected: {error.message}") from None
+
+    def _all_texts(self) -> list[str]:
+        response = self._response
+        found = texts_of(response.outputs)
+        found += _said(response.parameters)
+        names = [response.id, response.model_name, response.model_version]
+        for tensor in response.outputs:
+            found += _said(tensor.parameters)
+            names.append(tensor.name)
+        found += [name for name in names if not is_name(name)]
+        found += frames.unknown_texts(bytes(json_part(self.body, self._json_length)))
+        return found
 
     def replaced(self, texts: Sequence[str]) -> bytes:
         raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")

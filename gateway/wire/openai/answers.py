@@ -37,12 +37,14 @@ LISTS: Final = frozenset({"data", "results"})
 """Where answers without choices have their results: embeddings, classes, ranks."""
 LOGPROBS: Final = "logprobs"
 """Of a choice: they repeat its text and are handled with it."""
+AUDIO: Final = "audio"
+"""Of a message: its sound, beside the transcript."""
 EMBEDDING: Final = "embedding"
 BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
-"""Written freely by the model: every string inside is a text."""
+"""Written freely by the model: every string and every number inside is a text."""
 FIELDS: Final = frozenset(
     {"index", "delta", "message", "role", "content", "text", "reasoning", "reasoning_content", "thinking", "signature", "refusal"}
     | {"tool_calls", "function_call", "function", "custom", "id", "type", "name", "arguments", "input", "output", "status", "call_id"}
@@ -78,6 +80,8 @@ def choice_texts(choice: dict[str, Any]) -> list[Place]:
                     _gather((_DELTA, name), text, found, _NONE if name in FREE else LABELS)
         elif (value.__class__ is dict or value.__class__ is list) and key != LOGPROBS:
             _gather((key,), value, found, _NONE if key in FREE else LABELS)
+        elif value.__class__ in _NUMBERS and key in FREE:
+            found.append(((key, WHOLE), Figure(choice, key), WHOLE))
     return found
 
 
@@ -99,10 +103,14 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
                     found.append(((*path, key), value, key))
             elif inner.__class__ is dict or inner.__class__ is list:
                 _gather((*path, key), inner, found, _NONE if key in FREE else labels)
+            elif inner.__class__ in _NUMBERS and (labels is _NONE or key in FREE):
+                found.append(((*path, key, WHOLE), Figure(value, key), WHOLE))
         return
     for number, inner in enumerate(value):
         if inner.__class__ is str:
             found.append(((*path, (None,)), value, number))
+        elif labels is _NONE and inner.__class__ in _NUMBERS:
+            found.append(((*path, (None,), WHOLE), Figure(value, number), WHOLE))
         elif inner.__class__ is dict:
             at = inner.get("index")
             _gather((*path, (at if at.__class__ is int else str(inner.get("type", "")),)), inner, found, labels)
@@ -124,6 +132,24 @@ class _Key:
     def __setitem__(self, name: str, text: str) -> None:
         if text != self._key:
             raise GuardrailViolation("The answer violates a policy where it cannot be rewritten.")
+
+
+class Figure:
+    """Stands for the holder of a number, which is read as it is written without an exponent. A rewritten one becomes a string."""
+
+    __slots__ = ("_holder", "_key", "_text")
+
+    def __init__(self, holder: Any, key: Any) -> None:
+        self._holder, self._key = holder, key
+        number = holder[key]
+        self._text = str(int(number)) if number.__class__ is float and number.is_integer() else str(number)
+
+    def __getitem__(self, name: str) -> str:
+        return self._text
+
+    def __setitem__(self, name: str, text: str) -> None:
+        if text != self._text:
+            self._holder[self._key] = text
 
 
 def trim(document: dict[str, Any], lists: bool) -> bool:
@@ -171,14 +197,40 @@ def only_figures(value: Any, depth: int) -> bool:
 
 
 def without_codes(choice: dict[str, Any]) -> bool:
-    """Removes lists of numbers from a choice, its message and its delta, such as `token_ids`: they say what the text says, ahead of what
-    guardrails hold and as it was before they rewrote it, and nothing reads them. Returns whether there were any."""
+    """Removes from a choice, an item or a block what says its text again in a form that nothing reads, ahead of what guardrails hold and as
+    it was before they rewrote it: lists of numbers, such as `token_ids`, and sounds. What the model writes freely keeps its lists of
+    numbers, which are read there. Returns whether there was anything."""
+    return _without_codes(choice, 0)
+
+
+def _without_codes(holder: dict[str, Any], depth: int) -> bool:
     removed = False
-    for holder in (choice, choice.get("message"), choice.get(_DELTA)):
-        if holder.__class__ is dict:
-            for key in [key for key, value in holder.items() if value.__class__ is list and _is_code(value)]:
-                del holder[key]
+    coded: list[str] = []
+    for key, value in holder.items():
+        if value.__class__ is dict:
+            if key == AUDIO and value.get("data") is not None:
+                value["data"] = None
                 removed = True
+            if key not in FREE and key != LOGPROBS:
+                removed |= _without_codes(value, depth + 1) if depth < MAX_DEPTH else False
+        elif value.__class__ is list and key not in FREE:
+            if _is_code(value):
+                coded.append(key)
+            else:
+                removed |= _within(value, depth + 1)
+    for key in coded:
+        del holder[key]
+    return removed or coded != []
+
+
+def _within(values: list[Any], depth: int) -> bool:
+    removed = False
+    if depth < MAX_DEPTH:
+        for value in values:
+            if value.__class__ is dict:
+                removed |= _without_codes(value, depth + 1)
+            elif value.__class__ is list:
+                removed |= _within(value, depth + 1)
     return removed
 
 

@@ -194,6 +194,15 @@ class ChatApi(OpenAiApi):
     def tool_uses(self, request: InferenceRequest) -> Sequence[ToolUse]:
         return calls.in_request(request.fields)
 
+    def unanswerable(self, request: InferenceRequest) -> str:
+        given = request.fields.get("modalities")
+        if given is None:
+            return ""
+        asked = msgspec.json.decode(given)
+        if not isinstance(asked, list) or "audio" not in asked:
+            return ""
+        return "modalities: this model's guardrails inspect answers, and audio cannot be inspected: leave out audio."
+
     def answer_schema(self, request: InferenceRequest) -> bytes | None:
         given = request.fields.get("response_format")
         return None if given is None else schemas.asked(given)

@@ -14,7 +14,7 @@ import msgspec
 from gateway.core.errors import EngineError
 from gateway.core.types import Usage
 from gateway.core.wire import Memory, WholeAnswer
-from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures
+from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures, without_codes
 from gateway.wire.openai.media import is_media
 from gateway.wire.openai.usage import MAX_USAGE
 from gateway.wire.responses.views import ANSWER, CountsView, ResponseView
@@ -105,8 +105,8 @@ def item_texts(item: dict[str, Any]) -> list[Place]:
 
 
 def without_scores(item: dict[str, Any]) -> bool:
-    """Removes log probabilities, which say an item's texts again; returns whether there were any."""
-    removed = False
+    """Removes log probabilities and lists of numbers, which say an item's texts again; returns whether there were any."""
+    removed = without_codes(item)
     content = item.get("content")
     for part in content if content.__class__ is list else ():
         if part.__class__ is dict and part.get("logprobs"):

@@ -385,6 +385,7 @@ class ResponsesReader(EventReader):
         where, note = self._where(document), document.get("annotation")
         if note.__class__ is not dict:
             raise no_event(WHOLE)
+        without_scores({"annotation": note})
         for _, place, field in item_texts({"type": "", "content": [note]}):
             if field != "type" or place is note:
                 place[field] = texts.whole(place[field])

@@ -9,6 +9,8 @@ import pytest
 
 from gateway.core.errors import AuthenticationError, EngineTimeout, LimitExceeded, Overloaded, PermissionDenied
 from gateway.core.types import ResponseHead
+from gateway.wire.anthropic.answers import MessagesAnswer
+from gateway.wire.anthropic.stream import MessagesReader
 from tests.unit.gateway.pipeline.world import DONE, JSON_HEAD, SSE_HEAD, USAGE, Client, World, chunk
 
 PATH, COUNT = b"/v1/messages", b"/v1/messages/count_tokens"
@@ -298,3 +300,34 @@ def test_chunks_that_are_not_parsed_say_the_same(text: str) -> None:
     found = events(client)
     assert "".join(event["delta"]["text"] for event in found if event["type"] == "content_block_delta") == "".join(pieces)
     assert [event["type"] for event in found[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+class Texts:
+    """Stands for the matchers of a stream: cards are rewritten."""
+
+    def feed(self, choice: Any, path: Any, text: str) -> str:
+        return text
+
+    def whole(self, text: str) -> str:
+        return text.replace("4111111111111111", "[CARD]")
+
+
+def test_a_number_in_an_input_is_a_text_and_lists_of_numbers_elsewhere_are_removed() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "pay", "input": {"card": 4111111111111111, "at": [1, 2]}}
+    text = {"type": "text", "text": "x", "token_ids": [5], "citations": [{"type": "c", "codes": [6]}]}
+    answer = MessagesAnswer(json.dumps({**MESSAGE, "content": [call, text]}).encode(), True)
+    assert "4111111111111111" in answer.texts
+    found = json.loads(answer.replaced([Texts().whole(one) for one in answer.texts]))["content"]
+    assert found == [{**call, "input": {"card": "[CARD]", "at": [1, 2]}}, {"type": "text", "text": "x", "citations": [{"type": "c"}]}]
+    assert json.loads(MessagesAnswer(json.dumps({**MESSAGE, "content": [text]}).encode(), False).body)["content"] == [text]
+
+
+def test_a_block_that_begins_with_numbers_is_read_in_a_stream() -> None:
+    start = {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {"c": 4111111111111111}},
+    }
+    delta = {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "x", "token_ids": [7]}}
+    read = b"".join(MessagesReader().inspected(b"data: " + json.dumps(one).encode(), Texts()) for one in (start, delta))  # type: ignore[arg-type]
+    assert b"4111111111111111" not in read and b"[CARD]" in read and b"token_ids" not in read and b'"x"' in read

@@ -53,6 +53,16 @@ PLACES: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_number_that_a_model_wrote_is_read_and_rewritten() -> None:
+    given = {"card": 4111111111111111, "deep": [{"amount": 2.5}], "yes": True}
+    request = parsed(**block(type="tool_use", id="t", name="f", input=given))
+    found = request.api.texts(request)
+    assert "4111111111111111" in found.texts and "2.5" in found.texts and len(found.sources()) == len(found.texts)
+    found.replace(["[CARD]" if text == "4111111111111111" else text for text in found.texts])
+    found.write()
+    assert json.loads(bytes(request.fields["messages"]))[0]["content"][1]["input"] == {**given, "card": "[CARD]"}
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_text_is_read_and_rewritten_at(place: str) -> None:
     request = parsed(**PLACES[place])

@@ -11,7 +11,7 @@ import pytest
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
 from gateway.wire.oip import codec
-from gateway.wire.oip.tensors import json_part, parse_answer
+from gateway.wire.oip.tensors import TensorAnswer, json_part, parse_answer
 from gateway.wire.table import parse
 
 INFER = b"/v2/models/m/infer"
@@ -148,3 +148,32 @@ def test_an_answer_that_is_not_the_protocols_is_the_engines_failure(body: bytes,
     headers = [] if length is None else [(b"inference-header-content-length", length)]
     with pytest.raises(EngineError):
         parse_answer(ResponseHead(200, headers), body)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"parameters": {"note": "vermilion"}},
+        {"parameters": {"vermilion": 1}},
+        {"id": "so vermilion"},
+        {"model_name": "so vermilion"},
+        {"text": "vermilion"},
+        {"vermilion": None},
+        {"deep": [{"vermilion": 1}]},
+        {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [0.5], "parameters": {"label": "vermilion"}}]},
+        {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [0.5], "label": "vermilion"}]},
+        {"outputs": [{"name": "so vermilion", "datatype": "FP32", "shape": [1], "data": [0.5]}]},
+    ],
+)
+def test_texts_beside_the_tensors_of_an_answer_are_read(more: dict[str, Any]) -> None:
+    whole = {"model_name": "m", "outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [0.5]}], **more}
+    body = json.dumps(whole).encode()
+    answer = TensorAnswer(ResponseHead(200, []), body, True)
+    assert any("vermilion" in text for text in answer.texts) and answer.body == body
+    assert TensorAnswer(ResponseHead(200, []), body, False).texts == []
+
+
+def test_an_ordinary_answer_has_no_texts_beside_its_tensors() -> None:
+    tensor = {"name": "y", "datatype": "BYTES", "shape": [1], "data": ["a"], "parameters": {"binary_data": False}}
+    whole = {"id": "42", "model_name": "m", "model_version": "1", "parameters": {}, "outputs": [tensor]}
+    assert TensorAnswer(ResponseHead(200, []), json.dumps(whole).encode(), True).texts == ["a"]

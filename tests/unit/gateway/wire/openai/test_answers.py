@@ -48,13 +48,42 @@ def test_numbers_that_stand_for_the_text_are_removed_where_guardrails_read_it() 
 
 
 @pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        ({"audio": {"id": "a", "transcript": "t", "data": "AAAA"}}, {"audio": {"id": "a", "transcript": "t", "data": None}}),
+        ({"audio": {"transcript": "t", "token_ids": [1]}}, {"audio": {"transcript": "t"}}),
+        ({"tool_calls": [{"index": 0, "token_ids": [1, 2]}]}, {"tool_calls": [{"index": 0}]}),
+        ({"content": [{"type": "text", "text": "t", "codes": [[0.5]]}]}, {"content": [{"type": "text", "text": "t"}]}),
+        ({"reasoning_details": [[{"text": "t", "ids": [1]}]]}, {"reasoning_details": [[{"text": "t"}]]}),
+    ],
+)
+@pytest.mark.parametrize("holder", ["message", "delta"])
+def test_codes_are_removed_wherever_they_stand(message: dict[str, Any], left: dict[str, Any], holder: str) -> None:
+    body = json.dumps({"choices": [{"index": 0, holder: message}]}).encode()
+    assert json.loads(OpenAiAnswer(body, True).body)["choices"] == [{"index": 0, holder: left}]
+    assert json.loads(OpenAiAnswer(body, True, inspected=False).body)["choices"] == [{"index": 0, holder: message}]
+
+
+def test_numbers_that_a_model_writes_are_texts() -> None:
+    arguments = {"card": 4111111111111111, "deep": [{"card": 4111111111111111.0}, [5.5]], "yes": True, "none": None}
+    call = {"index": 0, "function": {"name": "pay", "arguments": arguments}}
+    message = {"content": "x", "tool_calls": [call], "parsed": 48213}
+    answer = OpenAiAnswer(json.dumps({"choices": [{"index": 0, "message": message}]}).encode(), True)
+    card = "4111111111111111"
+    assert answer.texts == ["x", "pay", "card", card, "deep", "card", card, "5.5", "yes", "none", "48213"]
+    found = json.loads(answer.replaced(["[CARD]" if text == card else text for text in answer.texts]))["choices"][0]["message"]
+    assert found["tool_calls"][0]["function"]["arguments"] == {**arguments, "card": "[CARD]", "deep": [{"card": "[CARD]"}, [5.5]]}
+    assert found["parsed"] == 48213
+
+
+@pytest.mark.parametrize(
     ("choice", "texts"),
     [
         ({"message": {"hidden": 1}}, ["hidden"]),
         ({"hidden": 1}, ["hidden"]),
         ({"delta": {"hidden": None}}, ["hidden"]),
         ({"delta": {"content": "x", "tool_calls": [{"index": 0, "function": {"arguments": "y", "hidden": {}}}]}}, ["x", "y", "hidden"]),
-        ({"input": {"id": "a@b.co", "name": 1}}, ["id", "a@b.co", "name"]),
+        ({"input": {"id": "a@b.co", "name": 1}}, ["id", "a@b.co", "name", "1"]),
         ({"message": {"tool_calls": [{"function": {"arguments": {"id": "a@b.co"}}}]}}, ["id", "a@b.co"]),
     ],
 )

@@ -294,3 +294,9 @@ def test_data_urls_pass() -> None:
     content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}]
     found = request(CHAT, messages=[{"role": "user", "content": content}])
     assert forwarded(found)["messages"][0]["content"] == content
+
+
+@pytest.mark.parametrize(("modalities", "refused"), [(["text", "audio"], True), (["text"], False), (None, False), ("audio", False)])
+def test_sound_cannot_be_asked_for_where_answers_are_inspected(modalities: Any, refused: bool) -> None:
+    found = request(CHAT, modalities=modalities)
+    assert ("audio cannot be inspected" in found.api.unanswerable(found)) is refused
