@@ -11,7 +11,7 @@ from gateway.core.errors import GatehouseError, PermissionDenied
 from gateway.core.gathering import GatheringTransport
 from gateway.core.types import Headers, Peer
 from gateway.pipeline.plane import DataPlane
-from gateway.server.peers import FORWARDING, forwarded_peer, let_in, peer_of, refusal
+from gateway.server.peers import FORWARDING, forwarded_peer, judged, let_in, peer_of, refusal
 from gateway.server.proxy_protocol import Header
 from gateway.telemetry.refused import NETWORK
 
@@ -64,12 +64,13 @@ class AdminConnection(HttpToolsProtocol):
         peer = self.peer
         error: GatehouseError | None = None
         snapshot = self._plane.current()
+        trusted, by = snapshot.spec.listen.admin_trusted_peers, snapshot.spec.listen.admin_forwarding
+        peer = judged(peer, trusted)
         if peer.trusted:
             said: Headers = {}
             for name, value in self.headers:
                 if name in FORWARDING:
                     said[name] = said[name] + b", " + value if name in said else value
-            trusted, by = snapshot.spec.listen.admin_trusted_peers, snapshot.spec.listen.admin_forwarding
             peer = forwarded_peer(peer, said, trusted, snapshot.spec.identity, by)
             error = refusal(peer, said, trusted, by, snapshot.admin_networks)
         elif snapshot.admin_networks is not None and not snapshot.admin_networks.admits(peer.address):

@@ -46,6 +46,7 @@ def plain(address: str) -> str:
     return address if mapped is None else str(mapped)
 
 
+@lru_cache(maxsize=4096)
 def is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
     """Whether an address is one of the configured proxies (addresses or networks)."""
     if not trusted:
@@ -75,6 +76,14 @@ def let_in(rules: Rules, peer: Peer) -> bool:
     """Whether a listener's rules admit a connection. A trusted proxy's may carry anybody's requests, which are judged one by one: it is
     refused only if it is denied itself."""
     return not rules.denies(peer.address) if peer.trusted else rules.admits(peer.address)
+
+
+def judged(peer: Peer, trusted: tuple[str, ...]) -> Peer:
+    """The other end of a connection as it counts now: a reload may have taken its trust away. Trust that is given counts from the next
+    connection on."""
+    if not peer.trusted or is_trusted(peer.address, trusted):
+        return peer
+    return Peer(peer.address, False, peer.certificate)
 
 
 def forwarded_peer(

@@ -25,7 +25,7 @@ from gateway.server.account import Account
 from gateway.server.allocator import Allocator
 from gateway.server.closing import LINGER_SECONDS, STALL_SECONDS, close_or_cut, half_close
 from gateway.server.cors import cors_headers
-from gateway.server.peers import forwarded_peer, let_in, peer_of, refusal
+from gateway.server.peers import forwarded_peer, judged, let_in, peer_of, refusal
 from gateway.server.proxy_protocol import Header
 from gateway.server.reading import NEVER, RequestReader
 from gateway.server.refusals import plain_error
@@ -131,8 +131,7 @@ class Connection(RequestReader):
         self.held = False
         self.taken_by = NEVER
         self._patience = -1.0
-        self._untaken = -1
-        self._unsent = -1
+        self._untaken = self._unsent = -1
         self._account = Account(self.plane.memory)
 
     # --- the transport's events
@@ -267,8 +266,8 @@ class Connection(RequestReader):
 
     def head_read(self, request: ParsedRequest) -> None:
         if self.peer.trusted:
-            by, rules = self.limits.forwarding, self.plane.current().networks
-            if (error := refusal(self.peer_of(request), request.headers, self.limits.trusted_peers, by, rules)) is not None:
+            listen, rules = self.plane.current().spec.listen, self.plane.current().networks
+            if (error := refusal(self.peer_of(request), request.headers, listen.trusted_peers, listen.forwarding, rules)) is not None:
                 raise self.rejected(error, request)
         if self.life != OPEN or self.plane.closing:
             request.keep_alive = False
@@ -385,8 +384,9 @@ class Connection(RequestReader):
         """Who sent a request: the other end, or the client that a trusted proxy names."""
         if not self.peer.trusted:
             return self.peer
-        identity = self.plane.current().spec.identity
-        return forwarded_peer(self.peer, request.headers, self.limits.trusted_peers, identity, self.limits.forwarding)
+        spec = self.plane.current().spec
+        peer, listen = judged(self.peer, spec.listen.trusted_peers), spec.listen
+        return forwarded_peer(peer, request.headers, listen.trusted_peers, spec.identity, listen.forwarding) if peer.trusted else peer
 
     # --- memory
 

@@ -33,7 +33,7 @@ from gateway.pipeline.pipeline import serve
 from gateway.server.closing import LINGER_SECONDS, half_close
 from gateway.server.head import REQUEST_ID, check_head
 from gateway.server.login import identified, owner_of
-from gateway.server.peers import let_in, refusal
+from gateway.server.peers import forwarded_peer, judged, let_in, refusal
 from gateway.server.protocol import Connection
 from gateway.server.reading import NEVER
 from gateway.server.sending import bound_sending
@@ -72,14 +72,15 @@ class Socket:
     as nobody has logged in."""
 
     __slots__ = (
-        "_auth_due", "_bodies", "_counted_as", "_failed_logins", "_frames", "_leaves", "_logging_in", "_pinged", "_reading", "_room",
-        "_server_state", "_taken_by", "_work_due", "calls", "closing", "due", "headers", "heard", "held", "owner", "paused", "peer",
-        "plane", "snapshot", "sockets", "transport", "unsettled", "used",
+        "_auth_due", "_bodies", "_counted_as", "_failed_logins", "_frames", "_leaves", "_logging_in", "_pinged", "_proxy", "_reading",
+        "_room", "_server_state", "_taken_by", "_work_due", "calls", "closing", "due", "headers", "heard", "held", "owner", "paused",
+        "peer", "plane", "snapshot", "sockets", "transport", "unsettled", "used",
     )  # fmt: skip
 
     def __init__(self, sockets: Sockets, connection: Connection, headers: Headers, peer: Peer, owner: str) -> None:
         self.sockets, self.transport, self._server_state = sockets, connection.transport, connection.server_state
         self._counted_as = connection.peer.address
+        self._proxy = connection.peer
         self.plane = plane = sockets.plane
         self.snapshot = plane.current()
         listen = self.snapshot.spec.listen
@@ -247,14 +248,14 @@ class Socket:
         snapshot, path, body = plane.current(), message.path.encode("utf-8", "replace"), bytes(message.body)
         limits = snapshot.spec.listen
         headers, reserved = dict(self.headers), 0
-        request_id = plane.next_id()
+        request_id, peer = plane.next_id(), self._peer_now(snapshot)
         try:
             if message.headers:
                 headers |= own_headers(message.headers)
             given = headers.get(b"x-request-id")
             if given is not None and REQUEST_ID(given):
                 request_id = given
-            self._admit(path, body, headers, snapshot)
+            self._admit(path, body, headers, snapshot, peer)
             if self._bodies + len(body) > UNCOUNTED:
                 plane.memory.take(self._payer(), len(body), limits)
                 reserved = len(body)
@@ -266,12 +267,20 @@ class Socket:
             return
         call = self.calls[id] = SocketCall(self, id, len(body), reserved)
         self._bodies += len(body)
-        exchange = call.exchange = Exchange(plane, snapshot, call, path, headers, self.peer, request_id)
+        exchange = call.exchange = Exchange(plane, snapshot, call, path, headers, peer, request_id)
         exchange.body = body
         exchange.clock.mark(PHASES[0])
         exchange.run(serve(exchange))
 
-    def _admit(self, path: bytes, body: bytes, headers: Headers, snapshot: Snapshot) -> None:
+    def _peer_now(self, snapshot: Snapshot) -> Peer:
+        """Who asks. What a proxy says counts for as long as it is trusted, and the certificate that it forwards is verified anew."""
+        if not self._proxy.trusted:
+            return self.peer
+        spec = snapshot.spec
+        proxy, listen = judged(self._proxy, spec.listen.trusted_peers), spec.listen
+        return forwarded_peer(proxy, self.headers, listen.trusted_peers, spec.identity, listen.forwarding) if proxy.trusted else proxy
+
+    def _admit(self, path: bytes, body: bytes, headers: Headers, snapshot: Snapshot, peer: Peer) -> None:
         """What a listener asks of a request before the pipeline does. Raises GatehouseError."""
         limits = snapshot.spec.listen
         if self._leaves:
@@ -284,8 +293,8 @@ class Socket:
             )
         if snapshot is not self.snapshot:  # a reload may have changed who is let in
             rules = snapshot.networks
-            error = refusal(self.peer, headers, limits.trusted_peers, limits.forwarding, rules) if self.peer.trusted else None
-            if error is None and rules is not None and not let_in(rules, self.peer):
+            error = refusal(peer, headers, limits.trusted_peers, limits.forwarding, rules) if peer.trusted else None
+            if error is None and rules is not None and not let_in(rules, peer):
                 error = PermissionDenied("Requests from this address are not accepted.", code="network_denied")
             if error is not None:
                 raise error
@@ -312,7 +321,7 @@ class Socket:
         headers = {name: value for name, value in self.headers.items() if name not in CREDENTIALS}
         headers[b"authorization"] = b"Bearer " + message.token.encode("utf-8", "replace")
         try:
-            owner = owner_of(await identified(plane, headers, self.peer, plane.next_id()))
+            owner = owner_of(await identified(plane, headers, self._peer_now(plane.current()), plane.next_id()))
             if self.owner and owner != self.owner:
                 raise RequestError(
                     "The token belongs to another caller: a socket keeps the caller of its first credential.", code="ambiguous_credentials"

@@ -121,6 +121,30 @@ def test_a_reload_closes_no_socket_and_counts_from_the_next_message(guarded: Gat
         assert client.until_done("a")[-1]["data"]["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_proxy_that_is_no_longer_trusted_names_nobody_on_an_open_socket(guarded: Gatehouse) -> None:
+    def reloaded(trusted: list[str]) -> None:
+        listen = {**guarded.config["listen"], "trusted_peers": trusted}
+        guarded.file.write_text(yaml.safe_dump({**guarded.config, "listen": listen}))
+        guarded.process.send_signal(1)  # type: ignore[union-attr]
+
+    def peer_of(client: Client, id: str) -> str:
+        request_id = client.answer(id)["headers"]["x-request-id"]
+        return str(next(one for one in guarded.audit() if one.get("kind") == "intent" and one.get("request_id") == request_id)["peer"])
+
+    named = {"x-forwarded-for": "203.0.113.5"}
+
+    def believed() -> bool:
+        with opened(guarded, headers=named) as client:
+            return peer_of(client, "a") == "203.0.113.5"
+
+    reloaded(["127.0.0.1"])
+    until(believed, what="the proxy to be trusted")
+    with opened(guarded, headers=named) as client:
+        assert peer_of(client, "a") == "203.0.113.5"
+        reloaded([])
+        until(lambda: peer_of(client, "b") == "127.0.0.1", what="the proxy's headers to be ignored")
+
+
 def test_sockets_over_tls_and_over_workers(launch: Callable[..., Gatehouse], engine: EngineThread, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.core.network import Networks
 from gateway.core.types import Peer
@@ -87,6 +88,20 @@ LOCAL = ("127.0.0.0/8",)
 async def test_the_client_that_a_trusted_proxy_names(trusted: tuple[str, ...], headers: bytes, expected: str) -> None:
     async with listening(admin_trusted_peers=trusted) as listener:
         assert await listener.who(headers) == expected
+
+
+async def test_a_proxy_that_is_no_longer_trusted_names_nobody_on_a_kept_connection() -> None:
+    async with listening(admin_trusted_peers=("127.0.0.1",)) as listener, asyncio.timeout(60):
+        snapshot = listener.world.snapshot
+        reader, writer = await asyncio.open_connection(*listener.sock.getsockname())
+        said = []
+        for trusted in (("127.0.0.1",), ()):
+            snapshot.spec = structs.replace(snapshot.spec, listen=structs.replace(snapshot.spec.listen, admin_trusted_peers=trusted))
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 203.0.113.5\r\n\r\n")
+            length = int((await reader.readuntil(b"\r\n\r\n")).lower().partition(b"content-length: ")[2].split()[0])
+            said.append(await reader.readexactly(length))
+        writer.close()
+        assert said == [b"203.0.113.5 True", b"127.0.0.1 False"]
 
 
 async def test_the_proxy_protocol() -> None:

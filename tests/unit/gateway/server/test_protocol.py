@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.server.closing import LINGER_SECONDS
@@ -232,6 +233,17 @@ def test_a_trusted_proxy_names_the_client() -> None:
     wire = Wire()
     wire.receive(post(CHAT, BODY, b"x-forwarded-for: 203.0.113.5"))
     assert wire.world.audit.intents[0].peer == "192.0.2.1"
+
+
+def test_a_proxy_that_is_no_longer_trusted_names_nobody_on_a_kept_connection() -> None:
+    wire = Wire(trusted_peers=("192.0.2.1",))
+    named = post(CHAT, BODY, b"x-forwarded-for: 203.0.113.5")
+    wire.receive(named)
+    wire.world.call.answer()
+    spec = wire.world.snapshot.spec
+    wire.world.snapshot.spec = structs.replace(spec, listen=structs.replace(spec.listen, trusted_peers=("192.0.2.9",)))
+    wire.receive(named)
+    assert [intent.peer for intent in wire.world.audit.intents] == ["203.0.113.5", "192.0.2.1"]
 
 
 def test_two_headers_of_a_proxy_that_name_different_clients_are_refused() -> None:
