@@ -75,7 +75,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/captures.py": ("tests/e2e/test_audit_texts.py", '"/captures"'),
     "admin/resources/client_files.py": ("tests/e2e/test_batches.py", "/client-files/{file}"),
     "admin/resources/config.py": ("tests/e2e/test_admin.py", "/config"),
-    "admin/resources/config_history.py": ("tests/e2e/test_config_history.py", "/rollback"),
     "admin/resources/data_keys.py": ("tests/e2e/test_audit_texts.py", '"keys", "rotate"'),
     "admin/resources/engines.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
     "admin/resources/events.py": ("tests/unit/admin/test_events.py", "admin.resources.events"),

@@ -133,10 +133,14 @@ async def rollback(call: Call) -> Answer:
         raise problems.simple(409, "not_whole", "This entry was too large to be kept with its settings, so nothing can go back to it.")
     head = await _head(call)
     if call.expected() is not None and call.expected() != head:
-        error = VersionMismatch(f"The newest entry is {head} by now: look at the history again.")
-        error.current = head
-        raise error
+        raise _moved_on(head)
     return await (_of_file(call, row, payload) if row.told["of"] == "file" else _of_store(call, row, head))
+
+
+def _moved_on(head: int) -> VersionMismatch:
+    error = VersionMismatch(f"The newest entry is {head} by now: look at the history again.")
+    error.current = head
+    return error
 
 
 async def _of_file(call: Call, row: ConfigurationRow, payload: dict[str, Any]) -> Answer:
@@ -167,6 +171,8 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
     wanted = await _after(call, row.number, head)
     kinds = [kind for kind in sync.KINDS if any(kind == which for which, _ in wanted)]
     found = await sync.held(call, kinds)
+    if (newest := await _head(call)) != head:  # what was written meanwhile, such as a deletion, is not to be undone unseen
+        raise _moved_on(newest)
     items = [
         item
         for (kind, name), body in wanted.items()
@@ -177,7 +183,7 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await sync.examine(call, then, item)
-    await sync.write(call, items, row.number)
+    await sync.write(call, items, row.number, (found.seq, [kind for kind in kinds if kind != "users"]))  # logins make users all the time
     call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in items for entry in item.diff]
     changed = [item.path for item in items]
     answer = {"number": row.number, "of": "store", "applied": not call.dry_run, "changed": changed, "diff": call.diff}
