@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from engines.sidecar.loading import LoadError
 
+LONG_TEXT = 2048
+"""Characters."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -49,7 +51,12 @@ class GenaiVocabulary:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         tokenizer = self._parsing if parse_special else self._plain
         whole = text.encode("utf-8", "replace").decode()  # JSON within a text may name half a character
-        return list(tokenizer.encode(whole, add_special_tokens=add_special).ids)
+        if len(whole) > LONG_TEXT:  # only the call for several texts gives up the interpreter's lock meanwhile
+            found = tokenizer.encode_batch([whole], add_special_tokens=add_special)[0]
+        else:
+            found = tokenizer.encode(whole, add_special_tokens=add_special)
+        tokens: list[int] = found.ids
+        return tokens
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")

@@ -16,6 +16,8 @@ import llama_cpp
 import numpy
 from numpy.typing import NDArray
 
+PORTION = 1 << 16
+"""Tokens of a text that are taken over in one go."""
 _LOG_LEVEL_ERROR = 4
 _LOG_KEEP = 20
 _CACHE_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0, "q4_0": llama_cpp.GGML_TYPE_Q4_0}
@@ -95,7 +97,10 @@ class Model:
             buffer = (ctypes.c_int32 * size)()
             count = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
             if count >= 0:
-                return list(buffer[:count])
+                tokens: list[int] = []
+                for start in range(0, count, PORTION):  # other threads get the interpreter between two, not only after millions
+                    tokens += buffer[start : min(start + PORTION, count)]
+                return tokens
             if count == -(2**31):
                 raise NativeError("the text is too long to tokenize")
             size = -count

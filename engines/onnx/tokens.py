@@ -16,7 +16,8 @@ class TextTokenizer(Tokenizer):
         self.longest, self.vocabulary = reader.max_length, reader.vocabulary
 
     def text(self, text: str, special: bool) -> list[int]:
-        return list(self._reader.encode(text, special).ids)
+        tokens: list[int] = self._reader.encode(text, special).ids
+        return tokens
 
     def joined(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))

@@ -17,6 +17,9 @@ from engines.sidecar.shell import ApiError, Request, Response
 
 MAX_TOKENS = 1 << 17
 """Most tokens whose texts are asked for at once."""
+PORTION = 1 << 16
+"""Tokens that are written, or forgotten, in one go: after each portion other threads get the interpreter. Of fewer, the event loop writes
+the answer itself."""
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -82,13 +85,15 @@ class TokenHandler:
         else:
             raise ApiError(400, "send either prompt or messages", param="prompt")
         pieces: list[str] | None = None
+        count = len(tokens)
         if body.return_token_strs:
-            if len(tokens) > MAX_TOKENS:
-                raise ApiError(400, f"return_token_strs: of at most {MAX_TOKENS} tokens, not {len(tokens)}", param="return_token_strs")
+            if count > MAX_TOKENS:
+                await asyncio.to_thread(_forget, tokens)
+                raise ApiError(400, f"return_token_strs: of at most {MAX_TOKENS} tokens, not {count}", param="return_token_strs")
             pieces = await asyncio.to_thread(lambda: list(map(tokenizer.piece, tokens)))
-        return Response(msgspec.json.encode({
-            "count": len(tokens), "max_model_len": tokenizer.longest, "tokens": tokens, "token_strs": pieces,
-        }))  # fmt: skip
+        if count <= PORTION:
+            return Response(_answer(tokens, tokenizer.longest, pieces))
+        return Response(await asyncio.to_thread(_answer, tokens, tokenizer.longest, pieces))
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize"""
@@ -96,6 +101,20 @@ class TokenHandler:
         if tokens and max(tokens) >= self._tokenizer.vocabulary:
             raise ApiError(400, f"tokens: each must be below {self._tokenizer.vocabulary}", param="tokens")
         return Response(msgspec.json.encode({"prompt": await asyncio.to_thread(self._tokenizer.joined, tokens)}))
+
+
+def _answer(tokens: list[int], longest: int, pieces: list[str] | None) -> bytes:
+    """The body of an answer to `/tokenize`. Forgets the tokens."""
+    count, encode = len(tokens), msgspec.json.encode
+    written = b",".join(encode(tokens[start : start + PORTION])[1:-1] for start in range(0, count, PORTION))
+    _forget(tokens)
+    return b'{"count":%d,"max_model_len":%d,"tokens":[%b],"token_strs":%b}' % (count, longest, written, encode(pieces))
+
+
+def _forget(tokens: list[int]) -> None:
+    """Empties the list."""
+    while tokens:
+        del tokens[-PORTION:]
 
 
 T = TypeVar("T")

@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import WholeAnswer, WireApi
+from gateway.wire.json_api import ENCODER, FIELDS
 from gateway.wire.openai.api import OpenAiApi
 from gateway.wire.openai.tokenizing_views import DetokenizeRequest, TokenizeRequest
+
+MOST_INSPECTED: Final = 8 * 1024 * 1024
+"""Bytes of an answer with tokens that is looked through: more than a million tokens."""
 
 
 class TokensApi(OpenAiApi):
@@ -82,15 +87,25 @@ class Figures(WholeAnswer):
 
     def __init__(self, body: bytes, names: tuple[str, ...]) -> None:
         super().__init__(body)
+        if len(body) > MOST_INSPECTED:
+            message = f"This model's guardrails inspect answers, and one with tokens of more than {MOST_INSPECTED} bytes is not inspected"
+            raise GuardrailViolation(f"{message}: send a shorter text.")
         try:
-            found = msgspec.json.decode(body)
-            kept = {name: found[name] for name in names if name in found}
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+            found = FIELDS.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise EngineError("The engine's answer has no tokens.") from None
+        kept = {name: found[name] for name in names if name in found}
         for value in kept.values():
-            if not all(number.__class__ is int for number in (value if value.__class__ is list else [value])):
+            if not _whole_numbers(value):
                 raise EngineError("The engine's answer has tokens that are not numbers.")
-        self.body = msgspec.json.encode(kept)
+        self.body = ENCODER.encode(kept)
+
+
+def _whole_numbers(value: Raw) -> bool:
+    """Whether a JSON value is a whole number or a list of such. Millions of them are not decoded for it."""
+    data = bytes(value)
+    inside = data[1:-1] if data[:1] == b"[" else data
+    return not inside.translate(None, b"-0123456789, \t\r\n")
 
 
 APIS: Final[tuple[WireApi, ...]] = (TokenizeApi(), DetokenizeApi())

@@ -18,7 +18,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> GenaiVocabulary:
     return GenaiVocabulary(genai.write(tmp_path_factory.mktemp("m")) / "tokenizer.json", 1536)
 
 
-@pytest.mark.parametrize("text", ["Gatehouse is", "é 😀\n\t\x00", "  two  spaces", "<|im_start|>user"])
+@pytest.mark.parametrize("text", ["Gatehouse is", "é 😀\n\t\x00", "  two  spaces", "<|im_start|>user", "é long 😀 " * 300])
 def test_the_bytes_of_tokens_are_those_of_the_text(levels: GenaiVocabulary, text: str) -> None:
     plain = levels.tokenize(text, add_special=False, parse_special=False)
     assert b"".join(map(levels.piece, plain)) == text.encode() and levels.detokenize(plain) == text

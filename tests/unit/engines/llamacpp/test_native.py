@@ -8,7 +8,7 @@ import numpy
 import pytest
 from numpy.typing import NDArray
 
-from engines.llamacpp.native import Batch, Context, Model, NativeLog
+from engines.llamacpp.native import PORTION, Batch, Context, Model, NativeLog
 from loadtests.llamacpp.random_gguf import F32, Shape, metadata, write
 
 OFF, ON = 0, 1  # llama.cpp's numbers for flash attention
@@ -75,6 +75,13 @@ def test_a_sequence_computes_the_same_alone_and_between_others(model: Model, log
         last[others] = context.logits(output).copy()
         context.close()
     numpy.testing.assert_allclose(last[2], last[0], rtol=0.01, atol=0.01 * float(numpy.abs(last[0]).max()))
+
+
+def test_more_tokens_than_a_portion_are_the_texts(model: Model) -> None:
+    text = "ab é " * PORTION
+    tokens = model.tokenize(text, add_special=False, parse_special=False)
+    assert len(tokens) > 2 * PORTION and len(tokens) % PORTION
+    assert model.detokenize(tokens) == text
 
 
 def test_every_change_says_why_and_names_one_file_of_llama_cpp() -> None:

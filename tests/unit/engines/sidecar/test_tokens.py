@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.sidecar.shell import ApiError, Request
-from engines.sidecar.tokens import MAX_TOKENS, TokenHandler, Tokenizer
+from engines.sidecar.tokens import MAX_TOKENS, PORTION, TokenHandler, Tokenizer
 
 
 class Letters(Tokenizer):
@@ -42,6 +42,18 @@ async def test_tokens_of_a_text_and_back() -> None:
     assert found["token_strs"] == ["\x01", "a"]
     assert json.loads((await handler.detokenize(request({"tokens": [97, 98]}))).body) == {"prompt": "ab"}
     assert json.loads((await handler.detokenize(request({"tokens": []}))).body) == {"prompt": ""}
+
+
+@pytest.mark.parametrize("count", [PORTION, PORTION + 1, 3 * PORTION + 7])
+async def test_many_tokens_are_told_in_portions(count: int) -> None:
+    given = [number % 128 for number in range(count)]
+
+    class Many(Letters):
+        def text(self, text: str, special: bool) -> list[int]:
+            return given.copy()
+
+    found = json.loads((await TokenHandler(Many()).tokenize(request({"prompt": "a"}))).body)
+    assert found == {"count": count, "max_model_len": 99, "tokens": given, "token_strs": None}
 
 
 async def test_the_texts_of_tokens_are_made_beside_the_event_loop_and_only_of_so_many() -> None:

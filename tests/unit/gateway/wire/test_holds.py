@@ -10,11 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core.errors import RequestError
+from gateway.core.errors import GuardrailViolation, RequestError
+from gateway.core.types import ResponseHead
 from gateway.wire import table
+from gateway.wire.openai.tokenizing import MOST_INSPECTED
 
 SIZE = 8 * 1024 * 1024
 CHAT, EMBEDDINGS, INFER = b"/v1/chat/completions", b"/v1/embeddings", b"/v2/models/m/infer"
+TOKENIZE, DETOKENIZE = b"/tokenize", b"/detokenize"
 TARGET = 0.02
 """Seconds."""
 
@@ -53,6 +56,10 @@ SHAPES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     ),
     "embeddings": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b"a"]}' % ((b'"' + b"x" * 120 + b'",') * 60_000)),
     "token ids": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b1]}' % (b"12345," * 262_000)),
+    "lists of token ids": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b[1]]}' % ((b"[%b1]," % (b"123456789," * 250)) * 2_000)),
+    "a text for its tokens": lambda: (TOKENIZE, b'{"model":"m","prompt":"%b"}' % fill(b'\\"')),
+    "tokens for their text": lambda: (DETOKENIZE, b'{"model":"m","tokens":[%b1]}' % (b"123456789012345," * 500_000)),
+    "too many tokens": lambda: (DETOKENIZE, b'{"model":"m","tokens":[%b1]}' % (b"5," * 4_000_000)),
     "unicode escapes": lambda: content(fill(b"\\u0041")),
     "surrogate pairs": lambda: content(fill(b"\\ud83d\\ude00")),
     "deep arrays": lambda: metadata(b"[" * 60 + b"1" + b"]" * 60 + b",", 1000),
@@ -92,6 +99,17 @@ def longest(path: bytes, body: bytes) -> float:
     return max(holds)
 
 
+def answered(body: bytes) -> float:
+    """Seconds of processor time until an answer with tokens is cut to its figures, or refused."""
+    request = table.parse(TOKENIZE, b'{"model":"m","prompt":"a"}', {})
+    start = time.thread_time()
+    try:
+        request.api.answer(request, ResponseHead(200, ()), body, True)
+    except GuardrailViolation:
+        assert len(body) > MOST_INSPECTED
+    return time.thread_time() - start
+
+
 def one_call() -> float:
     """What this machine takes for one call of the decoder over as large a body of the dearest kind: 11 ms where the target was set."""
     _, body = content(fill(b'\\"'))
@@ -114,9 +132,20 @@ def frozen() -> Iterator[None]:
 def test_no_body_holds_the_loop_for_long(shape: str) -> None:
     path, body = SHAPES[shape]()
     assert len(body) <= SIZE
+    judge(lambda: longest(path, body))
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("tokens", [MOST_INSPECTED // 6 - 20, MOST_INSPECTED], ids=["as many as are inspected", "more"])
+def test_no_answer_with_tokens_holds_the_loop_for_long(tokens: int) -> None:
+    body = b'{"count":%d,"max_model_len":1,"tokens":[%b1]}' % (tokens + 1, b"12345," * tokens)
+    judge(lambda: answered(body))
+
+
+def judge(measure: Callable[[], float]) -> None:
     gc.collect(0)
     for _ in range(10):
-        took = longest(path, body)
+        took = measure()
         if took <= max(TARGET, 3 * one_call()):
             return  # once is enough: a busy machine makes it longer, never shorter
     raise AssertionError(f"a step took {took} s in each of ten runs")
