@@ -10,19 +10,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Raw
 
-from engines.onnx.offload import BYTES_PER_COST, Offload
+from engines.onnx.offload import BYTES_PER_COST, NUMBERS_PER_COST, Offload
 from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session, out_of_memory
 from engines.sidecar.batcher import Batcher, Key, Unit
 from engines.sidecar.http import ApiError, Request, Response
 from gateway.wire.oip import codec
 from gateway.wire.oip.codec import InferRequest, Tensor, TensorError
-from gateway.wire.oip.values import OutputTensor, encode_response, join_bytes, json_values, split_bytes
+from gateway.wire.oip.values import OutputTensor, encode_response, join_bytes, json_values, not_finite, split_bytes
 
 BINARY = b"application/octet-stream"
 BFLOAT16_SHIFT = 16
 PROBE_ROWS = 3
+PORTION = 1 << 16
+"""Values that are written, or measured, in one go."""
 COPIED_PER_COST = 16 * BYTES_PER_COST
 """Bytes of binary output (copied, not written as text) of cost 1."""
 LITTLE_ENDIAN = sys.byteorder == "little"
@@ -81,8 +85,9 @@ def from_bfloat16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << BFLOAT16_SHIFT).view(np.float32)
 
 
-def to_output(port: Port, array: Array, binary: bool) -> OutputTensor:
-    """An output as it is sent."""
+def to_output(port: Port, array: Array, binary: bool, most: int) -> OutputTensor:
+    """An output as it is sent. most: bytes of numbers written as JSON. Raises ApiError where there are more, and TensorError for one that
+    JSON cannot carry."""
     shape = array.shape
     if port.datatype == "BYTES":
         texts = [str(text) for text in array.ravel()]
@@ -92,8 +97,39 @@ def to_output(port: Port, array: Array, binary: bool) -> OutputTensor:
     if binary:
         packed = np.ascontiguousarray(array if LITTLE_ENDIAN else array.astype(array.dtype.newbyteorder("<")))
         return OutputTensor(port.name, port.datatype, shape, binary=packed.reshape(-1).view(np.uint8).data)
-    flat = from_bfloat16(array.ravel()) if port.datatype == "BF16" else array.ravel()
-    return OutputTensor(port.name, port.datatype, shape, values=flat.tolist())
+    return OutputTensor(port.name, port.datatype, shape, written=_numbers(port, array.ravel(), most))
+
+
+def _numbers(port: Port, values: Array, most: int) -> Raw:
+    """The values as a JSON list, written in portions: after each, other threads get the interpreter."""
+    parts, size = [], 0
+    for start in range(0, len(values), PORTION):
+        part = values[start : start + PORTION]
+        if port.datatype == "BF16":
+            part = from_bfloat16(part)
+        if part.dtype.kind == "f" and not (fine := np.isfinite(part)).all():
+            raise not_finite(port.name, float(part[~fine][0]))
+        parts.append(msgspec.json.encode(part.tolist())[1:-1])
+        size += len(parts[-1]) + 1
+        if size > most:
+            raise too_large(f"over {most}", most, ", or ask for binary_data")
+    return Raw(b"[%b]" % b",".join(parts))
+
+
+def size_of(array: Array) -> int:
+    """Bytes of an output: of texts their characters, and what refers to them."""
+    if array.dtype != object:
+        return array.nbytes
+    flat = array.ravel()
+    return array.nbytes + sum(sum(map(len, flat[start : start + PORTION])) for start in range(0, len(flat), PORTION))
+
+
+def too_large(size: object, most: int, advice: str = "") -> ApiError:
+    """The refusal of outputs of more than so many bytes."""
+    return ApiError(
+        400, f"the outputs of this request have {size} bytes; at most {most} are possible (max_output_bytes){advice}",
+        code="request_too_large", param="inputs",
+    )  # fmt: skip
 
 
 # -- the graph's schema ----------------------------------------------------------------------------------------------------
@@ -314,23 +350,24 @@ class Infer:
         self._bound(self._schema.output_bytes(feeds))
         units = units_of(feeds, self._max_batch)
         arrays = joined(await self._batcher.submit(units, priority=request.priority, deadline=request.deadline, request=request))
-        self._bound(sum(array.nbytes for array in arrays.values()))
-        cost = sum(array.nbytes / (COPIED_PER_COST if parsed.wants_binary(name) else BYTES_PER_COST) for name, array in arrays.items())
+        texts = sum(array.size for array in arrays.values() if array.dtype == object)
+        sizes = await self._offload.call(texts / NUMBERS_PER_COST, lambda: {name: size_of(array) for name, array in arrays.items()})
+        self._bound(sum(sizes.values()))
+        cost = sum(size / (COPIED_PER_COST if parsed.wants_binary(name) else BYTES_PER_COST) for name, size in sizes.items())
         return await self._offload.call(cost, self._answer, parsed, arrays, model, version)
 
     def _bound(self, size: int) -> None:
         if size > self._max_output:
-            raise ApiError(
-                400, f"the outputs of this request have {size} bytes; at most {self._max_output} are possible (max_output_bytes)",
-                code="request_too_large", param="inputs",
-            )  # fmt: skip
+            raise too_large(size, self._max_output)
 
     def _read(self, body: bytes, length: int | None) -> tuple[InferRequest, Feeds]:
         parsed = codec.parse_request(body, length)
         return parsed, self._schema.feeds(parsed)
 
     def _answer(self, parsed: InferRequest, arrays: dict[str, Any], model: str, version: str) -> Response:
-        outputs = [to_output(self._schema.outputs[name], array, parsed.wants_binary(name)) for name, array in arrays.items()]
+        outputs = [
+            to_output(self._schema.outputs[name], array, parsed.wants_binary(name), self._max_output) for name, array in arrays.items()
+        ]
         pieces, length = encode_response(model, version, parsed.id, outputs)
         if length is None:
             return Response(b"".join(pieces))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.wire.oip.codec import Parameters, Tensor, TensorError, shape_text, short, subject
 
@@ -135,13 +135,15 @@ def join_bytes(elements: Sequence[bytes]) -> bytes:
 
 
 class OutputTensor(Struct, frozen=True):
-    """An output to send: `binary` (little-endian, row-major bytes) or `values` (a flat list for JSON), never both."""
+    """An output to send: one of `binary` (little-endian, row-major bytes), `values` (a flat list for JSON) and `written` (that list as
+    JSON)."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     values: list[Any] | None = None
     binary: bytes | memoryview | None = None
+    written: Raw | None = None
 
 
 def encode_response(
@@ -160,7 +162,7 @@ def encode_response(
             item["parameters"] = {"binary_data_size": size}
             pieces.append(output.binary)
         else:
-            item["data"] = _finite(output)
+            item["data"] = _finite(output) if output.written is None else output.written
         items.append(item)
     head: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": items}
     if request_id:
@@ -175,5 +177,10 @@ def _finite(output: OutputTensor) -> list[Any]:
     values = output.values or []
     if values and isinstance(values[0], float) and not all(map(math.isfinite, values)):
         wrong = next(value for value in values if not math.isfinite(value))
-        raise TensorError(subject("output", output.name), "finite numbers, as JSON has no others (ask for binary_data)", str(wrong))
+        raise not_finite(output.name, wrong)
     return values
+
+
+def not_finite(output: str, value: float) -> TensorError:
+    """The error for an output with a value that JSON cannot carry."""
+    return TensorError(subject("output", output), "finite numbers, as JSON has no others (ask for binary_data)", str(value))

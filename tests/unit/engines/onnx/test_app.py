@@ -412,6 +412,16 @@ async def test_outputs_are_bounded_before_they_are_computed(tmp_path: Path) -> N
     assert "gatehouse_onnx_batch_rows_total 10\n" in metrics
 
 
+async def test_texts_count_by_their_length(tmp_path: Path) -> None:
+    model = models.save(models.named(), tmp_path / "model.onnx")
+    async with serving(model, tmp_path, options={"max_output_bytes": 1000}) as engine:
+        for length, status in ((900, 200), (1000, 400)):
+            name = tensor("name", "BYTES", [1], ["a" * length])
+            answer = await engine.infer(tensor("count", "INT64", [1], [1]), name)
+            assert answer.status_code == status, answer.text
+    assert "at most 1000 are possible" in answer.json()["error"]
+
+
 async def test_images(tmp_path: Path) -> None:
     async with serving(models.save(models.convolution(), tmp_path / "model.onnx"), tmp_path) as engine:
         for height, width in ((4, 6), (1, 1)):

@@ -11,21 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec import Raw
 
 from engines.onnx.options import OnnxOptions
 from engines.onnx.session import NUMPY, Port, Session, load_session
 from engines.onnx.tensors import (
+    PORTION,
     Feeds,
     Schema,
     TensorRunner,
     from_bfloat16,
     rows_independent,
+    size_of,
     to_array,
     to_bfloat16,
     to_output,
     units_of,
     warm_up,
 )
+from engines.sidecar.http import ApiError
 from gateway.core.specs import SidecarSpec
 from gateway.wire.oip.codec import TensorError, parse_request, parse_response
 from gateway.wire.oip.values import encode_response, join_bytes
@@ -46,6 +50,8 @@ def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[
     return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
+MOST = 1 << 20
+
 # -- values ----------------------------------------------------------------------------------------------------------------
 
 numeric = st.sampled_from([kind for kind in NUMPY if kind not in ("BYTES", "BF16")])
@@ -55,7 +61,7 @@ numeric = st.sampled_from([kind for kind in NUMPY if kind not in ("BYTES", "BF16
 def test_numbers_come_back_as_they_went(data: st.DataObject, datatype: str, binary: bool) -> None:
     finite: dict[str, Any] = {} if binary or not datatype.startswith("FP") else {"elements": {"allow_nan": False, "allow_infinity": False}}
     array = data.draw(hnp.arrays(NUMPY[datatype], hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3), **finite))
-    output = to_output(Port("x", datatype, array.shape), array, binary)
+    output = to_output(Port("x", datatype, array.shape), array, binary, MOST)
     pieces, length = encode_response("m", "1", "", [output])
     (back,) = parse_response(b"".join(pieces), length).outputs
     found = to_array(back)
@@ -66,7 +72,7 @@ def test_numbers_come_back_as_they_went(data: st.DataObject, datatype: str, bina
 @given(st.lists(st.text(max_size=5), max_size=5), st.booleans())
 def test_strings_come_back_as_they_went(texts: list[str], binary: bool) -> None:
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]
-    output = to_output(Port("x", "BYTES", (None,)), np.array(texts, object), binary)
+    output = to_output(Port("x", "BYTES", (None,)), np.array(texts, object), binary, MOST)
     pieces, length = encode_response("m", "1", "", [output])
     (back,) = parse_response(b"".join(pieces), length).outputs
     assert to_array(back).tolist() == texts
@@ -84,7 +90,33 @@ def test_bfloat16_in_json() -> None:
     (found,) = request(tensor("x", "BF16", [2], [1.0, -2.5])).inputs
     array = to_array(found)
     assert array.dtype == np.uint16
-    assert to_output(Port("x", "BF16", (2,)), array, False).values == [1.0, -2.5]
+    assert to_output(Port("x", "BF16", (2,)), array, False, MOST).written == Raw(b"[1.0,-2.5]")
+
+
+@pytest.mark.parametrize("count", [0, PORTION, PORTION + 1, 2 * PORTION + 3])
+def test_many_numbers_are_written_in_portions(count: int) -> None:
+    array = np.arange(count, dtype=np.float64) / 4
+    written = to_output(Port("x", "FP64", (None,)), array, False, 1 << 24).written
+    assert written is not None and json.loads(bytes(written)) == array.tolist()
+
+
+def test_numbers_that_json_has_not_are_found_in_every_portion() -> None:
+    array = np.zeros(PORTION + 9, np.float32)
+    array[-1] = -np.inf
+    with pytest.raises(TensorError, match=r"output 'x': expected finite numbers, as JSON has no others .*, received -inf"):
+        to_output(Port("x", "FP32", (None,)), array, False, MOST)
+
+
+def test_numbers_that_are_too_long_as_json() -> None:
+    array = np.full(100, 1 / 3)
+    with pytest.raises(ApiError, match=r"over 1000 bytes; at most 1000 are possible .*ask for binary_data"):
+        to_output(Port("x", "FP64", (None,)), array, False, 1000)
+    assert to_output(Port("x", "FP64", (None,)), array, True, 1000).binary is not None
+
+
+def test_the_size_of_an_output() -> None:
+    assert size_of(np.zeros((2, 3), np.float32)) == 24
+    assert size_of(np.array([["ab"], ["cde"]] * PORTION, object)) == 2 * PORTION * 8 + PORTION * 5
 
 
 def test_binary_values_that_no_type_has() -> None:
