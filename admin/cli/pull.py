@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import os
 import re
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
 MODEL_LAYER: Final = "application/vnd.ollama.image.model"
 MAX_MANIFEST: Final = 4 * 1024 * 1024
 REDIRECTS: Final = 6
+LEFT_FREE: Final = 256 * 1024 * 1024
+"""Bytes of the disk that a download does not take: a server may send without an end."""
+STEP: Final = 64 * 1024 * 1024
+"""Bytes after which the disk is looked at again."""
 TIMEOUT: Final = httpx.Timeout(60.0, connect=15.0)
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _HUB_NAME: Final = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[^@?#]+)(?:@(?P<revision>[\w./-]+))?")
@@ -69,7 +74,10 @@ def origin(text: str, environ: Mapping[str, str]) -> Origin:
 
 def _checked(url: str) -> str:
     """Plain http only to this machine. Raises CommandError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise CommandError(f"{url!r} is no address") from None
     if not parts.hostname or parts.username is not None or (parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(url))):
         raise CommandError(f"{url}: models are pulled over https:// without credentials in the URL, or over http:// from this machine")
     return url
@@ -145,28 +153,44 @@ def _more(source: Origin, part: Path, state: Path, at: At) -> str | None:
         headers |= {"range": f"bytes={have}-", "if-range": known}
     named: list[str] = []
     with _opened(source.url, headers, named.append) as answer:
-        if answer.status_code == 416:
+        if have and answer.status_code == 416:
             part.unlink()
             raise _Cut("the server has less than there is here already; it begins again")
         if have and answer.status_code == 206:
             if not answer.headers.get("content-range", "").startswith(f"bytes {have}-"):
                 raise CommandError(f"{source.url}: the server answers another range than it was asked for")
+            if answer.headers.get("etag", known) != known:
+                state.unlink()
+                raise _Cut("the server has another file meanwhile; it begins again")
         else:
             _expect(answer, 200)
             have = 0
         length = answer.headers.get("content-length", "")
         total = have + int(length) if length.isdigit() else None
         tag = answer.headers.get("etag", "")
-        state.write_text("" if tag.startswith("W/") else tag)
+        state.write_text("" if tag.startswith("W/") or not tag.isascii() else tag)
         with part.open("ab" if have else "wb") as file:
             at(have, total)
+            _room(source, part, 0 if total is None else total - have)
+            looked = have
             for data in answer.iter_raw():
                 file.write(data)
                 have += len(data)
                 at(have, total)
+                if have - looked > STEP:
+                    _room(source, part, 0)
+                    looked = have
         if total is not None and have != total:
             raise _Cut(f"{have} of {total} bytes came")
     return next((one for one in named if _HEX.fullmatch(one)), None)
+
+
+def _room(source: Origin, part: Path, wanted: int) -> None:
+    """Raises CommandError where the disk has less than this and what stays free; what has come is deleted."""
+    free = shutil.disk_usage(part.parent).free - LEFT_FREE
+    if max(wanted, 1) > free:
+        part.unlink()
+        raise CommandError(f"{source.url}: {part.parent} has room for {max(0, free)} bytes, and more are to come; what came is deleted")
 
 
 def _expect(answer: httpx.Response, status: int) -> None:
@@ -197,8 +221,7 @@ class _opened:
                     self._linked(answer.headers.get("x-linked-etag", "").strip('"').lower())
                 if not answer.is_redirect:
                     return answer
-                following = urljoin(url, answer.headers.get("location", ""))
-                self._allow(url, following)
+                following = self._following(url, answer.headers.get("location", ""))
                 if urlsplit(following).netloc != urlsplit(self._url).netloc:
                     headers.pop("authorization", None)
                 url = following
@@ -211,6 +234,15 @@ class _opened:
     def __exit__(self, *exc: object) -> None:
         for client in self._clients:
             client.close()
+
+    def _following(self, url: str, location: str) -> str:
+        """Where a redirect leads. Raises CommandError."""
+        try:
+            following = urljoin(url, location)
+            self._allow(url, following)
+        except ValueError:  # no URL, or a host with a name that no host has
+            raise CommandError(f"{self._url}: redirects to {location[:200]!r}, which is no address") from None
+        return following
 
     def _allow(self, url: str, following: str) -> None:
         before, after = urlsplit(url), urlsplit(following)

@@ -1,8 +1,9 @@
 """A server of model files for `models pull`: a hub's and a registry's paths over one file, with faults by the first segment of the path.
 
 good: all well, ranges included. deaf: ignores ranges. cut: ends each answer after 40,000 bytes. changed: cut, and another ETag each time.
-linked: redirects as the hub does, with `X-Linked-Etag`. wrong: the same with another checksum. away: redirects to `elsewhere`. round:
-redirects to itself. fails: answers 503 twice, then well.
+mixed: the same, and it answers ranges of the other file. endless: sends chunks until nobody reads them. linked: redirects as the hub does,
+with `X-Linked-Etag`. wrong: the same with another checksum. away: redirects to `elsewhere`. round: redirects to itself. fails: answers 503
+twice, then well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -49,13 +51,23 @@ class ModelHub:
             return self._send(request, 302, b"", {"location": "/good/blob", "x-linked-etag": f'"{named}"'})
         if how in ("away", "round"):
             return self._send(request, 302, b"", {"location": self.elsewhere if how == "away" else request.path})
-        tag = f'"{self.sha256[:16]}{len(self.asked) if how == "changed" else ""}"'
+        if how == "endless":
+            return self._endless(request)
+        tag = f'"{self.sha256[:16]}{len(self.asked) if how in ("changed", "mixed") else ""}"'
         begin, status, headers = 0, 200, {"etag": tag}
         wanted = request.headers.get("range", "")
-        if wanted and how != "deaf" and request.headers.get("if-range") == tag:
+        if wanted and how != "deaf" and (how == "mixed" or request.headers.get("if-range") == tag):
             begin, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
             headers["content-range"] = f"bytes {begin}-{len(self.content) - 1}/{len(self.content)}"
-        self._send(request, status, self.content[begin:], headers, 40_000 if how in ("cut", "changed") else None)
+        self._send(request, status, self.content[begin:], headers, 40_000 if how in ("cut", "changed", "mixed") else None)
+
+    def _endless(self, request: Any) -> None:
+        request.send_response(200)
+        request.send_header("transfer-encoding", "chunked")
+        request.end_headers()
+        with suppress(OSError):
+            while True:
+                request.wfile.write(b"10000\r\n%b\r\n" % bytes(0x10000))
 
     def _send(self, request: Any, status: int, body: bytes, headers: dict[str, str] | None = None, most: int | None = None) -> None:
         request.send_response(status)

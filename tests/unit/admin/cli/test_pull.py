@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +56,38 @@ def test_a_file_that_changes_meanwhile_is_never_mixed(hub: ModelHub, tmp_path: P
     with pytest.raises(CommandError, match=r"peer closed connection|bytes came"):
         fetched(plain(hub, "changed"), tmp_path, attempts=4)
     assert all(part.read_bytes() == CONTENT[:40_000] for part in tmp_path.glob("*.part"))
+
+
+def test_ranges_of_another_file_are_never_mixed(hub: ModelHub, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"peer closed connection|bytes came|another file meanwhile"):
+        fetched(plain(hub, "mixed"), tmp_path, attempts=6)
+    assert [headers.get("range") for _, headers in hub.asked[:3]] == [None, "bytes=40000-", None]
+    assert all(part.read_bytes() == CONTENT[:40_000] for part in tmp_path.glob("*.part"))
+
+
+def test_a_download_leaves_room_on_the_disk(hub: ModelHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [pull.LEFT_FREE + len(CONTENT)]
+    monkeypatch.setattr(pull.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    assert fetched(plain(hub, "good"), tmp_path) == CONTENT
+    free[0] -= 1
+    with pytest.raises(CommandError, match=f"room for {len(CONTENT) - 1} bytes"):
+        fetched(plain(hub, "good", "1" * 64), tmp_path)
+    left = iter([pull.LEFT_FREE + 1, pull.LEFT_FREE])  # as it begins, and after the first step
+    monkeypatch.setattr(pull.shutil, "disk_usage", lambda folder: SimpleNamespace(free=next(left)))
+    monkeypatch.setattr(pull, "STEP", 1_000_000)
+    with pytest.raises(CommandError, match="room for 0 bytes"):
+        fetched(plain(hub, "endless"), tmp_path)
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("elsewhere", ["http://[", "http://a..b/m", f"http://{'a' * 70}.example/m"])
+def test_redirects_to_what_is_no_address(tmp_path: Path, elsewhere: str) -> None:
+    hub = ModelHub(CONTENT, elsewhere)
+    try:
+        with pytest.raises(CommandError, match="which is no address"):
+            fetched(plain(hub, "away"), tmp_path)
+    finally:
+        hub.close()
 
 
 @pytest.mark.parametrize(("how", "sha256"), [("good", "1" * 64), ("wrong", None)])
@@ -112,6 +145,7 @@ def test_what_sources_stand_for(text: str, url: str) -> None:
         "https://u:p@files.example/m",
         "file:///etc/passwd",
         "ollama://",
+        "https://[x/m",
     ],
 )
 def test_sources_that_are_none(text: str) -> None:
