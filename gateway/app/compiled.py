@@ -30,6 +30,7 @@ MODULES = (
     "gateway.core.values",
     "gateway.core.decided",
     "gateway.core.isolation",
+    "gateway.core.pauses",
     "gateway.core.prices",
     "gateway.core.snapshot",
     "gateway.core.waiting",

@@ -6,15 +6,16 @@ import asyncio
 from types import TracebackType
 from typing import Final
 
-MOST_REST_SECONDS: Final = 15.0
-"""A deadline that passed meanwhile rests for as long as the pause was, but not for longer than this."""
+from gateway.core.pauses import MOST_REST_SECONDS, STALL
+
 LEAST_REST_SECONDS: Final = 0.05
 """So that what arrived just before a deadline is read first: event loops look at deadlines before they read."""
 
 
 class within:
     """`async with within(seconds)`: asyncio.timeout for waits on others, fair to them. A deadline that passed while this process stood
-    still rests once, for as long as it is late: what was sent in time lies unread in a socket. Raises TimeoutError."""
+    still rests once: what was sent in time lies unread in a socket, and what had just begun gets its time again. It rests for as long as
+    it is late, and after a pause for `seconds` at least. Raises TimeoutError."""
 
     __slots__ = ("_due", "_handle", "_limit", "_rested", "_seconds")
 
@@ -38,5 +39,7 @@ class within:
             self._limit.reschedule(now)
             return
         self._rested = True
-        self._due = now + min(max(now - self._due, LEAST_REST_SECONDS), MOST_REST_SECONDS)
+        late = now - self._due
+        least = self._seconds if late > STALL else LEAST_REST_SECONDS
+        self._due = now + min(max(late, least), MOST_REST_SECONDS)
         self._handle = loop.call_at(self._due, self._passed)

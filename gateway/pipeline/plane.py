@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from gateway.core.approvals import ApprovalDesk
 from gateway.core.conversations import ConversationDesk
 from gateway.core.errors import GatehouseError
+from gateway.core.pauses import Pauses
 from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
 from gateway.core.standing import Standing
@@ -46,13 +47,6 @@ class UnderWay(Protocol):
 
 SWEEP_SECONDS: Final = 0.05
 """How often deadlines are checked; a `call_later` for each wait would cost more than the wait."""
-PAUSE_SECONDS: Final = 1.0
-"""A sweep that comes so late found a process that stood still: its machine was moved or frozen, or something held the loop."""
-MOST_REST_SECONDS: Final = 15.0
-LONGEST_REST_SECONDS: Final = 45.0
-"""With what further pauses during a rest add to it."""
-REST_AGAIN_SECONDS: Final = 10.0
-"""From the end of one rest to the next: a process that is late all the time must still enforce its deadlines."""
 SAMPLE_EVERY: Final = 64
 """One exchange in this many has its phases timed."""
 
@@ -103,7 +97,9 @@ class DataPlane:
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
         self.resting = False
-        self._rest_until, self._rest_most = -REST_AGAIN_SECONDS, 0.0
+        self.paused = 0.0
+        """When the last pause of this process was noticed; what began before is not measured."""
+        self._pauses = Pauses(SWEEP_SECONDS, self.now)
         self._identifier = str(uuid.uuid4())[:24].encode()
         self._count = self._begun = 0
         self._block = self._identifier + b"0" * 9
@@ -139,17 +135,13 @@ class DataPlane:
     def sweep(self) -> None:
         """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener.
 
-        A process that stood still enforces no deadline for as long again: what arrived meanwhile lies unread in its sockets, and what the
-        other side had to send twice comes as much later (RFC 6298: a retransmission waits twice as long each time).
+        A process that stood still enforces no deadline for a while (gateway.core.pauses).
         """
-        before, now = self.now, time.monotonic()
-        self.now, late = now, min(now - before - SWEEP_SECONDS, MOST_REST_SECONDS)
-        if late >= PAUSE_SECONDS:
-            if before < self._rest_until:
-                self._rest_until = min(self._rest_until + late, self._rest_most)
-            elif now >= self._rest_until + REST_AGAIN_SECONDS:
-                self._rest_until, self._rest_most = now + late, now + LONGEST_REST_SECONDS
-        self.resting = now < self._rest_until
+        now = time.monotonic()
+        self.now = now
+        if self._pauses.since(now):
+            self.paused = now
+        self.resting = self._pauses.resting(now)
         if now >= self._date_due:
             self.date, self._date_due = formatdate(usegmt=True).encode(), now + 1.0
         if not self.resting:

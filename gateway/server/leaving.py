@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core.errors import GatehouseError
-from gateway.pipeline.plane import PAUSE_SECONDS
+from gateway.core.pauses import STALL
 from gateway.server.closing import LINGER_SECONDS
 from gateway.server.listener import QuietServer
 from gateway.server.protocol import ListenerState
@@ -70,7 +70,7 @@ class Leaving:
         while (state.count() or server.arriving) and not self.asked.is_set():
             now, before = asyncio.get_running_loop().time(), looked
             looked = now
-            if now - before >= PAUSE_SECONDS and not rested:  # this process stood still: what lies unread in their sockets comes first
+            if now - before >= STALL and not rested:  # this process stood still: what lies unread in their sockets comes first
                 late, rested = late + now - before, True
             if now > late:
                 for connection in [each for each in state.connections if not each.busy]:

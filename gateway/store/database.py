@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from gateway.core.deadlines import within
 from gateway.core.errors import ConfigError, StoreUnavailable
-from gateway.core.pauses import slept
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
 from gateway.store.notify import CONNECT_ARGUMENTS
 
@@ -248,14 +248,14 @@ class Database:
 
         future.add_done_callback(ended)
         try:
-            most, begun = deadline or self.deadline, time.monotonic()
-            finished, _ = await asyncio.wait((future,), timeout=most)
-            if not finished and slept(begun, most, time.monotonic()):  # this process stood still: the answer may have come, or is under way
-                finished, _ = await asyncio.wait((future,), timeout=most)
+            async with within(deadline or self.deadline):
+                await asyncio.wait((future,))
+        except TimeoutError:
+            pass
         except asyncio.CancelledError:
             job.abandon()
             raise
-        if not finished:
+        if not future.done():
             job.abandon()
             self._reached(False, LATE)
             raise StoreUnavailable(LATE, retry_after=1.0)

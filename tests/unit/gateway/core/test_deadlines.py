@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.deadlines import MOST_REST_SECONDS, within
+from gateway.core.deadlines import within
+from gateway.core.pauses import MOST_REST_SECONDS
 
 
 class Paused(asyncio.SelectorEventLoop):
@@ -67,6 +68,20 @@ def test_what_comes_as_much_later_is_waited_for_and_no_longer(pair: Any) -> None
         loop.paused += 1.1
         with pytest.raises(TimeoutError):
             await left
+
+    run(test)
+
+
+def test_what_had_just_begun_gets_its_time_again(pair: Any) -> None:
+    async def test(loop: Paused) -> None:
+        waiting = asyncio.ensure_future(receive(loop, pair[0], 5.0))
+        await asyncio.sleep(0)
+        loop.paused = 6.5  # a second and a half too late
+        await asyncio.sleep(0)
+        loop.paused += 4.5
+        await asyncio.sleep(0)
+        pair[1].send(b"begun anew")
+        assert await waiting == b"begun anew"
 
     run(test)
 
