@@ -20,21 +20,11 @@ from typing import Final
 
 from gateway.core.clock import Clock
 from gateway.core.messages import Message
+from gateway.core.pauses import Pauses
 from gateway.core.specs import LimitSpec
 from gateway.limits.account import Account, Lease, unsure
 from gateway.limits.bucket import SECOND
-from gateway.limits.lease_messages import (
-    BookState,
-    Corrected,
-    Decided,
-    Granted,
-    LeaseCall,
-    LeaseRecall,
-    LeaseReply,
-    Part,
-    Returned,
-    Wanted,
-)
+from gateway.limits.lease_messages import BookState, Corrected, Decided, Granted, LeaseCall, LeaseRecall, LeaseReply, Part, Returned, Wanted
 from gateway.limits.lease_parties import Party, Waiting
 from gateway.limits.lease_state import BucketView, level, restore, state, view
 from gateway.limits.registry import BucketRegistry
@@ -82,6 +72,7 @@ class LeaseBook:
         self._listed: deque[tuple[int, Account, Lease]] = deque()
         self._next_lease = 0
         self._armed = self._hurried = False
+        self._pauses = Pauses(SWEEP, 0.0)
 
     def __len__(self) -> int:
         return len(self.registry)
@@ -144,8 +135,11 @@ class LeaseBook:
     def sweep(self) -> None:
         """Ends waits whose time is over, and forgets leases that have expired."""
         now = self.now()
+        stood = self._pauses.since(now / SECOND)
         for waiting in list(self._waiting):
-            if waiting.asked_from and waiting.until <= now:
+            if stood:  # this process did, and workers are still to be heard that were to give something back
+                waiting.until = now + RECALL
+            elif waiting.asked_from and waiting.until <= now:
                 self._give_up(waiting, now)
         while self._listed and self._listed[0][0] <= now:
             _, account, lease = self._listed.popleft()
@@ -167,6 +161,8 @@ class LeaseBook:
     def _arm(self) -> None:
         if self._later is None:
             return
+        if not self._armed and not self._hurried:
+            self._pauses.begin(self.now() / SECOND)
         if self._waiting and not self._hurried:
             self._hurried = True
             self._later(RECALL / SECOND / 2, self._due_soon)

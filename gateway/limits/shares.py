@@ -19,6 +19,7 @@ from typing import Final
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Message
+from gateway.core.pauses import Pauses
 from gateway.core.ports import Reservation
 from gateway.core.specs import LimitSpec
 from gateway.core.types import Usage
@@ -137,6 +138,7 @@ class Shares:
         self._listed: deque[tuple[int, Share]] = deque()
         self._flushing = self._noting = self._sweeping = False
         self._lost = False
+        self._pauses = Pauses(SWEEP, 0.0)
 
     @property
     def waiting(self) -> int:
@@ -376,17 +378,20 @@ class Shares:
     def _arm(self) -> None:
         if not self._sweeping and (self._asked or self._late or self._listed):
             self._sweeping = True
+            self._pauses.begin(self.now() / SECOND)
             self._later(SWEEP, self._swept)
 
     def _swept(self) -> None:
         self._sweeping = False
+        self._pauses.since(self.now() / SECOND)
         self.sweep()
         self._arm()
 
     def sweep(self) -> None:
-        """Fails what has waited too long, and gives back what was not used."""
+        """Fails what has waited too long, and gives back what was not used. After a pause of this process, requests wait for a while
+        longer: the control process may have stood still, too."""
         now = self.now()
-        while self._asked:
+        while self._asked and not self._pauses.resting(now / SECOND):
             id, asked = next(iter(self._asked.items()))
             if asked.until > now:
                 break

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import GatehouseError
+from gateway.core.pauses import Pauses
 from gateway.core.ports import EngineClient
 from gateway.core.slices import Steps, at_once, in_slices
 from gateway.core.specs import BreakerSpec, EngineSpec
@@ -130,7 +131,7 @@ class EndpointRegistry:
         self._leaving: dict[Endpoint, None] = {}
         self._woken: dict[Waiters, None] = {}
         self._queues: dict[Waiters, None] = {}
-        self._ticking = False
+        self._ticking, self._pauses = False, Pauses(TICK, self.now())
         self._prober: Prober | None = None
         self._tasks = TaskOwner("endpoints")
 
@@ -328,16 +329,19 @@ class EndpointRegistry:
     def tick_soon(self) -> None:
         if not self._ticking:
             self._ticking = True
+            self._pauses.begin(self.now())
             self._scheduler.later(TICK, self.tick)
 
     def tick(self) -> None:
-        """Looks at everything that is timed, and schedules itself while there is any."""
+        """Looks at everything that is timed, and schedules itself while there is any. After a pause of this process, requests keep their
+        places for a while: slots that became free meanwhile are not known yet."""
         self._ticking = False
         now = self.now()
+        self._pauses.since(now)
         again = False
         for endpoint in (*self._endpoints.values(), *self._leaving):
             again = endpoint.tick(now) or again
-        for pool in list(self._queues):
+        for pool in () if self._pauses.resting(now) else list(self._queues):
             if not pool.expire(now):
                 self._queues.pop(pool, None)
         for endpoint in list(self._leaving):

@@ -184,6 +184,19 @@ class World:
         self.sequence += 1
         heapq.heappush(self.events, (self.clock.monotonic() + seconds, self.sequence, action))
 
+    def pause(self, seconds: float, first: str = "control", alone: bool = False) -> None:
+        """The whole gateway stands still for so long. first: which goes on first, "worker" or "control"; alone: only these stood still."""
+        parties: list[Party] = [*self.workers.values(), self.control]
+        if alone:
+            parties = [one for one in parties if (one is self.control) == (first == "control")]
+        elif first == "control":
+            parties.reverse()
+        for one in parties:
+            one.stopped = True
+        self.run(seconds)
+        for one in parties:
+            one.go_on()
+
     def carry(self, link: Worker, receiver: Party, message: Message, action: Callable[[], None]) -> None:
         """In order, each with a delay of its own."""
         self.messages += 1

@@ -152,6 +152,40 @@ def test_a_worker_that_does_not_answer_costs_others_one_short_wait() -> None:
     assert third.reservation is not None
 
 
+@pytest.mark.parametrize("first", ["worker", "control"])
+def test_a_pause_of_the_whole_gateway_refuses_nothing_that_others_hold_unused(first: str) -> None:
+    """Wherever the pause finds the recall on its way."""
+    recalling = 0
+    for seed in range(30):
+        world = World([LimitSpec(name="l", per="global", concurrent=2)], 2, seed=seed)
+        holder, other = world.workers.values()
+        held = [holder.ask("a"), holder.ask("a")]
+        world.run(0.1)
+        for one in held:
+            one.settle(Usage())
+        waiting = other.ask("a")
+        world.run(0.001)
+        recalling += world.book.waiting
+        world.pause(13.0, first)
+        world.run(0.1)
+        assert waiting.reservation is not None
+    assert recalling >= 5
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("first", ["worker", "control"])
+def test_no_pause_hands_anything_out_twice(first: str, alone: bool) -> None:
+    """What a worker held when it, or the control process, stood still: all that is admitted fits the rate."""
+    world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=10, per=1.0, burst=20))], 2)
+    began = world.clock.monotonic()
+    tries = hammer(world, 0.5, 0.005)
+    world.pause(13.0, first, alone)
+    tries += hammer(world, 2.0, 0.005)
+    after = [one for one in tries if one.reservation is not None and one.at > (began + 13.0) * SECOND]
+    assert 0 < len(after) <= 20 + 10 * 2.7
+    assert admitted(tries) <= 20 + 10 * (world.clock.monotonic() - began)
+
+
 def test_a_dead_worker_leaves_its_slots_and_no_rate() -> None:
     world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=1, per=3600.0, burst=40), concurrent=3)], 2)
     first, second = world.workers.values()

@@ -161,6 +161,20 @@ def test_the_control_process_hangs() -> None:
     assert refused.error is not None, "what was admitted too late has cost nothing, and the rest what it costs"
 
 
+@pytest.mark.parametrize("first", ["worker", "control"])
+def test_a_pause_of_the_whole_gateway_refuses_nothing(first: str) -> None:
+    world, worker = one_worker()
+    world.run(1.0)
+    waiting = worker.ask("a")
+    world.pause(13.0, first)
+    world.run(0.1)
+    assert waiting.reservation is not None
+    world.control.stopped = True
+    hung = worker.ask("b")
+    world.run(13.0 + WAIT)
+    assert isinstance(hung.error, Overloaded), "who really hangs is not waited for"
+
+
 def test_the_control_process_is_gone() -> None:
     _, worker = one_worker()
     waiting = worker.ask("a")

@@ -101,6 +101,22 @@ def test_no_request_waits_longer_than_the_queue_allows_or_past_its_deadline():
     assert not fleet.scheduler.timed
 
 
+def test_a_pause_of_this_process_costs_no_request_its_place():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(timeout=5.0)))
+    running = fleet.attempt()
+    fleet.advance(100.0)
+    first, second = fleet.wait(), fleet.wait()
+    fleet.advance(1.0)
+    fleet.advance(13.0, step=13.0)
+    fleet.advance(12.0)
+    assert not first.done and not second.done
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert first.value is not None and not second.done
+    fleet.advance(2.0)
+    assert isinstance(second.error, Overloaded), "not for ever"
+
+
 def test_a_cancelled_request_leaves_the_queue():
     fleet = Fleet(1, engine={"slots": 1})
     running, first, second = fleet.attempt(), fleet.wait(), fleet.wait()
