@@ -24,6 +24,7 @@ from gateway.audit.masters import KEY_BYTES, bound_to, master_of, opened_by, wra
 from gateway.audit.opening import NO_SUCH_KEY, SHREDDED
 from gateway.core.audit_specs import EncryptionSpec
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from gateway.core.deadlines import within
 from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, MasterUnavailable, NotFound, PermissionDenied, Shredded
 from gateway.core.ports import Change
 from gateway.core.secret import Secret
@@ -231,7 +232,7 @@ class Vault:
     async def _ask(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Asks the master in a thread. Raises MasterUnavailable when it takes too long."""
         try:
-            async with asyncio.timeout(self._patience * (1 + len(self._former))):
+            async with within(self._patience * (1 + len(self._former))):
                 answer = await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except MasterUnavailable:
             self._up, self._failures = False, self._failures + 1

@@ -43,8 +43,9 @@ from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.deadlines import within
 from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError, MasterUnavailable, StoreUnavailable
-from gateway.core.pauses import slept
+from gateway.core.pauses import Pauses
 from gateway.core.specs import AuditSpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
@@ -100,6 +101,7 @@ class AuditBroker:
         self._worker: Worker[Job] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._checkpoint_due = self._ticked = 0.0
+        self._pauses = Pauses(self._tick, self._clock.monotonic())
         self._closing = False
         self._seals = spec.encryption is not None
         self._whole = spec.encryption is not None and spec.encryption.scope == "record"
@@ -375,7 +377,7 @@ class AuditBroker:
         now = self._clock.monotonic()
         self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
         self._writer.look = True
-        stood, self._ticked = slept(self._ticked, self._tick, now), now  # and so did the writer: what it writes gets its time
+        stood, self._ticked = self._pauses.since(now), now  # and so did the writer: what it writes gets its time
         self._writing.since = min(now, self._writing.since + stood)
         if self._sealer is not None:
             self._sealer.refresh()
@@ -441,7 +443,8 @@ class AuditBroker:
         self._gathering.room = 0
         if self._worker is not None:
             try:
-                await asyncio.wait_for(self._finish(), self._spec.timeout if timeout is None else timeout)
+                async with within(self._spec.timeout if timeout is None else timeout):
+                    await self._finish()
             except TimeoutError:
                 self._hang("it could not be closed in time")
                 log.error("the audit log could not be closed in time; %d records are lost", len(self._gathering.entries))

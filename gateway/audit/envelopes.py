@@ -26,6 +26,7 @@ from gateway.audit.encode import encode
 from gateway.audit.keyring import SYSTEM, DataKey, KeyRing
 from gateway.audit.record import KINDS
 from gateway.core.errors import GatehouseError, Shredded
+from gateway.core.pauses import Pauses
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import as_future
 
@@ -180,7 +181,8 @@ class _Batch:
         self._sealer, self._seq = sealer, seq
         self._context = CONTEXT + writer.encode() + b"\n"
         self._salts = os.urandom(SALT * count)
-        self._end = time.monotonic() + sealer.wait
+        now = time.monotonic()
+        self._end, self._pauses = now + sealer.wait, Pauses(sealer.wait, now)
         self._found: dict[str, DataKey | None] = {}
 
     def sealed(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -247,8 +249,20 @@ class _Batch:
 
     def _key(self, tenant: str) -> DataKey | None:
         if tenant not in self._found:
-            self._found[tenant] = self._sealer.key(tenant, self._end - time.monotonic())
+            self._paused()
+            found = self._sealer.key(tenant, self._end - time.monotonic())
+            if found is None and self._paused():
+                found = self._sealer.key(tenant, self._end - time.monotonic())
+            self._found[tenant] = found
         return self._found[tenant]
+
+    def _paused(self) -> bool:
+        """Whether this process stood still, and with it the loop that was to bring a key: it gets its time again."""
+        now = time.monotonic()
+        if not self._pauses.since(now):
+            return False
+        self._end = now + self._sealer.wait
+        return True
 
 
 def _without_people(record: Any) -> Any:

@@ -7,7 +7,6 @@ key, and after USES texts a process derives another. What an envelope belongs to
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import OrderedDict
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.audit.record import Envelope
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from gateway.core.deadlines import within
 from gateway.core.errors import GatehouseError, MasterUnavailable, Shredded
 from gateway.core.tasks import TaskOwner
 from gateway.core.vault import DataKeyGiven
@@ -237,7 +237,7 @@ class KeyRing:
     async def _get(self, tenant: str, asked: Signal[DataKey]) -> None:
         error: GatehouseError
         try:
-            async with asyncio.timeout(self._seconds):
+            async with within(self._seconds):
                 key = await self._fetched(tenant)
         except TimeoutError:
             error = MasterUnavailable(f"no data key came within {self._seconds:g} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 from gateway.audit.envelopes import RecordSealer
@@ -15,7 +16,8 @@ from gateway.core.vault import DataKeyGiven
 
 
 class Vault:
-    """Keys by tenant; `version` rotates them, `away` are tenants whose keys cannot be had, `shredded` ids that are gone."""
+    """Keys by tenant; `version` rotates them, `away` are tenants whose keys cannot be had, `shredded` ids that are gone. gate: keys come
+    once it is set."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -23,12 +25,15 @@ class Vault:
         self.away: set[str] = set()
         self.shredded: set[str] = set()
         self.fault: GatehouseError | None = None
+        self.gate: asyncio.Event | None = None
         self.fetched: list[str] = []
         self.ring = KeyRing(self.give, TaskOwner("test"), FakeClock())
         self.opener = Opener(self.open)
         self.sealer = RecordSealer(self.ring, wait=30.0)
 
     async def give(self, tenant: str) -> DataKeyGiven:
+        if self.gate is not None:
+            await self.gate.wait()
         if tenant in self.away:
             raise MasterUnavailable("away")
         name = tenant if tenant.isascii() and tenant.isprintable() else hashlib.sha256(tenant.encode()).hexdigest()[:8]

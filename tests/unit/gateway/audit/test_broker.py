@@ -331,6 +331,27 @@ async def test_close_writes_what_waits_and_signs_the_end(bench: Any, make: Any) 
     await broker.aclose()
 
 
+async def test_a_pause_while_it_closes_loses_nothing(bench: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, paused = asyncio.get_running_loop(), [0.0]
+    time_of = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time_of() + paused[0])
+    broker = await bench.broker()
+    bench.disk.released.clear()
+    signal = broker.intent(make.intent("r1"))
+    await make.until(lambda: bench.disk.hanging == 1)
+    broker.outcome(make.outcome("r0"))
+    closing = asyncio.ensure_future(broker.aclose(5.0))
+    await asyncio.sleep(0)
+    paused[0] = 13.0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    bench.disk.released.set()
+    await closing
+    await make.settled(signal)
+    assert ids(bench) == ["r1"] and ids(bench, "outcome") == ["r0"] and verified(bench)
+
+
 async def test_close_gives_up_on_a_hung_disk(bench: Any, make: Any, caplog: Any) -> None:
     broker = await bench.broker()
     bench.disk.released.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from hashlib import sha256
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -143,6 +144,26 @@ async def test_a_tenant_whose_key_cannot_be_had_stops_nobody_and_loses_its_peopl
     assert b"canary" not in vault.opener.lines("0", lines[0] + lines[1])
     assert (intent["reserved_prompt"], outcome["prompt_tokens"], outcome["attempts"]) == (7, 3, 1) and intent["principal"] == ""
     assert other["principal"] == "ci"
+
+
+async def test_a_pause_of_this_process_while_a_key_is_fetched_costs_no_record_its_people(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for the key ends in a process that stood still: the key comes now, and is waited for as long again."""
+    vault, loop, times = Vault(), asyncio.get_running_loop(), [0.0, 29.99, 29.99]
+    await vault.sealer.begin()
+    gate = vault.gate = asyncio.Event()
+
+    def now() -> float:
+        if times:
+            return times.pop(0)
+        loop.call_soon_threadsafe(gate.set)
+        return 90.0
+
+    monkeypatch.setattr(envelopes, "time", SimpleNamespace(monotonic=now))
+    (line,) = await sealed_by(vault, make.intent("r1", user="canary"))
+    assert vault.sealer.withheld == 0 and not times
+    assert json.loads(vault.opener.line("0", line))["user"] == "canary"
 
 
 def test_what_is_withheld_is_everything_that_is_not_known_to_say_nothing_of_people() -> None:

@@ -134,6 +134,23 @@ async def test_a_master_that_is_away_disturbs_nobody_until_the_time_is_over_then
     assert (await bench.key()).id == key.id
 
 
+async def test_a_pause_of_this_process_while_a_key_is_fetched_costs_nobody_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, paused = asyncio.get_running_loop(), [0.0]
+    time_of = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time_of() + paused[0])
+    bench = Bench()
+    gate = bench.source.gate = asyncio.Event()
+    waiting = asyncio.ensure_future(bench.key())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.source.asked == ["acme"]
+    paused[0] = 40.0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gate.set()
+    assert (await waiting).id == "dk-acme-1"
+
+
 async def test_a_drop_overtakes_an_answer_that_is_on_its_way() -> None:
     bench = Bench()
     bench.source.gate = asyncio.Event()
