@@ -207,7 +207,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/joined/run.py": ("tests/e2e/test_joined_machines.py", "was removed"),
     "gateway/app/joined/small_server.py": ("tests/e2e/test_tickets.py", "ticket_mismatch"),
     "gateway/app/joined/ticket_port.py": ("tests/e2e/test_tickets.py", "ticket_mismatch"),
-    "gateway/app/joined/ticket_side.py": ("tests/e2e/test_tickets.py", "--tickets"),
     "gateway/app/keeping.py": ("tests/e2e/test_retention.py", "gatehouse_audit_archive_up"),
     "gateway/app/kept_answers.py": ("tests/e2e/test_responses_clients.py", "replicas_share_them_they_expire"),
     "gateway/app/limit_states.py": ("tests/e2e/test_budgets.py", "limits"),

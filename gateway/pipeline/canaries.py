@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ from gateway.core.rollouts import CanaryFigures, RolloutsTold, Side, Watch, clas
 from gateway.core.specs import ModelSpec
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.hedges import Hedges
+from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.shadows import KeyOf, Shadows
 from gateway.pipeline.taps import Room, Seen, TappedAttempt, failed
 from gateway.telemetry.steps import PipelineMeters
@@ -83,7 +85,8 @@ class Canary:
             return attempt
         figures = self._state.figures
         side = figures.canary if stands_for(attempt.endpoint_name, self._engine) else figures.others
-        ended, left = partial(count, side, streams=request.stream), partial(given_up, side)
+        whole = partial(lasted, exchange.plane, exchange.plane.paused)
+        ended, left = partial(count, side, streams=request.stream, whole=whole), partial(given_up, side, whole)
         return TappedAttempt(attempt, request, Timed(), ended, left)
 
 
@@ -92,16 +95,23 @@ def stands_for(endpoint: str, engine: str) -> bool:
     return endpoint == engine or endpoint.startswith((f"{engine}@", f"{engine}{COPY}"))
 
 
-def given_up(side: Side, seen: Seen, result: AttemptResult) -> None:
+def lasted(plane: DataPlane, paused: float) -> bool:
+    """Whether this process ran all the time since then. What it measured across a pause says nothing of an engine."""
+    return not plane.stood(paused)
+
+
+def given_up(side: Side, whole: Callable[[], bool], seen: Seen, result: AttemptResult) -> None:
     """The attempt is over. Where the engine's call is not, it took longer than it may: that is a failure, unlike a client's leaving."""
-    if not seen.ended and result in (AttemptResult.FAILURE, AttemptResult.REFUSED):
+    if not seen.ended and result in (AttemptResult.FAILURE, AttemptResult.REFUSED) and whole():
         seen.end()
         side.answers += 1
         side.errors += 1
 
 
-def count(side: Side, seen: Seen, *, streams: bool) -> None:
+def count(side: Side, seen: Seen, *, streams: bool, whole: Callable[[], bool]) -> None:
     """Counts a call that has ended."""
+    if not whole():
+        return
     side.answers += 1
     if failed(seen):
         side.errors += 1

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from gateway.core.approvals import ApprovalDesk
 from gateway.core.conversations import ConversationDesk
 from gateway.core.errors import GatehouseError
-from gateway.core.pauses import Pauses
+from gateway.core.pauses import STALL, Pauses
 from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
 from gateway.core.standing import Standing
@@ -109,6 +109,10 @@ class DataPlane:
         self.first_denial: Callable[[str, str, float], bool] = lambda peer, code, now: True
         metrics.in_flight = self.exchanges.__len__
         metrics.held_bytes = lambda: self.memory.held
+
+    def stood(self, then: float) -> bool:
+        """Whether this process stood still since `paused` had that value, also where no sweep has noticed it yet."""
+        return self.paused != then or time.monotonic() - self.now > SWEEP_SECONDS + STALL
 
     def current(self) -> Snapshot:
         """The Snapshot in force, for a request that starts now."""

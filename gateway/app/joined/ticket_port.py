@@ -20,6 +20,7 @@ from gateway.app.joined.receipts import Receipts
 from gateway.app.joined.small_server import Scope, answer, cut, small_server
 from gateway.app.joined.tally import Tally
 from gateway.app.joined.ticket_check import Checker
+from gateway.core.deadlines import within
 from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, NotFound, Overloaded, RequestError
 from gateway.core.tasks import TaskOwner
 from gateway.core.tickets import PATHS, RECEIPT, RECEIPT_HEADER, Receipt, Ticket, sealed
@@ -126,7 +127,7 @@ class TicketPort:
             raise Overloaded("This machine takes no tickets at the moment.", retry_after=1.0)
         if ticket.size > MAX_BODY:
             raise RequestError("The body is too large.", code="request_too_large", status=413)
-        async with asyncio.timeout(BODY_SECONDS):
+        async with within(BODY_SECONDS):
             body = await _body(receive, ticket.size)
         if self._place(ticket.engine) is None:
             raise Overloaded("The engine is not up.", retry_after=1.0)
@@ -182,7 +183,7 @@ class _Run:
         passing = self._port.watch(self._passed(), "engine")
         stopping = self._port.watch(stop.wait(), "stop")
         try:
-            async with asyncio.timeout(self._ticket.seconds):
+            async with within(self._ticket.seconds):
                 await asyncio.wait((passing, stopping), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             pass  # its time is over: what has been generated counts

@@ -13,6 +13,14 @@ from gateway.pipeline.shadows import Shadows
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, World, chunk
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the plane, which stands still where a test does not set it on."""
+    now = [1000.0]
+    monkeypatch.setattr("gateway.pipeline.plane.time.monotonic", lambda: now[0])
+    return now
+
+
 class Trying(World):
     """The endpoints of the model `m` are a, b, c ... in turn, of which `engine` is on trial."""
 
@@ -58,6 +66,30 @@ def test_failures_count_once_and_clients_that_leave_do_not(how: object, seen: tu
     exchange, _ = world.start(BODY)
     how(world, exchange)  # type: ignore[operator]
     assert world.sides[0] == seen
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda world, exchange: world.call.answer(),
+        lambda world, exchange: world.call.fail(EngineError("The engine is gone.")),
+        lambda world, exchange: exchange.expired(exchange.until + 1),
+    ],
+)
+def test_what_was_measured_across_a_pause_of_this_process_does_not_count(how: object, noticed: bool, clock: list[float]) -> None:
+    """Whether the answer is read before the sweep that notices the pause, or after it."""
+    world = Trying()
+    exchange, _ = world.start(BODY)
+    clock[0] += 13.0
+    if noticed:
+        world.plane.sweep()
+    how(world, exchange)  # type: ignore[operator]
+    assert world.sides[0] == (0, 0, 0, 0)
+    world.plane.sweep()
+    world.start()
+    world.call.answer()
+    assert world.sides[0][0] + world.sides[1][0] == 1
 
 
 def test_copies_and_addresses_of_an_engine_are_that_engine() -> None:
