@@ -16,15 +16,18 @@ from collections import deque
 from contextlib import suppress
 from importlib import import_module
 from math import ceil
-from threading import Lock, Timer
+from threading import Event, Lock, Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from gateway.core.pauses import Pauses
 from gateway.core.specs import LdapSpec
 
 log = logging.getLogger("gatehouse.identity")
 
 CONNECT_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.25
+"""Between two looks at whether this process stood still."""
 IDLE: Final = 4
 IDLE_SECONDS: Final = 60.0
 MAX_GROUPS: Final = 500
@@ -40,7 +43,10 @@ out of time, TLS or a signature is missing, busy, unavailable, other."""
 class Refused(Exception):
     """The directory says no: an unknown user, a wrong password, an account that may not log in. The message is for the log.
 
-    checked: a password was compared, as far as can be told; then that took as long as it takes."""
+    checked: a password was compared, as far as can be told; then that took as long as it takes. stood: seconds for which this process stood
+    still meanwhile."""
+
+    stood = 0.0
 
     def __init__(self, reason: str, *, checked: bool = False) -> None:
         super().__init__(reason)
@@ -62,24 +68,36 @@ class Found:
 
 class Deadline:
     """The end of one login. ldap3 bounds single reads, in whole seconds; so at the end every connection in use is cut, whatever a server
-    still sends, bit by bit."""
+    still sends, bit by bit. Pauses of this process are no part of it.
+
+    stood: seconds for which this process stood still so far."""
 
     def __init__(self, seconds: float) -> None:
         self._began = time.monotonic()
         self._end = self._began + seconds
+        self.stood = 0.0
+        self._pauses, self._lock = Pauses(LOOK_SECONDS, self._began), Lock()
         self._sockets: list[Any] = []
-        self._timer = Timer(seconds, self._cut)
-        self._timer.daemon = True
-        self._timer.start()
+        self._ended = Event()
+        Thread(target=self._watch, name="ldap deadline", daemon=True).start()
 
     @property
     def passed(self) -> float:
-        """Seconds since the login began."""
-        return time.monotonic() - self._began
+        """Seconds since the login began, without those of pauses."""
+        return time.monotonic() - self._began - self.stood
+
+    def look(self) -> float:
+        """Notices a pause. Seconds that are left."""
+        with self._lock:
+            now = time.monotonic()
+            stood = self._pauses.since(now)
+            self.stood += stood
+            self._end += stood
+            return self._end - now
 
     def seconds(self) -> int:
         """What is left, rounded up. Raises Unavailable when nothing is."""
-        left = self._end - time.monotonic()
+        left = self.look()
         if left <= 0:
             raise Unavailable("no answer in time")
         return ceil(left)
@@ -91,8 +109,14 @@ class Deadline:
             self._sockets.append(connection.socket)
 
     def end(self) -> None:
-        self._timer.cancel()
+        self._ended.set()
         self._sockets = []
+
+    def _watch(self) -> None:
+        while (left := self.look()) > 0:
+            if self._ended.wait(min(LOOK_SECONDS, left)):
+                return
+        self._cut()
 
     def _cut(self) -> None:
         for one in self._sockets:
@@ -138,13 +162,21 @@ class Directory:
         nothing makes a directory compare a password that nobody has (gateway.identity.pace)."""
         if not password or not username:
             raise Refused("no name or no password")
-        deadline = Deadline(self._spec.timeout)
-        try:
-            return self._login(username, password, deadline)
-        except (OSError, self._exceptions.LDAPException, ValueError, TypeError, IndexError, KeyError) as error:
-            raise Unavailable(f"{type(error).__name__}") from None  # its text may hold names
-        finally:
-            deadline.end()
+        for last in (False, True):
+            deadline = Deadline(self._spec.timeout)
+            try:
+                return self._login(username, password, deadline)
+            except Refused as refusal:
+                refusal.stood = deadline.stood
+                raise
+            except (Unavailable, OSError, self._exceptions.LDAPException, ValueError, TypeError, IndexError, KeyError) as error:
+                deadline.look()
+                if deadline.stood and not last:  # ldap3 gave up a connection or an answer that came while this process stood still
+                    continue
+                raise error if isinstance(error, Unavailable) else Unavailable(f"{type(error).__name__}") from None  # it may hold names
+            finally:
+                deadline.end()
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         while self._idle:

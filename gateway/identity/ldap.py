@@ -188,9 +188,9 @@ class LdapAuthenticator:
             return self._principal(found), 0.0
         except Refused as reason:
             log.info("a login at the directory %s was refused: %s", self._spec.name, reason)
-            taken, checked = self._clock.monotonic() - began, reason.checked
+            taken, checked, stood = self._clock.monotonic() - began, reason.checked, reason.stood
         if checked and self._spec.users.dn is None:
-            self._pace.wrong(account, taken)
+            self._pace.wrong(account, taken - stood)
         busy = self._pace.busy(taken, checked)
         if busy > taken:
             await self._pause(busy - taken)

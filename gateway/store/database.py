@@ -25,6 +25,7 @@ from sqlalchemy import event, exc
 
 from gateway.core.deadlines import within
 from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.core.pauses import slept
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
 from gateway.store.notify import CONNECT_ARGUMENTS
 
@@ -143,7 +144,7 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
     }.items():
         if name not in given:
             connect_args[name] = value
-    return sa.create_engine(
+    engine = sa.create_engine(
         url.set(query=given),
         connect_args=connect_args,
         pool_size=THREADS,
@@ -152,6 +153,22 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
         json_serializer=_dumps,
         execution_options={CONNECT_ARGUMENTS: connect_args},
     )
+    event.listen(engine, "do_connect", connect)
+    return engine
+
+
+def connect(dialect: sa.Dialect, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
+    """A connection of the driver's, which tries for `connect_timeout` seconds at each host. Where this process stood still meanwhile, it
+    tries once more. Raises as the driver does."""
+    begun = time.monotonic()
+    try:
+        return dialect.connect(*arguments, **named)
+    except Exception:
+        seconds = str(named.get("connect_timeout"))
+        each = int(seconds) if seconds.isdigit() else CONNECT_TIMEOUT
+        if not slept(begun, each * len(str(named.get("host")).split(",")), time.monotonic()):
+            raise
+    return dialect.connect(*arguments, **named)
 
 
 class Job:
@@ -285,6 +302,7 @@ class Database:
         That is safe only before the commit: a server that loses a connection rolls its open transaction back.
         """
         for last in (False, False, True):
+            begun = time.monotonic()
             try:
                 with self._connection(write, job) as connection:
                     with connection.begin() as transaction:
@@ -295,7 +313,8 @@ class Database:
             except (exc.IntegrityError, exc.DataError):
                 raise
             except (exc.DBAPIError, exc.TimeoutError) as error:
-                if last or not (getattr(error, "connection_invalidated", False) or _given_way(error)):
+                stood = slept(begun, self.deadline, time.monotonic())  # and the server's own clock went on, too
+                if last or not (stood or getattr(error, "connection_invalidated", False) or _given_way(error)):
                     raise StoreUnavailable("The store is not available.", retry_after=1.0) from _bare(error)
                 if _given_way(error):
                     time.sleep(GIVE_WAY)  # in a thread of the store's: at once it would take what the other one waits for

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,6 +141,50 @@ def test_a_frozen_server_costs_the_deadline_and_no_more(slapd: Slapd) -> None:
         at_most(10.0, taken)
     finally:
         slapd.signal(signal.SIGCONT)
+
+
+class Pausing(Directory):
+    """Its process stands still for `pauses[n]` seconds while it connects for the nth time, of which ldap3 makes what `late` says."""
+
+    def __init__(self, spec: LdapSpec, monkeypatch: pytest.MonkeyPatch, *pauses: float, late: bool = True) -> None:
+        super().__init__(spec)
+        self.pauses, self.late, self.tries = list(pauses), late, 0
+        self.paused = 0.0
+        monkeypatch.setattr("gateway.identity.directory.time", SimpleNamespace(monotonic=lambda: 1000.0 + self.paused))
+
+    def _open(self, server: Any, dn: str, password: str, deadline: Any) -> Any:
+        self.tries += 1
+        if self.pauses:
+            self.paused += self.pauses.pop(0)
+            if self.late:
+                raise OSError("socket connection error: timed out")
+        return super()._open(server, dn, password, deadline)
+
+
+def test_a_pause_of_this_process_costs_no_login(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a connection that took too long, nor the time for what was still to be asked."""
+    for late in (True, False):
+        made = Pausing(spec(slapd, timeout=30.0), monkeypatch, 40.0, late=late)
+        found = made.login("alice", "alice-secret")
+        assert found.groups and found.seconds < 30.0 and made.tries == (3 if late else 2)
+        made.close()
+
+
+def test_a_server_that_is_away_is_tried_once_more_after_a_pause_and_never_without(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pauses, tries in (((40.0, 40.0, 40.0), 2), ((0.0, 0.0), 1)):
+        made = Pausing(spec(slapd), monkeypatch, *pauses)
+        with pytest.raises(Unavailable):
+            made.login("alice", "alice-secret")
+        assert made.tries == tries
+        made.close()
+
+
+def test_a_refusal_says_for_how_long_this_process_stood_still(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Pausing(spec(slapd), monkeypatch, 0.0, 40.0, late=False)
+    with pytest.raises(Refused) as caught:
+        made.login("alice", "wrong")
+    assert caught.value.checked and 39.0 < caught.value.stood <= 40.0
+    made.close()
 
 
 HOSTILE = {

@@ -7,13 +7,17 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.store import database as module
 from gateway.store.database import FILE, MAX_PENDING, Database, make_engine
 from tests.waiting import reached
 
@@ -113,6 +117,46 @@ async def test_a_pause_of_this_process_costs_a_call_none_of_its_time(database: D
     assert not call.done()
     held.set()
     assert await call and database.available
+
+
+@pytest.mark.parametrize(("hosts", "took", "tries"), [("one", 1.9, 1), ("one", 13.0, 2), ("a,b,c", 6.5, 1), ("a,b,c", 13.0, 2)])
+def test_a_pause_of_this_process_while_it_connects_costs_no_connection(
+    hosts: str, took: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg says then that it took too long."""
+    now, tried, made = [1000.0], list[dict[str, Any]](), object()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Dialect:
+        def connect(self, **named: Any) -> object:
+            tried.append(named)
+            if len(tried) == 1:
+                now[0] += took
+                raise LookupError("connection timeout expired")
+            return made
+
+    named = {"host": hosts, "connect_timeout": 2}
+    if tries == 1:
+        with pytest.raises(LookupError):
+            module.connect(Dialect(), None, (), named)  # type: ignore[arg-type]
+    else:
+        assert module.connect(Dialect(), None, (), named) is made  # type: ignore[arg-type]
+    assert tried == [named] * tries
+
+
+async def test_a_transaction_that_failed_across_a_pause_is_done_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the server's statement_timeout is over by the time that it goes on."""
+    now, calls = [1000.0], list[float]()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=time.sleep))
+
+    def work(connection: sa.Connection) -> Any:
+        calls.append(now[0])
+        if len(calls) == 1:
+            now[0] += 600.0
+            connection.exec_driver_sql("SELECT * FROM missing")
+        return connection.exec_driver_sql("SELECT 1").scalar()
+
+    assert await database.run(work) == 1 and calls == [1000.0, 1600.0]
 
 
 async def test_work_that_raises_changes_nothing(database: Database) -> None:
