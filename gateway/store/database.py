@@ -163,7 +163,7 @@ def connect(dialect: sa.Dialect, record: Any, arguments: Any, named: dict[str, A
     begun = time.monotonic()
     try:
         return dialect.connect(*arguments, **named)
-    except Exception:
+    except Exception:  # boundary: the driver's; it is raised again, or the driver is asked again
         seconds = str(named.get("connect_timeout"))
         each = int(seconds) if seconds.isdigit() else CONNECT_TIMEOUT
         if not slept(begun, each * len(str(named.get("host")).split(",")), time.monotonic()):
