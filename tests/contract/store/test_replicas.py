@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,21 @@ async def test_a_clock_that_is_off_is_measured(place: Place, offset: float) -> N
     place.opened.append(store)
     await store.start()
     assert [r.skew for r in (await store.beat(ONE, stale=30.0)).replicas] == [offset]
+
+
+@pytest.mark.parametrize(("pauses", "expected"), [((12.0,), 0.0), ((12.0, 12.0, 12.0), 6.0), ((4.0, 12.0, 12.0), 2.0)])
+async def test_a_process_that_stood_still_meanwhile_has_no_wrong_clock(place: Place, pauses: tuple[float, ...], expected: float) -> None:
+    def clock(connection: Any) -> float:
+        now = place.time(connection)
+        place.clock.advance(next(late, 0.0))
+        return now
+
+    store = Store(place.url, place.directory, keys, given_pepper=PEPPER, clock=place.clock, database_clock=clock, deadline=30.0)
+    place.opened.append(store)
+    late: Iterator[float] = iter(())
+    await store.start()
+    late = iter(pauses)
+    assert [r.skew for r in (await store.beat(ONE, stale=30.0)).replicas] == [expected]
 
 
 async def test_beats_at_the_same_moment(place: Place) -> None:
