@@ -51,7 +51,7 @@ class Place:
 
     def post(self, path: str, body: Any = None, status: int = 200) -> dict[str, Any]:
         """Answers once it is in force in every process of the first gateway."""
-        answer = self.api.post(path, json={} if body is None else body, params={"wait": 10})
+        answer = self.api.post(path, json={} if body is None else body, params={"wait": 60})
         assert answer.status_code == status, answer.text
         assert answer.headers["x-gatehouse-in-force"] == "true"
         made: dict[str, Any] = answer.json()
@@ -59,7 +59,7 @@ class Place:
 
     def patch(self, path: str, **settings: Any) -> httpx.Response:
         """Answers once it is in force in every process of the first gateway."""
-        answer = self.api.patch(path, json=settings, params={"wait": 10})
+        answer = self.api.patch(path, json=settings, params={"wait": 60})
         assert (answer.status_code, answer.headers["x-gatehouse-in-force"]) == (200, "true"), answer.text
         return answer
 
