@@ -37,7 +37,7 @@ def test_the_other_replica_goes_on_shows_and_cancels_when_one_is_killed(
     url, gateways = postgres.database(), {}
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        config: dict[str, Any] = settings(tmp_path / name / "state", engine, parallel=2)
+        config: dict[str, Any] = settings(tmp_path / name / "state", engine, parallel=2, lease="20s")  # longer than a machine stands still
         config["files"] = {**config["files"], "directory": str(tmp_path / "files")}
         config["store"] = {"url": url}
         environ = {"GATEHOUSE_PEPPER": PEPPER, "GATEHOUSE_REPLICA": name}
