@@ -355,6 +355,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/notify.py": ("tests/integration/test_store_hints.py", "PostgresHints"),
     "gateway/store/people_rows.py": ("tests/contract/store/test_people.py", "note_logins"),
     "gateway/store/redis_hints.py": ("tests/integration/test_redis_hints.py", "RedisHints("),
+    "gateway/store/replica_rows.py": ("tests/contract/store/test_replicas.py", "gateway.store.replica_rows"),
     "gateway/store/resources.py": ("tests/contract/store/test_resources.py", "resource"),
     "gateway/store/rows.py": ("tests/contract/store/test_resources.py", "version"),
     "gateway/store/store.py": ("tests/contract/store/test_resources.py", "Store"),
