@@ -12,6 +12,7 @@ from types import FrameType
 from engines.confinement import hide
 from gateway.app.compiled import activate
 from gateway.app.workers.arguments import MAX_WORKERS, descriptors
+from gateway.server.allocator import few_arenas
 
 activate()
 
@@ -55,6 +56,7 @@ def end_at_once(number: int, _: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
     hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
+    few_arenas()
     first = os.getpid() == 1
     if first:  # the kernel drops signals that process 1 does not handle: a container could not be stopped while its gateway starts
         signal.signal(signal.SIGTERM, end_at_once)

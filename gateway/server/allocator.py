@@ -5,7 +5,8 @@ freed raises the threshold (to 32 MiB at most), so that after the first large bo
 its end: one small block that stays behind a large one keeps it. So the threshold is fixed, and after much was freed the heap's free pages
 in between are given back too (malloc_trim). Measured by loadtests/memory/held.py; docs/configuration.md has the figures.
 
-An operator who sets MALLOC_MMAP_THRESHOLD_ or GLIBC_TUNABLES has decided otherwise; other C libraries have neither function.
+An operator who sets MALLOC_MMAP_THRESHOLD_, MALLOC_ARENA_MAX or GLIBC_TUNABLES has decided otherwise; other C libraries have none of
+these functions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 M_MMAP_THRESHOLD: Final = -3
+M_ARENA_MAX: Final = -8
+ARENAS: Final = 2
+"""Heaps of the process: the main one, and one that all its threads share. By default glibc gives each of a dozen threads its own (eight for
+each processor at most), and what is freed in one is of no use to the others: they grew for hours (loadtests/profiles/README.md)."""
 MMAP_THRESHOLD: Final = 264 * 1024
 """Above what one read of a socket brings (256,000 bytes), which would otherwise cost a mapping each."""
 TRIM_AFTER: Final = 32 * 1024 * 1024
@@ -52,6 +57,16 @@ class Allocator:
         self._due = now + (self._clock() - began) / SHARE
         self._quiet_due = now + QUIET_SECONDS
         return True
+
+
+def few_arenas(environ: Mapping[str, str] = os.environ) -> bool:
+    """Bounds the number of heaps of this process, before it has threads; whether it did."""
+    if "MALLOC_ARENA_MAX" in environ or "GLIBC_TUNABLES" in environ:
+        return False
+    try:
+        return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS))
+    except (OSError, AttributeError):
+        return False
 
 
 def tuned(environ: Mapping[str, str] = os.environ) -> Allocator:

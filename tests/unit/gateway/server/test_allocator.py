@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gateway.server.allocator import QUIET_SECONDS, QUIET_TRIM_AFTER, SHARE, TRIM_AFTER, Allocator, tuned
@@ -51,6 +55,13 @@ def test_what_bursts_leave_over_is_trimmed_once_a_second() -> None:
 @pytest.mark.parametrize("variable", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_an_operator_who_tuned_the_allocator_is_obeyed(variable: str) -> None:
     assert not tuned({variable: "1"}).freed(TRIM_AFTER, 0, 1000.0)
+
+
+def test_threads_share_a_heap_unless_the_operator_says_otherwise() -> None:
+    code = "import platform; from gateway.server.allocator import few_arenas; print(few_arenas(), platform.libc_ver()[0])"
+    for environ, bounded in (({}, "True"), ({"MALLOC_ARENA_MAX": "4"}, "False"), ({"GLIBC_TUNABLES": "glibc.malloc.check=0"}, "False")):
+        said = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environ}, capture_output=True, text=True, check=True)
+        assert said.stdout.split() == [bounded, "glibc"]
 
 
 def test_the_sweep_trims_after_memory_was_given_back() -> None:
