@@ -167,6 +167,7 @@ SLICES = {
         "text[at:at + most]": "a str",
     },
     "gateway/wire/openai/media.py": {"value[begin:begin + _HEAD]": "a constant is added to where the beginning ends"},
+    "gateway/wire/openai/tokenizing.py": {"data[1:-1]": "a JSON array has two brackets"},
     "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
         "data[start:end]": "end < start was asked before",

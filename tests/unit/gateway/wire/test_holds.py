@@ -104,7 +104,7 @@ def answered(body: bytes) -> float:
     request = table.parse(TOKENIZE, b'{"model":"m","prompt":"a"}', {})
     start = time.thread_time()
     try:
-        request.api.answer(request, ResponseHead(200, ()), body, True)
+        request.api.answer(request, ResponseHead(200, []), body, True)
     except GuardrailViolation:
         assert len(body) > MOST_INSPECTED
     return time.thread_time() - start
