@@ -76,7 +76,7 @@ class WebhookControl(Protocol):
 
 
 class HaltControl(Protocol):
-    """The kill switch (gateway.app.halts). A halt has `target`, `reason`, `actor`, `since`, `source`."""
+    """The kill switch (gateway.app.identity.halts). A halt has `target`, `reason`, `actor`, `since`, `source`."""
 
     def views(self) -> Sequence[Any]: ...
 
@@ -90,7 +90,7 @@ class HaltControl(Protocol):
 
 
 class ApprovalControl(Protocol):
-    """Answers and requests that wait for a decision (gateway.app.approvals). Records are gateway.core.approvals.ApprovalRecord."""
+    """Answers and requests that wait for a decision (gateway.app.clients.approvals). Records are gateway.core.approvals.ApprovalRecord."""
 
     async def page(
         self, *, tenant: str | Sequence[str] | None, state: str | None, limit: int, cursor: str | None
@@ -112,7 +112,7 @@ class ApprovalControl(Protocol):
 
 
 class BatchControl(Protocol):
-    """Batches of clients (gateway.app.batches). tenants: whose; None for all."""
+    """Batches of clients (gateway.app.batches.book). tenants: whose; None for all."""
 
     async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None) -> tuple[list[BatchRecord], bool]:
         """The newest first, and whether there are more."""
@@ -128,7 +128,7 @@ class BatchControl(Protocol):
 
 
 class ClientFileControl(Protocol):
-    """Files of clients (gateway.app.file_rows). tenants: whose; None for all."""
+    """Files of clients (gateway.app.clients.file_rows). tenants: whose; None for all."""
 
     async def page(self, tenants: Sequence[str] | None, limit: int, after: str | None) -> tuple[list[FileRecord], bool]:
         """The newest first, and whether there are more."""
@@ -144,7 +144,7 @@ class ClientFileControl(Protocol):
 
 
 class VaultControl(Protocol):
-    """The data keys of the audit log's texts (gateway.app.vault)."""
+    """The data keys of the audit log's texts (gateway.app.audit.vault)."""
 
     async def views(self, tenants: Sequence[str] | None) -> Sequence[DataKeyRow]: ...
 
@@ -166,7 +166,7 @@ class VaultControl(Protocol):
 
 
 class CaptureControl(Protocol):
-    """Debug captures (gateway.app.captures): resources whose body has `until` and `reason`."""
+    """Debug captures (gateway.app.audit.captures): resources whose body has `until` and `reason`."""
 
     async def every(self) -> Sequence[Resource]: ...
 
@@ -178,7 +178,7 @@ class CaptureControl(Protocol):
 
 
 class RevealControl(Protocol):
-    """Revealing texts (gateway.app.reveals)."""
+    """Revealing texts (gateway.app.audit.reveals)."""
 
     async def tenants(self, request_id: str) -> Sequence[str]:
         """Raises NotFound."""
@@ -336,7 +336,7 @@ class Replays(Protocol):
 
 
 class HoldControl(Protocol):
-    """Legal holds (gateway.app.legal_holds); each with tenant, since, why, actor and whether the store has it (`everywhere`)."""
+    """Legal holds (gateway.app.audit.legal_holds); each with tenant, since, why, actor and whether the store has it (`everywhere`)."""
 
     async def list(self) -> list[dict[str, Any]]:
         """Raises OSError, like the others."""
@@ -375,7 +375,7 @@ async def alone() -> dict[str, Any]:
 
 
 class CacheControl(Protocol):
-    """Caches of answers in all processes of this gateway (gateway.app.cache_book)."""
+    """Caches of answers in all processes of this gateway (gateway.app.caches.book)."""
 
     async def statistics(self) -> dict[str, dict[str, int]]: ...
     async def behind(self) -> list[dict[str, Any]]: ...
@@ -383,7 +383,7 @@ class CacheControl(Protocol):
 
 
 class LogLevelControl(Protocol):
-    """Levels of the log while the gateway runs (gateway.app.log_levels)."""
+    """Levels of the log while the gateway runs (gateway.app.telemetry.log_levels)."""
 
     @property
     def levels(self) -> LogLevels: ...

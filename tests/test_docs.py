@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from gateway.app.engine_gauges import REPORTED
+from gateway.app.configuration.plugins import OURS
 from gateway.app.main import app
-from gateway.app.plugins import OURS
+from gateway.app.telemetry.engine_gauges import REPORTED
 from gateway.config.load import load
 from gateway.core import specs
 from gateway.core.specs import Spec

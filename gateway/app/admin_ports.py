@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from msgspec import Raw, json, to_builtins
 
 from engines.host.supervisor import Supervisor
-from gateway.app.policy_texts import FOLDER as POLICIES
+from gateway.app.audit.policy_texts import FOLDER as POLICIES
 from gateway.audit.bundle import bundle
 from gateway.audit.checkpoint_tree import prove_consistency
 from gateway.audit.crypto import PUBLIC_KEY, CheckpointVerifier, load_signer, load_verifier

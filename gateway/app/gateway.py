@@ -21,57 +21,57 @@ from typing import Any
 from admin import values
 from engines.host.handover import HeldEngines
 from gateway.app import interpreter
-from gateway.app.approval_webhook import ApprovalWebhook
-from gateway.app.approvals import ApprovalBook, Requesters
-from gateway.app.budget_runs import BudgetRuns
-from gateway.app.cache_book import CacheBook, CacheGauges
-from gateway.app.cache_purges import CachePurges
-from gateway.app.cache_tiers import CacheTiers, embedder
-from gateway.app.canary_book import CanaryBook
+from gateway.app.audit.keeping import Keeping
+from gateway.app.audit.legal_holds import LegalHolds
+from gateway.app.audit.policy_texts import PolicyTexts
+from gateway.app.audit.shipping import Shipping, obey, recovery
+from gateway.app.audit.text_keeping import TextKeeping
+from gateway.app.caches.book import CacheBook, CacheGauges
+from gateway.app.caches.purges import CachePurges
+from gateway.app.caches.tiers import CacheTiers, embedder
 from gateway.app.certificates import Certificates
-from gateway.app.changes import Changes
-from gateway.app.client_work import ClientWork
-from gateway.app.config_history import ConfigHistory
-from gateway.app.countries import Countries
-from gateway.app.discovery import Discovery
-from gateway.app.durable_limits import DurableLimits
-from gateway.app.endpoint_loads import Loads
-from gateway.app.engine_gauges import EngineGauges
+from gateway.app.clients.approval_webhook import ApprovalWebhook
+from gateway.app.clients.approvals import ApprovalBook, Requesters
+from gateway.app.clients.kept_answers import AnswerBook
+from gateway.app.clients.work import ClientWork
+from gateway.app.configuration.changes import Changes
+from gateway.app.configuration.history import ConfigHistory
+from gateway.app.configuration.parts import PartsBuilder
+from gateway.app.configuration.plugins import OURS, Plugins
+from gateway.app.configuration.snapshots import Built, SnapshotBuilder
+from gateway.app.engines.canary_book import CanaryBook
+from gateway.app.engines.discovery import Discovery
+from gateway.app.engines.endpoint_loads import Loads
+from gateway.app.engines.fleet import Fleet
+from gateway.app.engines.rollout_book import RolloutBook
+from gateway.app.engines.room import idle
+from gateway.app.engines.scaling import Scaling
+from gateway.app.engines.tickets import TicketGauges, TicketOffice
 from gateway.app.events import Events
-from gateway.app.fleet import Fleet
-from gateway.app.gauges import Gauges
-from gateway.app.halts import LOOK_SECONDS, Halts
+from gateway.app.identity.countries import Countries
+from gateway.app.identity.halts import LOOK_SECONDS, Halts
+from gateway.app.identity.revocations import RevocationBook
+from gateway.app.identity.shared_proofs import OnFailure, SharedProofs
+from gateway.app.identity.suspensions import Suspensions
+from gateway.app.identity.tokens import TokenService
 from gateway.app.joined.machines import JoinedMachines
 from gateway.app.joined.placement import Placement
-from gateway.app.keeping import Keeping
-from gateway.app.kept_answers import AnswerBook
-from gateway.app.legal_holds import LegalHolds
-from gateway.app.limit_times import LimitTimes
-from gateway.app.log_levels import LogLevelBook
-from gateway.app.observing import Observing
+from gateway.app.limits.budget_runs import BudgetRuns
+from gateway.app.limits.durable import DurableLimits
+from gateway.app.limits.shared import SharedLimitsPart
+from gateway.app.limits.times import LimitTimes
+from gateway.app.limits.usage import UsageCounter, counted
 from gateway.app.operator_jobs.work import OperatorJobs
-from gateway.app.parts import PartsBuilder
-from gateway.app.plugins import OURS, Plugins
-from gateway.app.policy_texts import PolicyTexts
-from gateway.app.process_gauges import MachineGauges, ProcessGauges
-from gateway.app.replica import replica_id
-from gateway.app.replicas import Replicas
-from gateway.app.revocations import RevocationBook
-from gateway.app.rollout_book import RolloutBook
-from gateway.app.rollout_gauges import RolloutGauges
-from gateway.app.room import idle
-from gateway.app.scaling import Scaling
-from gateway.app.shared_limits import SharedLimitsPart
-from gateway.app.shared_proofs import OnFailure, SharedProofs
-from gateway.app.shipping import Shipping, obey, recovery
-from gateway.app.snapshots import Built, SnapshotBuilder
-from gateway.app.store_link import StoreLink
-from gateway.app.suspensions import Suspensions
-from gateway.app.text_keeping import TextKeeping
-from gateway.app.tickets import TicketGauges, TicketOffice
-from gateway.app.tokens import TokenService
-from gateway.app.traffic_gauges import TrafficGauges
-from gateway.app.usage import UsageCounter, counted
+from gateway.app.replicas.replica import replica_id
+from gateway.app.replicas.replicas import Replicas
+from gateway.app.store.link import StoreLink
+from gateway.app.telemetry.engine_gauges import EngineGauges
+from gateway.app.telemetry.gauges import Gauges
+from gateway.app.telemetry.log_levels import LogLevelBook
+from gateway.app.telemetry.observing import Observing
+from gateway.app.telemetry.process_gauges import MachineGauges, ProcessGauges
+from gateway.app.telemetry.rollout_gauges import RolloutGauges
+from gateway.app.telemetry.traffic_gauges import TrafficGauges
 from gateway.app.webhooks import Webhooks
 from gateway.audit.broker import AuditBroker
 from gateway.audit.holds import Holds

@@ -71,7 +71,7 @@ def copy_store(
     ],
 ) -> None:
     """Copies the store from SQLite to PostgreSQL, all or nothing. Stop the gateway first."""
-    from gateway.app import copy_store as copying  # noqa: PLC0415 - see above
+    from gateway.app.store import copy_store as copying  # noqa: PLC0415 - see above
     from gateway.core.errors import ConfigError  # noqa: PLC0415
 
     try:

@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from gateway.app import model_files
+from gateway.app.audit.keeping import archive_of
+from gateway.app.audit.offline_keys import opener_of
 from gateway.app.certificates import check_files
-from gateway.app.keeping import archive_of
-from gateway.app.observing import check as check_telemetry
-from gateway.app.offline_keys import opener_of
-from gateway.app.plugins import Plugins, at, installed
+from gateway.app.configuration.plugins import Plugins, at, installed
+from gateway.app.engines import model_files
+from gateway.app.telemetry.observing import check as check_telemetry
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
 from gateway.audit.index import FILE as INDEX

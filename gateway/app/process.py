@@ -20,32 +20,33 @@ import uvloop
 
 from admin.app import create_app
 from admin.context import LimitControl, Ports
-from gateway.app import compiled, first_administrator
+from gateway.app import compiled
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
-from gateway.app.audit_index import AuditIndex
-from gateway.app.budget_ledger import BudgetLedger
+from gateway.app.audit.index import AuditIndex
+from gateway.app.configuration.in_force import InForce
+from gateway.app.configuration.plugins import OURS, Plugins, installed
+from gateway.app.configuration.resource_check import ResourceCheck
 from gateway.app.data_side import DataSide
-from gateway.app.fleet_view import FleetView
+from gateway.app.engines.fleet_view import FleetView
 from gateway.app.gateway import Gateway
-from gateway.app.guardrail_trial import GuardrailTrial
-from gateway.app.in_force import InForce
+from gateway.app.guardrails.trial import GuardrailTrial
+from gateway.app.identity import first_administrator
+from gateway.app.identity.key_holders import KeyHolders
+from gateway.app.identity.policy_replay import PolicyReplay
+from gateway.app.identity.role_book import RoleBook
 from gateway.app.joined.door import Door
-from gateway.app.key_holders import KeyHolders
-from gateway.app.limit_states import LimitStates
-from gateway.app.observing import log_as_configured
-from gateway.app.plugins import OURS, Plugins, installed
-from gateway.app.policy_replay import PolicyReplay
+from gateway.app.limits.budget_ledger import BudgetLedger
+from gateway.app.limits.shared_states import SharedLimitStates
+from gateway.app.limits.states import LimitStates
 from gateway.app.quickstart import Credentials, environment, greeting
-from gateway.app.replica import StateLock
-from gateway.app.resource_check import ResourceCheck
-from gateway.app.role_book import RoleBook
-from gateway.app.shared_states import SharedLimitStates
+from gateway.app.replicas.replica import StateLock
 from gateway.app.sockets import Sockets, listening
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
+from gateway.app.telemetry.observing import log_as_configured
+from gateway.app.telemetry.vitals import Vitals
 from gateway.app.upgrade.handover import HandOver, become, handled, take
 from gateway.app.upgrade.upgrader import Upgrader
-from gateway.app.vitals import Vitals
 from gateway.app.workers.control import Workers
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded, load

@@ -153,7 +153,7 @@ def summed(told: Iterable[RolloutsTold]) -> dict[str, ShadowFigures]:
 
 
 class RolloutControl(Protocol):
-    """What the admin API sees of candidates in all processes of this gateway (gateway.app.rollout_book)."""
+    """What the admin API sees of candidates in all processes of this gateway (gateway.app.engines.rollout_book)."""
 
     async def of_shadows(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What is known by model, and the workers that have not answered within some seconds."""

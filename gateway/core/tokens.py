@@ -1,6 +1,6 @@
 """Gateway tokens as the parts of the house hand them to each other: what one is to say, and the answer to the wish for one.
 
-Only the process that has the store signs (gateway.app.tokens). A worker asks it with a `Mint`; the answer is `Minted`.
+Only the process that has the store signs (gateway.app.identity.tokens). A worker asks it with a `Mint`; the answer is `Minted`.
 """
 
 from __future__ import annotations

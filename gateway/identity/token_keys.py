@@ -1,4 +1,4 @@
-"""The public keys of gateway tokens, as every process knows them. The private ones are gateway.app.tokens' alone."""
+"""The public keys of gateway tokens, as every process knows them. The private ones are gateway.app.identity.tokens' alone."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 One transaction is under way at a time; what is asked meanwhile goes with the next one. A store that does not answer within PATIENCE
 is left alone for a second, and until it answers again each limit does what its `on_failure` says. What it does later counts: it is in hand
-then. Where nobody knows whether it did something, the next start settles this run by the audit log (gateway.app.budget_runs).
+then. Where nobody knows whether it did something, the next start settles this run by the audit log (gateway.app.limits.budget_runs).
 """
 
 from __future__ import annotations

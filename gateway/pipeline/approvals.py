@@ -37,7 +37,7 @@ def pending(held: Held) -> ApprovalPending:
 
 
 def _step(x: Exchange) -> tuple[ModelEntry, bool] | None:
-    """The pipeline of which a request is a step (gateway.app.step_calls), and whether it is the last one; None for any other."""
+    """The pipeline of which a request is a step (gateway.app.pipelines.calls), and whether it is the last one; None for any other."""
     told = None if x.detail is None else x.detail.get("pipeline")
     if told is None or "step" not in told:
         return None

@@ -1,4 +1,4 @@
-"""Data keys of the audit log's encryption, wrapped by a master key. What wraps and opens them is gateway.app.vault."""
+"""Data keys of the audit log's encryption, wrapped by a master key. What wraps and opens them is gateway.app.audit.vault."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def forget(tx: Transaction, tenant: str) -> None:
 
 def forget_caller(tx: Transaction, tenant: str, kind: str, id: str) -> None:
     """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner); approvals that are open expire, and
-    the batches of a user's logins are cancelled. Those of a key end with it (gateway.app.batch_creators)."""
+    the batches of a user's logins are cancelled. Those of a key end with it (gateway.app.batches.creators)."""
     gone.note(tx.connection, tx.now, tenant, owner(kind, id))
     kept_answers.erased(tx.connection, tenant, owner(kind, id))
     found = tx.connection.execute(sa.select(approvals.c.id, approvals.c.requester).where(*_of(approvals, OPEN, tenant, id))).all()

@@ -14,7 +14,7 @@ import uvloop
 from msgspec.structs import replace
 
 from gateway.app.compiled import active
-from gateway.app.shared_limits import SharedLimitsPart
+from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.ports import Reservation
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import uvloop
 
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place before anything of it is imported
-from gateway.app.shared_limits import SharedLimitsPart
+from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.ports import Reservation
 from gateway.core.redis_specs import RedisSpec

@@ -21,8 +21,8 @@ import uvloop
 
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place before anything of it is imported
 from gateway.app.compiled import active
+from gateway.app.configuration.plugins import OURS
 from gateway.app.gateway import Gateway
-from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.types import ResponseHead
 from gateway.server.app import DataApplication

@@ -21,8 +21,8 @@ import uvloop
 
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place before anything of it is imported
 from gateway.app import interpreter
+from gateway.app.configuration.plugins import OURS
 from gateway.app.gateway import Gateway
-from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.telemetry.scraping import exposed_aside
 from gateway.wire import yamltree

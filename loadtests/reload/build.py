@@ -21,9 +21,9 @@ from typing import Any
 import uvloop
 import yaml
 
+from gateway.app.configuration.plugins import OURS
 from gateway.app.gateway import Gateway
 from gateway.app.interpreter import GC_THRESHOLDS
-from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.storage import KeySettings
 

@@ -26,7 +26,7 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.app.process import Process
 from gateway.config.load import load
 from loadtests.llamacpp.random_gguf import Shape, write

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError, RequestError
 from gateway.core.identity_specs import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import GuardrailViolation
 from gateway.core.plugins import Lives, no_files
 from gateway.core.ports import Guardrail

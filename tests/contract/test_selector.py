@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.clock import SystemEntropy
 from gateway.core.plugins import SelectorContext, SelectorRow, built
 from gateway.core.slices import at_once

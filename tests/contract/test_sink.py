@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.audit.sinks.contract import Sink, batch_of
 from gateway.core.plugins import SinkContext, built
 from gateway.core.specs import AuditSpec, SinkSpec

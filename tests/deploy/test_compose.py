@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.config.load import load
 from gateway.core.specs import ConfigSpec
 from tests.fakes.ports import empty_port

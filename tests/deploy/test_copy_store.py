@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.app.copy_store import BYTES, ROWS, batches
+from gateway.app.store.copy_store import BYTES, ROWS, batches
 from tests.e2e.harness import Gatehouse, configuration
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.config.load import parse
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.app.cache_tiers import CacheTiers
+from gateway.app.caches.tiers import CacheTiers
 from gateway.caches.registry import AnswerCaches, ModelCache
 from gateway.caches.sealing import TenantKey
 from gateway.core.cache_specs import CacheSpec, CachesSpec, DiskCacheSpec, RedisCacheSpec

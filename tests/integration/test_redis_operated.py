@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.shared_limits import SharedLimitsPart
+from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.clock import SystemEntropy
 from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Reservation
@@ -270,7 +270,7 @@ async def test_a_redis_that_evicts_keys_is_warned_of(
 async def test_replicas_show_that_they_count_whatever_their_store(
     server: RedisServer, gateways: list[Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.app.shared_limits.REMIND", 0.02)
+    monkeypatch.setattr("gateway.app.limits.shared.REMIND", 0.02)
     gateways += [await Gateway(name, url=Secret(f"unix://{server.socket}")).start() for name in ("a", "b")]
     assert server.command("EXISTS", "gatehouse:{limits}:replica:a", "gatehouse:{limits}:replica:b") == b":2", "before anything counts"
     assert server.command("FLUSHALL") == b"+OK"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.shared_proofs import OnFailure, SharedProofs
+from gateway.app.identity.shared_proofs import OnFailure, SharedProofs
 from gateway.core.clock import SystemClock
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof

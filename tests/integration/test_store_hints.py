@@ -26,7 +26,7 @@ NEVER = 3600.0
 
 
 class Replica:
-    """A store with its poller and its hints, wired as in gateway.app.replicas."""
+    """A store with its poller and its hints, wired as in gateway.app.replicas.replicas."""
 
     def __init__(self, url: str, directory: Path, interval: float, ping: float, deadline: float) -> None:
         self.store = Store(url, directory, keys, given_pepper=PEPPER, deadline=deadline)

@@ -19,12 +19,12 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.app.following import Followed
+from gateway.app.engines.tickets import TicketOffice
+from gateway.app.engines.upstreams import permitted
 from gateway.app.joined.authority import Authorities
 from gateway.app.joined.failing import Failing, Sight, sight
 from gateway.app.joined.placing import Host, Pair
-from gateway.app.tickets import TicketOffice
-from gateway.app.upstreams import permitted
+from gateway.app.store.following import Followed
 from gateway.config.expand import AT, Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock

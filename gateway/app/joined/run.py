@@ -25,7 +25,8 @@ from engines.host.catalogue.checksums import Checksums
 from engines.host.catalogue.trust import Trust
 from engines.host.sockets import Sockets
 from engines.host.supervisor import Supervisor
-from gateway.app import model_files
+from gateway.app.configuration.plugins import installed
+from gateway.app.engines import model_files
 from gateway.app.joined.caller import Caller, Refused, checked_url
 from gateway.app.joined.identity import Identity
 from gateway.app.joined.listener import Listener
@@ -33,9 +34,8 @@ from gateway.app.joined.machines import parse_address
 from gateway.app.joined.order_side import OrderSide
 from gateway.app.joined.report import Reporter
 from gateway.app.joined.ticket_side import PortWanted, TicketSide
-from gateway.app.observing import log_as_configured
-from gateway.app.plugins import installed
-from gateway.app.replica import StateLock
+from gateway.app.replicas.replica import StateLock
+from gateway.app.telemetry.observing import log_as_configured
 from gateway.config.machine import AcceptsSpec, load_machine
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError, GatehouseError, one_line

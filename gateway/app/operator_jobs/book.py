@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engines.host.catalogue.library import Library
-from gateway.app.batch_creators import KINDS
+from gateway.app.batches.creators import KINDS
 from gateway.app.operator_jobs import cron, exporter
 from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy

@@ -16,7 +16,7 @@ import msgspec
 from engines.host.catalogue.library import Library
 from engines.jobs import torch_export
 from engines.jobs.order import MAIN, Order
-from gateway.app.client_files import ClientFiles
+from gateway.app.clients.files import ClientFiles
 from gateway.app.operator_jobs import exporter
 from gateway.app.operator_jobs.book import JobBook
 from gateway.app.operator_jobs.child import JobChild

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.app.client_files import ClientFiles
+from gateway.app.clients.files import ClientFiles
 from gateway.batches.lines import Asked, LineRefused, Splitter, asked
 from gateway.core.batches import BatchRecord, LineLost, Lines
 from gateway.core.errors import GatehouseError, PermissionDenied

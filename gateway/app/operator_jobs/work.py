@@ -12,7 +12,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from engines.host.catalogue.library import Library
-from gateway.app.client_work import ClientWork
+from gateway.app.clients.work import ClientWork
 from gateway.app.operator_jobs.book import JobBook, Record
 from gateway.app.operator_jobs.run import JobRun, Shared
 from gateway.app.operator_jobs.scheduling import ScheduleCheck, Schedulers

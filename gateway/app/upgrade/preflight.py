@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from gateway.app import offline
-from gateway.app.plugins import installed
+from gateway.app.configuration.plugins import installed
 from gateway.app.release import release
 from gateway.app.upgrade.handover import HandOver, decode, encode
 from gateway.config.load import load

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.app.configuration.snapshots import Built
 from gateway.app.gateway import Gateway
-from gateway.app.snapshots import Built
 from gateway.app.upgrade.handover import HandOver, HeldWorker
 from gateway.app.workers.channel import Handlers
 from gateway.app.workers.child import Child, spawn

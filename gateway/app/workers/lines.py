@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.app.batches import BatchBook
+from gateway.app.batches.book import BatchBook
 from gateway.app.workers.channel import AskRefused, FeedClosed, Handlers
 from gateway.app.workers.hub import Hub
 from gateway.core.batch_messages import (

@@ -13,9 +13,9 @@ import socket
 
 import uvloop
 
+from gateway.app.configuration.plugin_set import WORKER, with_installed
 from gateway.app.data_side import DataSide
-from gateway.app.observing import log_as_configured
-from gateway.app.plugin_set import WORKER, with_installed
+from gateway.app.telemetry.observing import log_as_configured
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.codec import Codec
 from gateway.app.workers.messages import MESSAGES, ConfigChanged, Drain, Failed, Retire, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.app.tickets import settle
+from gateway.app.engines.tickets import settle
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.core.tickets import SettleTicket, Signed, SignTicket, WithdrawTicket
 from gateway.pipeline.ticketing import TicketBook

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.app.batch_creators import Creators
-from gateway.app.batch_lines import LocalLines
-from gateway.app.client_files import ClientFiles, Record
+from gateway.app.batches.creators import Creators
+from gateway.app.batches.lines import LocalLines
+from gateway.app.clients.files import ClientFiles, Record
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.core.batch_messages import (
     AddFile,

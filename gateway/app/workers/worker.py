@@ -15,23 +15,23 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from gateway.app import compiled, interpreter
-from gateway.app.assembly import Assembled, Assembler
-from gateway.app.cache_book import CacheGauges
-from gateway.app.cache_tiers import CacheTiers, embedder
-from gateway.app.connections import Connections
-from gateway.app.countries import Countries
+from gateway.app.audit.shipping import obey
+from gateway.app.audit.texts import records_of, texts_of
+from gateway.app.caches.book import CacheGauges
+from gateway.app.caches.tiers import CacheTiers, embedder
+from gateway.app.configuration.assembly import Assembled, Assembler
+from gateway.app.configuration.parts import NONE, PartsBuilder
+from gateway.app.configuration.plugin_set import Plugins
+from gateway.app.engines.connections import Connections
+from gateway.app.engines.room import idle
+from gateway.app.engines.tickets import TicketGauges
 from gateway.app.events import Events
-from gateway.app.observing import Observing
-from gateway.app.parts import NONE, PartsBuilder
-from gateway.app.plugin_set import Plugins
-from gateway.app.process_gauges import ProcessGauges
-from gateway.app.rollout_gauges import RolloutGauges
-from gateway.app.room import idle
-from gateway.app.shared_limits import SharedLimitsPart
-from gateway.app.shipping import obey
-from gateway.app.texts import records_of, texts_of
-from gateway.app.tickets import TicketGauges
-from gateway.app.traffic_gauges import TrafficGauges
+from gateway.app.identity.countries import Countries
+from gateway.app.limits.shared import SharedLimitsPart
+from gateway.app.telemetry.observing import Observing
+from gateway.app.telemetry.process_gauges import ProcessGauges
+from gateway.app.telemetry.rollout_gauges import RolloutGauges
+from gateway.app.telemetry.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.desk import FeedAnswers, FeedDesk
 from gateway.app.workers.figures import families

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.storage import ControlStore
 from tests.contract.store.place import Place
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture

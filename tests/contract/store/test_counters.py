@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.app.durable_limits import DurableLimits
+from gateway.app.limits.durable import DurableLimits
 from gateway.core.specs import BudgetSpec, LimitSpec
 from gateway.core.storage import ControlStore, CounterName
 from gateway.core.tasks import TaskOwner

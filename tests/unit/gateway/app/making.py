@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from gateway.app.configuration.plugins import OURS
 from gateway.app.gateway import Gateway
-from gateway.app.plugins import OURS
 from gateway.config.load import load
 
 KEY = "k" * 40

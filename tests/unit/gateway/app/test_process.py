@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.app import first_administrator
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
+from gateway.app.identity import first_administrator
 from gateway.app.process import Process
 from gateway.config.load import load
 from gateway.core.errors import ConfigError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.first_administrator import make_first_key
 from gateway.app.gateway import Gateway
+from gateway.app.identity.first_administrator import make_first_key
 from gateway.core.errors import AuthenticationError, ConfigError, StoreUnavailable
 from gateway.core.storage import KeySettings
 from gateway.core.types import Peer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import audit_index
+from gateway.app.audit import index as audit_index
 from gateway.audit.index import Index, IndexBusy, reading, search, tenants_of
 from gateway.audit.indexer import Indexer
 from gateway.audit.lines import lines_at

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.audit.courier import Courier
 from gateway.audit.places import PlacesFile
 from gateway.audit.sinks import other_sinks

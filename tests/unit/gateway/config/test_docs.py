@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.config.load import parse
 
 DOCS = Path(__file__).parents[4] / "docs"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.config.machine import load_machine
 from gateway.core.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError, ContextLengthExceeded, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.specs import GuardrailSpec

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError, EngineError, EngineTimeout, PermissionDenied
 from gateway.core.plugins import Lives, no_files
 from gateway.core.ports import Guardrail

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError, EngineError
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Principal, Usage, Verdict

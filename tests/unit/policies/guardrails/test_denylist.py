@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError, GuardrailViolation
 from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import no_files
 from gateway.core.slices import at_once

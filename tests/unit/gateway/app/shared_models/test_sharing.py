@@ -18,7 +18,7 @@ from sqlalchemy import update
 
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
-from gateway.app.replica import replica_id
+from gateway.app.replicas.replica import replica_id
 from gateway.app.shared_models import arrival, offering, sharing
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.core.clock import SystemClock

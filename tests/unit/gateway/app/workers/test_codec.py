@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.app.workers import codec, messages
 from gateway.app.workers.codec import Codec, FeedError, FrameReader, UnknownKind
 from gateway.app.workers.settings import AT_ONCE, PARTS, packed, unpacked

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.app.engine_gauges import REPORTED
+from gateway.app.telemetry.engine_gauges import REPORTED
 from gateway.app.workers.figures import GAUGES, Figures, families
 from gateway.core.types import OutcomeRecord
 from gateway.telemetry.detail import Tenants

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.plugins import OURS
+from gateway.app.configuration.plugins import OURS
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once

@@ -1,0 +1,140 @@
+"""Keeps the text of each policy that was in force, by its SHA-256, and records when: for evidence bundles (gateway.audit.bundle).
+
+A text's file has the time at which it was put into force last, and goes once the audit log, as far as it is still there, begins later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.app.configuration.snapshots import Built
+from gateway.app.events import Events
+from gateway.audit.bundle import POLICY_EVENT, policy_file
+from gateway.audit.crypto import replace_file
+from gateway.audit.record import MAX_LINE
+from gateway.audit.repair import read_header
+from gateway.audit.segments import open_segment
+from gateway.audit.sinks.file import list_segments
+from gateway.config.convert import PluginSchemas
+from gateway.config.load import described, described_roles
+from gateway.core.collecting import uncollected
+from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.audit")
+
+FOLDER: Final = "policies"
+"""Below the state directory."""
+DATED: Final = "dated"
+"""A file beside the texts: their times are those at which they were last in force. Before, they were those of their first time."""
+MARGIN: Final = 86_400.0
+"""Seconds: a text is kept for so much longer, whatever the clocks did."""
+PARTS: Final = ("roles", "bindings", "limits", "guardrails", "models", "engines", "identity", "network", "approvals", "prices", "usage")
+
+
+def policy_text(spec: ConfigSpec, schemas: PluginSchemas) -> bytes:
+    """What decides about requests, as JSON, with every secret masked. The same settings give the same text."""
+    with uncollected():
+        rest = msgspec.structs.replace(spec, roles={})
+        parts = {name: _encoded(value) for name, value in described(rest, schemas) if name in PARTS}
+        parts["roles"] = b"{%b}" % b",".join([_encoded(name) + b":" + _encoded(role) for name, role in described_roles(spec.roles)])
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), parts[name]) for name in sorted(parts))
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, Iterator):
+        return b"[%b]" % b",".join(msgspec.json.encode(member, order="deterministic") for member in value)
+    return msgspec.json.encode(value, order="deterministic")
+
+
+class PolicyTexts:
+    """`heard` for each configuration that is put into force; the first one is told by `start`, once the audit log is open."""
+
+    def __init__(self, state_dir: Path, schemas: PluginSchemas, events: Events, owner: TaskOwner) -> None:
+        self._folder, self._schemas, self._events, self._owner = state_dir / FOLDER, schemas, events, owner
+        self._first: Built | None = None
+        self._open = False
+        self._last: tuple[ConfigSpec, str] | None = None
+        """Settings that were written, and their digest."""
+
+    def heard(self, built: Built) -> None:
+        if self._open:
+            self._owner.spawn(self._keep(built), name="policy text")
+        else:
+            self._first = built
+
+    def start(self) -> None:
+        self._open = True
+        if self._first is not None:
+            self.heard(self._first)
+            self._first = None
+
+    async def _keep(self, built: Built) -> None:
+        snapshot = built.snapshot
+        digest = await asyncio.to_thread(self._write, built.stated)
+        self._events.record(POLICY_EVENT, "policies", {"version": snapshot.version, "sha256": digest})
+
+    def _write(self, spec: ConfigSpec) -> str:
+        if self._last is None:
+            date_texts(self._folder)
+        elif all(getattr(spec, name) == getattr(self._last[0], name) for name in PARTS) and self._dated(self._last[1]):
+            return self._last[1]
+        data = policy_text(spec, self._schemas)
+        digest = sha256(data).hexdigest()
+        if not self._dated(digest):
+            replace_file(policy_file(self._folder, digest), data)
+        self._last = (spec, digest)
+        return digest
+
+    def _dated(self, digest: str) -> bool:
+        """Gives a text the present time; False if there is none."""
+        try:
+            os.utime(policy_file(self._folder, digest))
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def date_texts(folder: Path) -> None:
+    """Once: texts that were kept before their times meant anything may have been in force until now."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / DATED).exists():
+        for path in folder.glob("*.json"):
+            os.utime(path)
+        (folder / DATED).touch(mode=0o600)
+
+
+def forget_texts(folder: Path, directory: Path, now: float, kept: float = 0.0) -> int:
+    """Takes away the texts of policies that no record of the audit log in this directory can name any more, and that were not in force for
+    `kept` seconds; the newest one stays. How many. Nothing while a segment says that it began later than now: the clock was wrong."""
+    if not (folder / DATED).exists():
+        return 0
+    texts = sorted((path.stat().st_mtime, path) for path in folder.glob("*.json"))[:-1]
+    old = [path for time, path in texts if time < now - max(kept, MARGIN)]
+    if old:
+        begin = _begin_of(directory)
+        old = [path for time, path in texts if time < min(begin - MARGIN, now - kept)] if begin <= now else []
+    for path in old:
+        path.unlink()
+    if old:
+        log.info("%d texts of policies were taken away: the audit log no longer names them", len(old))
+    return len(old)
+
+
+def _begin_of(directory: Path) -> float:
+    """The earliest time at which any segment that is still there began; 0 where one does not say so, or there is none."""
+    found: list[float] = []
+    for segments in list_segments(directory).values():
+        for _, path in segments:
+            with open_segment(path) as lines:
+                header = read_header(lines.readline(MAX_LINE))
+            found.append(0.0 if header is None else header.time)
+    return min(found, default=0.0)

@@ -1,0 +1,150 @@
+"""Batches in the process that has the store: made, shown and cancelled for clients and for operators.
+The work on them is gateway.app.batches.work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.app.batches.creators import KINDS
+from gateway.core.batch_specs import BatchesSpec
+from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, BatchRecord, Creator
+from gateway.core.clock import Entropy, SystemEntropy
+from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
+from gateway.core.types import Peer, Principal
+from gateway.store.batches import StoredBatches
+from gateway.store.files import StoredFiles
+
+STATES: Final = ("validating", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled")
+LINES: Final = ("completed", "failed", "deferred", "repeated", "unknown")
+MOST_METADATA: Final = 16
+MOST_KEY: Final = 64
+MOST_VALUE: Final = 512
+FIELDS: Final = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+Record = Callable[..., None]
+
+
+class BatchBook:
+    """Implements gateway.core.batches.BatchDesk and the admin API's port. record: (event, target, detail, actor=, outcome=) for the audit
+    log. made: called when there is a new one."""
+
+    def __init__(
+        self, settings: BatchesSpec, kept: StoredBatches, files: StoredFiles, record: Record, entropy: Entropy | None = None
+    ) -> None:
+        self._settings, self._kept, self._files, self._record = settings, kept, files, record
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self.made: Callable[[], None] = lambda: None
+        self.counts: dict[str, int] = {}
+        self.lines = dict.fromkeys(LINES, 0)
+        self.running: Callable[[], int] = lambda: 0
+
+    # --- for clients
+
+    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
+        return await self.make(Creator.of_batch(principal, peer, labels), wanted)
+
+    async def make(self, creator: Creator, wanted: Mapping[str, Any]) -> BatchRecord:
+        """Raises as `create`."""
+        if creator.kind != "api_key" and creator.kind not in KINDS:
+            raise PermissionDenied(f"A batch cannot be made with a credential of the kind {creator.kind}: use an API key.")
+        if unknown := sorted(wanted.keys() - set(FIELDS)):
+            raise RequestError(f"There is no field {unknown[0][:64]!r}; known are {', '.join(FIELDS)}.", param=unknown[0][:64])
+        endpoint, source = wanted.get("endpoint"), wanted.get("input_file_id")
+        if endpoint not in ENDPOINTS:
+            raise RequestError(f"endpoint is one of {', '.join(ENDPOINTS)}.", param="endpoint")
+        if not isinstance(source, str):
+            raise RequestError("input_file_id is the id of a file.", param="input_file_id")
+        if wanted.get("completion_window") != "24h":
+            raise RequestError("completion_window is 24h.", param="completion_window")
+        file = await self._files.get(creator.tenant, source)
+        if file.purpose != "batch":
+            raise RequestError("input_file_id: the file's purpose is not batch.", param="input_file_id")
+        if file.labels:
+            creator = creator.labelled(file.labels)
+        record = BatchRecord(
+            id=f"{BATCH_PREFIX}{int(time.time() * 1000):011x}{self._entropy.bytes(12).hex()}",
+            creator=creator,
+            endpoint=endpoint,
+            input=file.id,
+            state="validating",
+            created=0.0,
+            expires=0.0,
+            window="24h",
+            metadata=metadata_of(wanted.get("metadata")),
+            salt=self._entropy.bytes(16).hex(),
+        )
+        made = await self._kept.add(record, self._settings.window, self._settings.max_open)
+        self._record("batch_created", made.id, {"endpoint": made.endpoint, "input": made.input}, actor=made.creator.name)
+        self.made()
+        return made
+
+    async def batch(self, tenant: str, id: str) -> BatchRecord:
+        return await self._kept.get(id, tenant)
+
+    async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
+        return await self._kept.page(tenant, limit, after)
+
+    async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord:
+        return await self.stop(id, tenant, actor)
+
+    # --- for operators
+
+    async def page(
+        self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None = None
+    ) -> tuple[list[BatchRecord], bool]:
+        return await self._kept.page(tenants, limit, after, state)
+
+    async def get(self, id: str, tenants: Sequence[str] | None) -> BatchRecord:
+        """Raises NotFound."""
+        return await self._kept.get(id, tenants)
+
+    async def stop(self, id: str, tenants: str | Sequence[str] | None, actor: str, *, dry_run: bool = False) -> BatchRecord:
+        """Raises NotFound."""
+        found = await self._kept.cancel(id, tenants, dry_run=dry_run)
+        if not dry_run and found.cancels:
+            self._record("batch_cancelled", found.id, {"tenant": found.creator.tenant}, actor=actor)
+            self.made()
+        return found
+
+    # --- told by the work
+
+    async def count(self) -> None:
+        try:
+            self.counts = await self._kept.counts()
+        except GatehouseError:
+            self.counts = {}
+
+    def ended(self, batch: BatchRecord) -> None:
+        counts = {name: getattr(batch, name) for name in ("total", "completed", "failed", "repeated", "unknown")}
+        detail = {"tenant": batch.creator.tenant, **counts, "output": batch.output, "errors": batch.error}
+        outcome = "ok" if batch.state == "completed" else "failed"
+        self._record(f"batch_{batch.state}", batch.id, detail, actor=batch.creator.name, outcome=outcome)
+
+    def collect(self) -> Iterable[Metric]:
+        kept = GaugeMetricFamily("gatehouse_batches", "Batches in the store by state", labels=["state"])
+        for state in STATES:
+            kept.add_metric([state], float(self.counts.get(state, 0)))
+        yield kept
+        yield GaugeMetricFamily("gatehouse_batch_lines_running", "Lines of batches that run in this process", value=float(self.running()))
+        lines = CounterMetricFamily("gatehouse_batch_lines", "Lines of batches by what became of them", labels=["outcome"])
+        for what, count in self.lines.items():
+            lines.add_metric([what], float(count))
+        yield lines
+
+
+def metadata_of(given: Any) -> dict[str, str] | None:
+    """Raises RequestError."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or len(given) > MOST_METADATA:
+        raise RequestError(f"metadata has at most {MOST_METADATA} names with texts.", param="metadata")
+    for name, value in given.items():
+        good = isinstance(value, str) and 0 < len(name) <= MOST_KEY and len(value) <= MOST_VALUE
+        if not good or "\0" in name + value:
+            raise RequestError(
+                f"metadata: names have up to {MOST_KEY} characters, values are texts of up to {MOST_VALUE}.", param="metadata"
+            )
+    return given

@@ -1,0 +1,1 @@
+"""Caches of answers: what their keys depend on, what stands behind a process's memory, statistics and purges over all processes."""

@@ -1,0 +1,1 @@
+"""From settings to a Snapshot, and changes of it while traffic flows."""

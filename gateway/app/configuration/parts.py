@@ -1,0 +1,226 @@
+"""The plug-ins of a configuration, built from their settings: those whose settings did not change are kept, the others are new."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.app.configuration.plugin_set import Plugins, at
+from gateway.core.asking import Asker
+from gateway.core.hooks import Hook
+from gateway.core.logins import Logins
+from gateway.core.plugins import AuthenticatorContext, GuardrailRow
+from gateway.core.ports import Authenticator, KeyStore
+from gateway.core.secret import Secret
+from gateway.core.shapes import ShapeGuard
+from gateway.core.slices import Turns
+from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
+from gateway.core.tools import ToolGuard
+from gateway.identity.people import People
+from gateway.identity.revocations import Revocations
+from gateway.identity.token_keys import TokenKeys
+from gateway.pipeline.guarded import Guarded, Tally
+from gateway.pipeline.shapes import GuardedShape
+from gateway.pipeline.tools import GuardedTools
+from policies.callers import concerning
+from policies.guardrails.prefilter import Prefilter
+from policies.guardrails.prefilter import prefilter as prefilter_of
+
+
+@dataclass(frozen=True)
+class Parts:
+    """By path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked."""
+
+    guardrails: Mapping[bytes, Guarded]
+    logins: Mapping[bytes, Authenticator]
+    hooks: Mapping[bytes, tuple[str, Hook]] = field(default_factory=dict)
+    exporters: Mapping[bytes, object] = field(default_factory=dict)
+    prefilter: Prefilter | None = None
+
+    def living(self) -> list[tuple[str, object]]:
+        """(path of its setting, plug-in) of each."""
+        guardrails = [(f"guardrails[{number}]", guarded.guardrail) for number, guarded in enumerate(self.guardrails.values())]
+        hooks = [(f"hooks[{number}]", hook) for number, (_, hook) in enumerate(self.hooks.values())]
+        exporters = [(f"telemetry.exporters[{number}]", exporter) for number, exporter in enumerate(self.exporters.values())]
+        return [*(("identity", login) for login in self.logins.values()), *guardrails, *hooks, *exporters]
+
+
+NONE: Final = Parts({}, {})
+AT_ONCE: Final = 256
+"""Guardrails that are built in one turn of a thread: waiting for a thread takes longer than building a small one."""
+
+
+def key_of(settings: object) -> bytes:
+    """Two plug-ins are the same object if all their settings are the same."""
+    return msgspec.json.encode(settings, order="deterministic", enc_hook=_revealed)
+
+
+def _revealed(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    raise NotImplementedError(f"{type(value).__name__} is not a setting")
+
+
+def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
+    """Whether settings name a file, which may have changed behind the same name."""
+    names = settings.__struct_fields__ if isinstance(settings, Spec) else settings
+    return any(name.endswith("_file") for name in names)
+
+
+class PartsBuilder:
+    """base: the folder that files named in settings are relative to. keys: the API keys of the store. people: what it says of callers.
+
+    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters. revocations, token_keys, logins: the process's.
+    asker: asks models for guardrails.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins,
+        keys: KeyStore,
+        people: People,
+        base: Path,
+        record: Callable[[str, str, dict[str, Any]], None],
+        scrape: Callable[[], bytes],
+        revocations: Revocations | None = None,
+        token_keys: TokenKeys | None = None,
+        logins: Logins | None = None,
+        asker: Asker | None = None,
+    ) -> None:
+        self._plugins, self._keys, self._people, self._base = plugins, keys, people, base
+        self._record, self._scrape = record, scrape
+        self._revocations, self._token_keys, self._logins_of_all = revocations, token_keys, logins
+        self._asker = asker
+        self.selectors = plugins.selectors
+        self._turns = Turns()
+        self._sweeping: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.guardrail_failures: dict[tuple[str, str], int] = {}
+        """By name and `fail_mode`."""
+        self.guardrail_tallies: dict[str, Tally] = {}
+        """By name."""
+        self.login_gauges: dict[str, float] = {}
+        """What authenticators measure, by name."""
+
+    async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
+        """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
+        guardrails: dict[bytes, Guarded] = {}
+        for start in range(0, len(spec.guardrails), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(spec.guardrails)))
+            guardrails |= await asyncio.to_thread(self._guardrails, spec, some, before)
+        prefilter = before.prefilter
+        if list(guardrails.values()) != list(before.guardrails.values()):
+            prefilter = await asyncio.to_thread(prefilter_of, [guarded.trigger for guarded in guardrails.values() if guarded.triggered])
+        return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before), prefilter)
+
+    def _guardrails(self, spec: ConfigSpec, numbers: Iterable[int], before: Parts) -> dict[bytes, Guarded]:
+        made: dict[bytes, Guarded] = {}
+        for number in numbers:
+            wanted = spec.guardrails[number]
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.guardrails.get(key)
+            made[key] = self._guardrail(number, wanted) if known is None else known
+        return made
+
+    def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
+        with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
+            guardrail = self._plugins.guardrail(spec, self._read_text, asker=self._asker)
+        if hasattr(guardrail, "sweep"):
+            self._sweeping.add(guardrail)
+        return Guarded(
+            guardrail,
+            spec.fail_mode == "open",
+            self._failed,
+            self._turns,
+            monitor=spec.mode == "monitor",
+            budget=spec.budget,
+            tally=self.guardrail_tallies.setdefault(spec.name, Tally()),
+            concerns=concerning(spec.tenants, spec.roles),
+            label=spec.label or "",
+        )
+
+    def sweep(self, now: float) -> None:
+        """Lets guardrails drop what they have kept for long enough. now: monotonic seconds."""
+        for guardrail in tuple(self._sweeping):
+            guardrail.sweep(now)
+
+    def row(self, spec: GuardrailSpec) -> GuardrailRow:
+        """The row of its type."""
+        return self._plugins.guardrails[spec.type]
+
+    def judge(self, spec: GuardrailSpec, guarded: Guarded) -> ToolGuard | None:
+        """The guardrail as one that judges tools; None if it reads texts."""
+        if not self._plugins.guardrails[spec.type].judges:
+            return None
+        return GuardedTools(
+            spec.name,
+            guarded.guardrail,
+            spec.fail_mode == "open",
+            self._failed,
+            monitor=guarded.monitor,
+            concerns=guarded.concerns,
+            tally=guarded.tally,
+        )
+
+    def shape(self, spec: GuardrailSpec, guarded: Guarded) -> ShapeGuard | None:
+        """The guardrail as one that judges the form of answers; None if it does not."""
+        if not self._plugins.guardrails[spec.type].shapes:
+            return None
+        boundary = (spec.name, guarded.guardrail, spec.fail_mode == "open", self._failed)
+        return GuardedShape(*boundary, monitor=guarded.monitor, concerns=guarded.concerns, tally=guarded.tally)  # type: ignore[arg-type]
+
+    def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:
+        found: dict[bytes, tuple[str, Hook]] = {}
+        for number, wanted in enumerate(spec.hooks):
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.hooks.get(key)
+            with at(f"hooks[{number}].settings"):
+                found[key] = known or (wanted.name, self._plugins.hook(wanted, self._read_text))
+        return found
+
+    def _exporters(self, spec: ConfigSpec, before: Parts) -> dict[bytes, object]:
+        found: dict[bytes, object] = {}
+        for number, wanted in enumerate(spec.telemetry.exporters):
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.exporters.get(key)
+            with at(f"telemetry.exporters[{number}].settings"):
+                found[key] = known or self._plugins.exporter(wanted, self._read_text, self._scrape)
+        return found
+
+    def _logins(self, spec: ConfigSpec, before: Parts) -> dict[bytes, Authenticator]:
+        found: dict[bytes, Authenticator] = {}
+        for path, row, settings in self._plugins.logins(spec.identity):
+            key = path.encode() + key_of(settings)
+            known = None if reads_files(settings) else before.logins.get(key)
+            context = AuthenticatorContext(
+                name=row.name,
+                read=self._read_text,
+                keys=self._keys,
+                record=self._record,
+                gauge=self._measured,
+                revocations=self._revocations,
+                token_keys=self._token_keys,
+                logins=self._logins_of_all,
+            )
+            if known is None:
+                known = self._plugins.authenticator(path, row, settings, context)
+                if row.name != "api_keys":  # what the store says of its keys is part of them
+                    known = self._people.over(known)
+            found[key] = known
+        return found
+
+    def _read_text(self, name: str) -> str:
+        return (self._base / name).read_text(encoding="utf-8")
+
+    def _measured(self, name: str, value: float) -> None:
+        self.login_gauges[name] = value
+
+    def _failed(self, name: str, mode: str) -> None:
+        key = (name, mode)
+        self.guardrail_failures[key] = self.guardrail_failures.get(key, 0) + 1
+        self._record("guardrail_failed", name, {"fail_mode": mode})

@@ -1,0 +1,241 @@
+"""Engines on trial: whether they fare as they must, and those that do not are withdrawn.
+
+A withdrawal is a resource of the store, so it is in force on every replica and after a restart. It sets the engine's weight in the model's
+pool to 0 when a configuration is built (`applied`). Nothing but a person takes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gateway.app.store.following import Followed
+from gateway.core.errors import AlreadyExists, NotFound, StoreUnavailable
+from gateway.core.rollout_specs import CanarySpec
+from gateway.core.rollouts import CanaryFigures, Side
+from gateway.core.specs import ConfigSpec, ModelSpec, PoolMemberSpec
+from gateway.core.storage import ControlStore, Resource
+from gateway.core.tasks import TaskOwner
+from policies.canaries import verdict
+
+log = logging.getLogger("gatehouse")
+KIND: Final = "withdrawals"
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the figures."""
+STORE_SECONDS: Final = 2.0
+MOST: Final = 512
+"""Parts of a window: longer ones have longer parts."""
+Which = tuple[str, str]
+"""Model and engine."""
+
+
+class Window:
+    """What came in the last seconds of one trial, in parts."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.parts: deque[tuple[float, Side, Side]] = deque()
+
+    def add(self, now: float, canary: Side, others: Side) -> None:
+        if self.parts and now - self.parts[-1][0] < self.seconds / MOST:
+            self.parts[-1][1].add(canary)
+            self.parts[-1][2].add(others)
+        elif canary.answers or others.answers:
+            self.parts.append((now, canary, others))
+        while self.parts and self.parts[0][0] < now - self.seconds:
+            self.parts.popleft()
+
+    def sums(self) -> tuple[Side, Side]:
+        canary, others = Side(), Side()
+        for _, one, other in self.parts:
+            canary.add(one)
+            others.add(other)
+        return canary, others
+
+
+class CanaryBook:
+    """Of the process with the store. told: the figures of all processes that serve, by their id. record: (event, target, detail). Life:
+    `start`, then `look` every LOOK_SECONDS and `heard` for the feed; the owner ends its tasks."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        spec: Callable[[], ConfigSpec],
+        refresh: Callable[[], None],
+        record: Callable[..., None],
+        owner: TaskOwner,
+    ) -> None:
+        self._store, self._spec, self._refresh, self._record = store, spec, refresh, record
+        self._stored: dict[Which, dict[str, Any]] = {}
+        self._pending: dict[Which, dict[str, Any]] = {}
+        """In force here, and not yet in the store."""
+        self._windows: dict[Which, Window] = {}
+        self._anew: set[Which] = set()
+        """Put back since the last look: what is told at the next one is of before."""
+        self._last: dict[tuple[str, str], CanaryFigures] = {}
+        self._followed = Followed(store, KIND, self._take, owner)
+        self.start, self.heard = self._followed.start, self._followed.heard
+        self._began = False
+
+    def begin(self) -> None:
+        """A configuration is in force: changes from now on put another one into force."""
+        self._began = True
+
+    @property
+    def withdrawn(self) -> dict[Which, dict[str, Any]]:
+        return {**self._pending, **self._stored}
+
+    def _take(self, found: list[Resource]) -> None:
+        before = self.withdrawn.keys()
+        self._stored = {(str(one.body["model"]), str(one.body["engine"])): {**one.body, "at": one.created} for one in found}
+        for which in self._stored.keys() & self._pending.keys():
+            del self._pending[which]
+        for which in before - self.withdrawn.keys():  # what was seen before a person put it back is no longer held against it
+            self._forget(which)
+        if self._began and before != self.withdrawn.keys():
+            self._refresh()
+
+    def _forget(self, which: Which) -> None:
+        self._windows.pop(which, None)
+        self._anew.add(which)
+
+    # --- the configuration
+
+    def applied(self, spec: ConfigSpec) -> ConfigSpec:
+        """The settings with the weights of what is withdrawn at 0, wherever others are left."""
+        gone = self.withdrawn
+        if not gone:
+            return spec
+        return msgspec.structs.replace(spec, models=tuple(_without(model, gone) for model in spec.models))
+
+    # --- what is judged
+
+    async def look(self, told: dict[str, dict[str, CanaryFigures]]) -> None:
+        """Judges every trial by what is new. told: figures by process and model."""
+        now, specs = time.monotonic(), {model.name: model.canary for model in self._spec().models if model.canary is not None}
+        for model, spec in specs.items():
+            which = (model, spec.engine)
+            window = self._windows.get(which)
+            if window is None or window.seconds != spec.window:
+                window = self._windows[which] = Window(spec.window)
+            canary, others = self._news(told, model, spec)
+            if which in self._anew:
+                self._anew.discard(which)
+                continue
+            window.add(now, canary, others)
+            if which not in self.withdrawn:
+                await self._judge(which, spec, window)
+        for which in self._windows.keys() - {(model, spec.engine) for model, spec in specs.items()}:
+            del self._windows[which]
+        self._last = {key: figures for key, figures in self._last.items() if key[0] in told and key[1] in specs}
+        for which in list(self._pending):
+            await self._write(which)
+
+    def _news(self, told: dict[str, dict[str, CanaryFigures]], model: str, spec: CanarySpec) -> tuple[Side, Side]:
+        canary, others = Side(), Side()
+        for process, figures in told.items():
+            one = figures.get(model)
+            if one is None or one.engine != spec.engine:
+                continue
+            before = self._last.get((process, model))
+            if before is None or before.engine != one.engine or one.canary.answers < before.canary.answers:
+                before = CanaryFigures(one.engine)
+            canary.add(one.canary.since(before.canary))
+            others.add(one.others.since(before.others))
+            self._last[process, model] = msgspec.structs.replace(one, canary=copied(one.canary), others=copied(one.others))
+        return canary, others
+
+    async def _judge(self, which: Which, spec: CanarySpec, window: Window) -> None:
+        canary, others = window.sums()
+        why = verdict(spec, canary, others)
+        if not why:
+            return
+        model, engine = which
+        detail = {"model": model, "engine": engine, "reason": why, "requests": canary.answers, "errors": canary.errors}
+        self._pending[which] = {**detail, "at": time.time()}
+        log.error("the engine %s gets no more requests of %s: %s", engine, model, why)
+        self._refresh()
+        self._record("canary_withdrawn", model, detail, outcome="failed")
+
+    async def _write(self, which: Which) -> None:
+        model, engine = which
+        body = {key: value for key, value in self._pending[which].items() if key != "at"}
+        try:
+            async with asyncio.timeout(STORE_SECONDS), self._followed.lock:
+                made = await self._store.create(KIND, name_of(which), body, actor="gatehouse")
+                self._stored[which] = {**body, "at": made.created}
+                self._pending.pop(which, None)
+        except AlreadyExists:
+            self._followed.refresh()  # another replica was faster
+        except (StoreUnavailable, TimeoutError):
+            log.warning("the withdrawal of %s from %s is not in the store yet: it is in force on this replica alone", engine, model)
+
+    # --- for operators
+
+    def views(self) -> dict[str, tuple[CanarySpec, dict[str, Any] | None, Side, Side]]:
+        """The trials by model: why the engine is withdrawn, None while it is not; what came in the window, of it and of the others."""
+        found = {}
+        for model in self._spec().models:
+            if (spec := model.canary) is not None:
+                window = self._windows.get((model.name, spec.engine))
+                sides = (Side(), Side()) if window is None else window.sums()
+                found[model.name] = (spec, self.withdrawn.get((model.name, spec.engine)), *sides)
+        return dict(sorted(found.items()))
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self._pending) or any(model.canary is not None for model in self._spec().models)
+
+    async def resume(self, model: str, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Puts a model's engine back; what it was withdrawn for. Raises NotFound, StoreUnavailable."""
+        which = next((one for one in self.withdrawn if one[0] == model), None)
+        if which is None:
+            raise NotFound(f"No engine of a model {model[:128]!r} is withdrawn.")
+        gone = self.withdrawn[which]
+        async with self._followed.lock:
+            if which in self._stored:
+                try:
+                    await self._store.delete(KIND, name_of(which), actor=actor, dry_run=dry_run)
+                except NotFound:
+                    pass  # another replica was faster
+            if not dry_run:
+                self._stored.pop(which, None)
+                self._pending.pop(which, None)
+                self._forget(which)
+        if not dry_run:
+            self._refresh()
+        return gone
+
+    def collect(self) -> Iterable[Metric]:
+        """For a scrape."""
+        found = GaugeMetricFamily("gatehouse_canary_withdrawn", "1: an engine on trial was withdrawn", labels=["model", "engine"])
+        for model in self._spec().models:
+            if model.canary is not None:
+                found.add_metric([model.name, model.canary.engine], float((model.name, model.canary.engine) in self.withdrawn))
+        yield found
+
+
+def _without(model: ModelSpec, gone: dict[Which, dict[str, Any]]) -> ModelSpec:
+    pool = tuple(PoolMemberSpec(engine=one) if isinstance(one, str) else one for one in model.pool)
+    kept = tuple(msgspec.structs.replace(one, weight=0.0) if (model.name, one.engine) in gone else one for one in pool)
+    if kept == pool or not any(one.weight > 0 for one in kept):
+        return model  # an engine that is alone stays: that it fares badly is better than no answer
+    return msgspec.structs.replace(model, pool=kept)
+
+
+def copied(side: Side) -> Side:
+    return msgspec.structs.replace(side, latency=list(side.latency), first=list(side.first))
+
+
+def name_of(which: Which) -> str:
+    """The name of a withdrawal in the store."""
+    return sha256("\0".join(which).encode()).hexdigest()[:32]

@@ -1,0 +1,49 @@
+"""The state of limits that Redis holds, for operators: the same for every replica and worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.app.limits.states import MOST, amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, written
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs import LimitSpec
+from gateway.core.types import Principal
+from gateway.limits.bucket import Shape
+from gateway.limits.redis.book import BucketBook
+from gateway.limits.redis.view import BucketSeen
+from gateway.pipeline.plane import DataPlane
+
+
+class SharedLimitStates:
+    """Implements admin.context.LimitControl. Raises Overloaded from everything while Redis is away."""
+
+    def __init__(self, plane: DataPlane, redis: RedisSpec) -> None:
+        self._plane, self._book = plane, BucketBook(redis)
+
+    async def state(self, limit: str) -> list[dict[str, Any]]:
+        spec = limit_named(self._plane, limit)
+        found = []
+        for part in parts_of(spec):
+            shape = Shape(part)
+            found += [_view(shape, scope, bucket) for scope, bucket in await self._book.all_of(shape, MOST)]
+        return found
+
+    async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
+        wanted = [(Shape(spec), key) for spec, key in applying(self._plane, principal, model, operation)]
+        found = await self._book.look(wanted)
+        return binding([_view(shape, written(key), bucket) for (shape, key), bucket in zip(wanted, found, strict=True)])
+
+    async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
+        names: list[bytes] = []
+        for part in parts_of(limit_named(self._plane, limit)):
+            shape = Shape(part)
+            names += await (self._book.names_of(shape) if scope is None else self._book.meant(shape, scope))
+        if scope is not None and not names:
+            raise no_bucket(limit, scope)
+        return len(names) if dry_run else await self._book.reset(names)
+
+
+def _view(shape: Shape, scope: str, bucket: BucketSeen) -> dict[str, Any]:
+    spec: LimitSpec = shape.spec
+    amounts = [amount_of(meter, one.left, one.resets, one.ahead) for meter, one in zip(shape.meters, bucket.amounts, strict=True)]
+    return bucket_view(spec, scope, amounts, bucket.in_use)

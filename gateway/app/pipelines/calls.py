@@ -1,0 +1,148 @@
+"""One step of a pipeline: a request of its own, through the whole pipeline of phases, as its caller's, whose client is the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from gateway.app.batches.lines import LineClient
+from gateway.core.errors import ClientGone, GatehouseError, InternalError, ModelNotFound, PermissionDenied
+from gateway.core.labels import HEADER
+from gateway.core.ports import Receiver
+from gateway.core.types import Headers, Peer, ResponseHead
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.pipeline import NOT_CLEARED, serve
+
+GONE: Final = "The pipeline needs the step no more."
+TRACE: Final = b"traceparent"
+COMMENT: Final = b": keep-alive\n\n"
+"""In a step's stream while its engine is silent. The pipeline's own stream has comments of its own."""
+
+
+class StepClient(LineClient):
+    """The client of a step's exchange. receiver: gets the answer as it comes; None: it is gathered. error: why the step has failed.
+    ours: because whoever reads the pipeline's answer does not take it."""
+
+    def __init__(self, outer: Exchange, receiver: Receiver | None) -> None:
+        principal = outer.principal
+        assert principal is not None
+        super().__init__(outer.plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
+        self.paused = outer.client.paused
+        self.error: GatehouseError | None = None
+        self.exchange: Exchange | None = None
+        self.ours = False
+        self._receiver, self._begun = receiver, False
+
+    def send(self, data: bytes) -> None:
+        if self.error is not None:
+            return  # what tells of the error; the pipeline tells its own client
+        parts = self.reader.feed(data)
+        if self._receiver is None:
+            self.parts += parts
+            return
+        try:
+            if not self._begun and self.reader.status:
+                self._begun = True
+                kind = self.reader.headers.get(b"content-type", b"application/json")
+                self._receiver.on_head(ResponseHead(self.reader.status, [(b"content-type", kind)]))
+            for part in parts:
+                if part != COMMENT:
+                    self._receiver.on_body(part)
+        except GatehouseError as error:
+            self._refused(error)
+        except Exception:  # boundary: as for the transport, a receiver that fails ends its own reading only
+            self._refused(InternalError("The answer of the step could not be passed on."))
+            raise
+
+    def _refused(self, error: GatehouseError) -> None:
+        """Whoever reads the answer wants no more of it. It is ended from outside: its own relay is in the middle of something."""
+        self.error, self.ours = error, True
+        if self.exchange is not None:
+            asyncio.get_running_loop().call_soon(self.exchange.cancel, ClientGone(GONE))
+
+
+def of_step(name: str, error: GatehouseError) -> GatehouseError:
+    """The error as the caller of the pipeline gets it: it names the step, and no model that the caller may not know of."""
+    if isinstance(error, ModelNotFound | PermissionDenied):
+        what = "you may not use the model that it asks"
+        if error.code == NOT_CLEARED:
+            what = "no engine of the model that it asks may see data with the labels of this request"
+        return PermissionDenied(f"The step {name!r} is refused: {what}.", code=error.code if error.status == 403 else None)
+    error.message = f"The step {name!r} failed: {error.message}"
+    error.interrupts = False
+    error.__traceback__ = error.__context__ = error.__cause__ = None  # they hold the step's exchange
+    return error
+
+
+class StepCalls:
+    """The requests of one pipeline's steps. name: of the pipeline. until: monotonic seconds, for all of them."""
+
+    def __init__(self, outer: Exchange, name: str, until: float, trace: bytes | None) -> None:
+        self._outer, self._name, self._until, self._trace = outer, name, until, trace
+        self._clients: list[StepClient] = []
+        """Of the steps under way."""
+        self.told: list[dict[str, Any]] = []
+
+    def tell(self, **told: Any) -> None:
+        """Something for the record of the pipeline's request."""
+        self.told.append(told)
+        self._outer.detail = {**(self._outer.detail or {}), "pipeline": {"steps": self.told}}
+
+    async def asked(
+        self, step: str, model: str, path: bytes, body: bytes, receiver: Receiver | None = None, timeout: float | None = None
+    ) -> bytes:
+        """The answer; b"" where the receiver has it. timeout: seconds for this step. Raises the step's GatehouseError, which names it."""
+        outer = self._outer
+        request, peer = outer.request, outer.peer
+        assert request is not None
+        headers: Headers = {b"content-type": b"application/json"}
+        if request.labels and outer.snapshot.labels is not None:
+            headers[HEADER] = ",".join(sorted(request.labels)).encode("latin-1")
+        if self._trace is not None:
+            headers[TRACE] = self._trace
+        client = StepClient(outer, receiver)
+        self._clients.append(client)
+        # What these headers say is the gateway's own word, so the peer is one whose headers count.
+        trusted = Peer(peer.address, True, peer.certificate)
+        inner = client.exchange = Exchange(outer.plane, outer.snapshot, client, path, headers, trusted, outer.plane.next_id())
+        until = self._until if timeout is None else min(self._until, outer.plane.now + timeout)
+        inner.deadline = inner.until = inner.wake_at = min(inner.deadline, until)
+        inner.principal, inner.body = outer.principal, body
+        inner.detail = {"pipeline": {"model": self._name, "step": step, "request": outer.request_id.decode()}}
+        try:
+            inner.run(self._served(inner, client))
+            await client.done
+        finally:
+            inner.cancel(ClientGone(GONE))  # unless it is over
+            client.taken()
+            client.exchange = None
+            self._clients.remove(client)
+            self.tell(step=step, model=model, request=inner.request_id.decode(), status=inner.status or client.reader.status or 499)
+            if inner.request is not None:
+                request.labels |= inner.request.labels  # what has come of labelled data has its labels
+        if client.error is not None:
+            raise client.error if client.ours else of_step(step, client.error)
+        return b"".join(client.parts)
+
+    async def _served(self, inner: Exchange, client: StepClient) -> None:
+        """`serve`, and the error before anything of it is written."""
+        try:
+            await serve(inner)
+        except GatehouseError as error:
+            client.error = client.error or error
+            raise
+        except Exception:  # boundary: the exchange logs it, and it is a defect of the step
+            client.error = InternalError(f"Internal error. The request id is {inner.request_id.decode()}.")
+            raise
+
+    def pause(self) -> None:
+        for client in self._clients:
+            client.paused = True
+            if client.exchange is not None:
+                client.exchange.pause()
+
+    def resume(self) -> None:
+        for client in tuple(self._clients):
+            client.paused = False
+            if client.exchange is not None:
+                client.exchange.resume()

@@ -1,0 +1,117 @@
+"""Names that are followed: what is asked, when a build waits, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from gateway.app.engines.discovery import Discovery
+from gateway.config.merge import Merged
+from gateway.core.clock import SystemClock
+from gateway.core.fleet_specs import DnsSpec
+from gateway.core.places import Place
+from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
+from gateway.transport.names import Resolved, Unresolved
+from tests.waiting import reached
+
+QUICK = {"min_ttl": 0.02, "max_ttl": 0.05, "timeout": 60.0, "networks": ("10.0.0.0/8",)}
+
+
+class Answers:
+    """What is answered next; an exception is raised. held: while it is set, nothing is answered."""
+
+    def __init__(self, *places: str) -> None:
+        self.places, self.fails, self.asked = places, False, 0
+        self.held = threading.Event()
+        self.held.set()
+
+    def __call__(self, dns: DnsSpec, host: str, port: int) -> Resolved:
+        self.asked += 1
+        self.held.wait(60)
+        if self.fails:
+            raise Unresolved(f"{host}: no")
+        return Resolved(tuple(Place(place, port) for place in self.places), 0.0)
+
+
+def merged(*names: str, stored: bool = False, upstreams: tuple[str, ...] = (), **dns: Any) -> Merged:
+    engines = tuple(
+        EngineSpec(name=name, runtime="external", url=f"http://{name}.test:80", dns=DnsSpec(**{**QUICK, **dns})) for name in names
+    )
+    spec = ConfigSpec(version=1, engines=engines, store=StoreSpec(upstreams=upstreams))
+    return Merged(spec, {("engines", name): 1 for name in names} if stored else {})
+
+
+class House:
+    def __init__(self, answers: Answers) -> None:
+        self.changes, self.events = 0, []  # type: ignore[var-annotated]
+        self.discovery = Discovery(SystemClock(), self._changed, lambda *event: self.events.append(event), answers)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+async def test_a_build_waits_for_the_first_answer_and_later_ones_make_another() -> None:
+    answers = Answers("10.0.0.1")
+    house = House(answers)
+    asked = merged("far")
+    assert await house.discovery.places(asked) == {"far": (Place("10.0.0.1", 80),)}
+    assert house.changes == 0, "the build that waits has it"
+    answers.places = ("10.0.0.1", "10.0.0.2")
+    await reached(lambda: house.changes == 1)
+    assert len((await house.discovery.places(asked))["far"]) == 2
+    assert ("addresses_changed", "far", {"added": ["10.0.0.2:80"], "removed": []}) in house.events
+    await house.discovery.aclose()
+
+
+async def test_a_name_server_that_hangs_holds_up_the_first_build_for_a_bounded_time_and_no_other() -> None:
+    answers = Answers("10.0.0.1")
+    answers.held.clear()
+    house = House(answers)
+    asked = merged("far", timeout=0.2)
+    async with asyncio.timeout(40):
+        assert await house.discovery.places(asked) == {"far": ()}
+    answers.held.set()
+    await reached(lambda: house.changes == 1, what="the answer")
+    answers.held.clear()
+    async with asyncio.timeout(0.15):
+        assert (await house.discovery.places(asked))["far"]
+    answers.held.set()
+    await house.discovery.aclose()
+
+
+async def test_names_that_are_no_longer_in_force_are_no_longer_asked_for() -> None:
+    answers = Answers("10.0.0.1")
+    house = House(answers)
+    await house.discovery.places(merged("far", "near"))
+    house.discovery.keep(merged("near"))
+    families = {family.name: family for family in house.discovery.collect()}
+    assert [sample.labels["engine"] for sample in families["gatehouse_dns_addresses"].samples] == ["near"]
+    await house.discovery.aclose()
+
+
+async def test_a_failure_and_addresses_that_may_not_be_keep_what_is_known_and_say_why() -> None:
+    answers = Answers("10.0.0.1")
+    house = House(answers)
+    asked = merged("far")
+    await house.discovery.places(asked)
+    answers.fails = True
+    await reached(lambda: house.discovery.faults() == {"far": "far.test: no"})
+    answers.fails, answers.places = False, ("169.254.169.254", "127.0.0.1")
+    await reached(lambda: "2 of 2 addresses" in house.discovery.faults().get("far", ""))
+    assert (await house.discovery.places(asked))["far"] == (Place("10.0.0.1", 80),)
+    answers.places = ("10.0.0.1", "127.0.0.1")
+    await reached(lambda: "1 of 2 addresses" in house.discovery.faults().get("far", ""))
+    assert (await house.discovery.places(asked))["far"] == (Place("10.0.0.1", 80),)
+    await house.discovery.aclose()
+
+
+async def test_an_engine_of_the_store_cannot_widen_where_engines_may_be() -> None:
+    house = House(Answers("127.0.0.1"))
+    wide = ("0.0.0.0/0",)
+    assert await house.discovery.places(merged("far", stored=True, networks=wide)) == {"far": ()}
+    assert (await house.discovery.places(merged("own", networks=wide)))["own"], "the file may"
+    allowed = merged("far", stored=True, upstreams=("127.0.0.0/8",), networks=wide)
+    assert (await house.discovery.places(allowed))["far"]
+    assert await house.discovery.places(merged("far", stored=True, upstreams=("10.0.0.0/8",), networks=wide)) == {"far": ()}
+    await house.discovery.aclose()

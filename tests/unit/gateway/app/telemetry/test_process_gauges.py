@@ -1,0 +1,68 @@
+"""What a process says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.core import Metric
+
+from gateway.app.telemetry.process_gauges import FILES_SECONDS, MachineGauges, ProcessGauges
+from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.telemetry.metrics import Metrics
+
+
+def collected(gauges: ProcessGauges) -> dict[str, Metric]:
+    return {metric.name: metric for metric in gauges.collect()}
+
+
+def test_this_process_is_described() -> None:
+    found = collected(ProcessGauges(DataPlane(Metrics()), "control"))
+    assert found["gatehouse_resident_bytes"].samples[0].labels == {"process": "control"}
+    assert found["gatehouse_resident_bytes"].samples[0].value > 1 << 20
+    assert found["gatehouse_open_files"].samples[0].value >= 3
+    assert found["gatehouse_cpu_seconds"].samples[0].value > 0
+
+
+def test_a_sweep_that_comes_late_is_lag(tmp_path: Path) -> None:
+    plane, now = DataPlane(Metrics()), [10.0]
+    gauges = ProcessGauges(plane, "control", clock=lambda: now[0])
+    for late in (0.0, 0.3):
+        plane.sweep()
+        now[0] += SWEEP_SECONDS + late
+    plane.sweep()
+    [lag] = [metric for name, metric in collected(gauges).items() if name == "gatehouse_loop_lag_seconds"]
+    buckets = {sample.labels.get("le"): sample.value for sample in lag.samples if sample.name.endswith("_bucket")}
+    assert (buckets["0.001"], buckets["0.25"], buckets["0.5"]) == (1.0, 1.0, 2.0)
+
+
+def test_open_files_are_not_counted_at_every_scrape(tmp_path: Path) -> None:
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "statm").write_text("100 7 1")
+    now = [0.0]
+    gauges = ProcessGauges(DataPlane(Metrics()), "w1", tmp_path, lambda: now[0])
+    assert collected(gauges)["gatehouse_open_files"].samples[0].value == 0
+    (tmp_path / "fd" / "3").touch()
+    assert collected(gauges)["gatehouse_open_files"].samples[0].value == 0
+    now[0] = FILES_SECONDS
+    assert collected(gauges)["gatehouse_open_files"].samples[0].value == 1
+
+
+def test_without_proc_there_is_the_lag_alone(tmp_path: Path) -> None:
+    found = collected(ProcessGauges(DataPlane(Metrics()), "control", tmp_path / "none"))
+    assert set(found) == {"gatehouse_loop_lag_seconds", "gatehouse_cpu_seconds"}
+
+
+def test_disk_and_network_are_those_of_proc(tmp_path: Path) -> None:
+    (tmp_path / "io").write_text("rchar: 9\nwchar: 9\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n")
+    found = collected(ProcessGauges(DataPlane(Metrics()), "control", tmp_path))
+    assert (found["gatehouse_disk_read_bytes"].samples[0].value, found["gatehouse_disk_written_bytes"].samples[0].value) == (4096, 8192)
+    (tmp_path / "self/net").mkdir(parents=True)
+    line = "  {}: {} 0 0 0 0 0 0 0 {} 0 0 0 0 0 0 0\n"
+    (tmp_path / "self/net/dev").write_text("a\nb\n" + line.format("lo", 7, 7) + line.format("eth0", 100, 30) + line.format("eth1", 11, 3))
+    machine = {metric.name: metric.samples[0].value for metric in MachineGauges(tmp_path, tmp_path).collect()}
+    assert (machine["gatehouse_network_received_bytes"], machine["gatehouse_network_sent_bytes"]) == (111, 33)
+    assert 0 < machine["gatehouse_disk_free_bytes"] <= machine["gatehouse_disk_size_bytes"]
+
+
+def test_a_state_directory_that_is_gone_does_not_end_a_scrape(tmp_path: Path) -> None:
+    assert list(MachineGauges(tmp_path / "gone", tmp_path).collect()) == []
