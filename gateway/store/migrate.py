@@ -11,6 +11,9 @@ from gateway.store.upgrade import upgrade
 HEAD = "0017"
 """The newest revision in migrations/versions."""
 LOCK = 0x67617465686F7573  # "gatehous": the PostgreSQL advisory lock that a migration holds
+DEADLINE = 60.0
+"""Seconds that a migration may take, the wait for another process's included."""
+_TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _VERSION = sa.table("alembic_version", sa.column("version_num"))
 _PRIMARY = sa.text(
     "SELECT t.relname FROM pg_index i JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace "
@@ -20,12 +23,22 @@ _PRIMARY = sa.text(
 
 def migrate(connection: sa.Connection) -> None:
     """Raises ConfigError when the database was made by a newer Gatehouse, or was not restored to its end."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    if connection.dialect.name != "postgresql":
+        _upgrade(connection)
+        return
+    # Those of the connection are made for single calls: they would end the wait for a replica that migrates, and this process with it.
+    for name in _TIMEOUTS:
+        connection.execute(sa.text(f"SET LOCAL {name} = {int(DEADLINE * 1000)}"))
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    _upgrade(connection)
+    _whole(connection)
+    for name in _TIMEOUTS:
+        connection.execute(sa.text(f"SET LOCAL {name} TO DEFAULT"))
+
+
+def _upgrade(connection: sa.Connection) -> None:
     if revisions(connection) != {HEAD}:
         upgrade(connection)
-    if connection.dialect.name == "postgresql":
-        _whole(connection)
 
 
 def _whole(connection: sa.Connection) -> None:

@@ -53,6 +53,7 @@ from gateway.store.jobs import StoredJobs
 from gateway.store.kept_answers import KeptAnswers
 from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
+from gateway.store.migrate import DEADLINE as MIGRATION_DEADLINE
 from gateway.store.migrate import migrate
 from gateway.store.model_copies import StoredModelCopies
 from gateway.store.model_uses import StoredModelUses
@@ -64,7 +65,6 @@ from gateway.store.seal import Sealer
 T = TypeVar("T")
 DEADLINE = 5.0
 """Seconds after which a call fails."""
-MIGRATION_DEADLINE = 60.0
 
 
 class _TakenBack(Exception):

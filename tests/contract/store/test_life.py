@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.storage import StoreChange
-from gateway.store.migrate import HEAD, migrate
+from gateway.store.migrate import HEAD, LOCK, migrate
 from gateway.store.tables import metadata
 from gateway.store.upgrade import settings
 from tests.contract.store.place import Place
@@ -71,6 +71,27 @@ async def test_a_database_that_was_not_restored_to_its_end_is_refused(tmp_path: 
         with pytest.raises(ConfigError, match=r"not restored to its end .*: resources\): restore the backup again, into an empty database"):
             await place.open()
     finally:
+        for opened in place.opened:
+            await opened.aclose()
+
+
+async def test_a_start_waits_for_a_replica_that_migrates(tmp_path: Path, postgres: PostgresServer) -> None:
+    """For longer than a call may take: the wait for the lock is no call that hangs."""
+    url = postgres.database()
+    place = Place(url, tmp_path)
+    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+    other = engine.connect()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '0.5 s'"
+    try:
+        other.execute(sa.text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
+        start = asyncio.create_task(place.open(deadline=0.2))
+        await reached(lambda: start.done() or other.scalar(sa.text(waits)))
+        other.execute(sa.text("SELECT pg_advisory_unlock(:lock)"), {"lock": LOCK})
+        store = await start
+        assert await store._database.run(lambda connection: connection.scalar(sa.text("SHOW statement_timeout"))) == "200ms"
+    finally:
+        other.close()
+        engine.dispose()
         for opened in place.opened:
             await opened.aclose()
 
