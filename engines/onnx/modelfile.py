@@ -27,6 +27,7 @@ MAX_INPUTS = 1024
 """Inputs of the graph that are no weights. ONNX Runtime's time grows with their square: 10,000 take it 5 s."""
 MAX_DEPTH = 32
 """Deepest nesting of graphs in attributes (If, Loop, Scan)."""
+_FRAMED = constants.FRAMED.encode()
 
 # onnx.proto3: message -> field number
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_GRAPH, MODEL_OPSET, MODEL_FUNCTION = 1, 2, 7, 8, 25
@@ -34,7 +35,7 @@ FUNCTION_NODE = 7
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_SPARSE = 1, 5, 11, 15
 PORT_NAME = 1
-NODE_ATTRIBUTE = 5
+NODE_OPERATOR, NODE_ATTRIBUTE = 4, 5
 ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 10, 11
 TENSOR_NAME, TENSOR_EXTERNAL, TENSOR_LOCATION = 8, 13, 14
 ENTRY_KEY, ENTRY_VALUE = 1, 2
@@ -116,13 +117,15 @@ def external_files(model: ModelFile) -> tuple[Path, ...]:
 
 
 class _Contents:
-    """What was found so far. external: weights in other files. inputs, weights: names in the graph itself, not in nested ones."""
+    """What was found so far. external: weights in other files. inputs, weights: names in the graph itself, not in nested ones. framed:
+    there is a node whose frames must have a length."""
 
     def __init__(self) -> None:
         self.bound = Bound(MAX_FIELDS)
         self.external: list[ExternalData] = []
         self.inputs: set[str] = set()
         self.weights: set[str] = set()
+        self.framed = False
 
     def fields(self, value: Value, what: str) -> Iterator[tuple[int, Value]]:
         """Of a message within another."""
@@ -158,6 +161,8 @@ def _model(path: Path, view: memoryview) -> ModelFile:
         raise Broken(f"the graph has {inputs} inputs, at most {MAX_INPUTS} are taken")
     functions.check(made, whole)
     constants.check(whole)
+    if contents.framed:
+        constants.check_frames(whole, made)
     return ModelFile(path, ir_version, producer, opsets, nodes, tuple(contents.external))
 
 
@@ -195,6 +200,8 @@ def _graph(view: memoryview, contents: _Contents, depth: int) -> int:
 def _node(view: memoryview, contents: _Contents, depth: int) -> int:
     nodes = 0
     for field, value in contents.fields(view, "node"):
+        if field == NODE_OPERATOR and isinstance(value, memoryview) and value.tobytes() == _FRAMED:
+            contents.framed = True
         if field != NODE_ATTRIBUTE:
             continue
         for part, inner in contents.fields(value, "attribute"):

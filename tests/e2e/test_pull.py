@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests import modelsigning
 from tests.e2e import adminapi
 from tests.e2e.harness import DEMO_MODEL, Gatehouse
 from tests.fakes.model_hub import ModelHub
+from tests.unit.engines.onnx.test_constants import framed
 
 Launch = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,7 @@ def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> 
     model = ROOT / "engines" / "demo" / "artefacts" / DEMO_MODEL
     hub = ModelHub(model.read_bytes())
     junk = ModelHub(b"no model at all" * 100)
+    ending = ModelHub(framed(tmp_path / "ending.onnx", np.int64(0)).read_bytes())
     try:
         (tmp_path / "key.pem").write_bytes(modelsigning.pem())
         config = adminapi.config(tmp_path / "state", 9, model_signatures={"keys": [str(tmp_path / "key.pem")]})
@@ -43,6 +47,9 @@ def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> 
             bad = pull(gatehouse, tmp_path / "home", f"{junk.url}/good/bad.gguf")
             assert bad.returncode == 1 and "The model cannot be used" in bad.stderr, bad.stderr
             assert client.get("/model-files/bad.gguf").status_code == 404
+            fatal = pull(gatehouse, tmp_path / "home", f"{ending.url}/good/ending.onnx")
+            assert fatal.returncode == 1 and "STFT 'spectrum': its frame_length has 0 samples" in fatal.stderr, fatal.stderr
+            assert client.get("/model-files/ending.onnx").status_code == 404
             assert not list((tmp_path / "home").rglob("*.done")), "what the gateway refuses is not kept"
             given = ("--signature", str(tmp_path / "given.sig"), "--name", "signed.gguf")
             for key in (modelsigning.OTHER, modelsigning.KEY):
@@ -55,3 +62,4 @@ def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> 
     finally:
         hub.close()
         junk.close()
+        ending.close()
