@@ -142,7 +142,7 @@ class Handshake:
     def _checked(self) -> bytes:
         """The value of Sec-WebSocket-Accept. Raises RequestError, PermissionDenied."""
         request, headers = self._request, self._request.headers
-        if b":version" in headers or not request.complete or request.body:
+        if b":version" in headers or not request.complete or request.body or b"transfer-encoding" in headers:
             raise RequestError("A WebSocket begins with a GET of HTTP/1.1 without a body.", code="invalid_request")
         if not _has_token(headers, b"upgrade", b"websocket") or not _has_token(headers, b"connection", b"upgrade"):
             raise RequestError("Send 'Connection: Upgrade' and 'Upgrade: websocket'.", code="invalid_header")
@@ -179,7 +179,7 @@ class Handshake:
 
     def _open(self, accept: bytes) -> None:
         connection, sockets = self._connection, self._sockets
-        if connection.waiting or connection.in_request or connection.life != OPEN:
+        if connection.waiting or connection.in_request or connection.refusal is not None or connection.life != OPEN:
             raise RequestError("Send nothing after the handshake until it is answered.", code="invalid_request")
         make: Any = import_module(SOCKET_MODULE).Socket
         owner = "" if self.principal is None else owner_of(self.principal)

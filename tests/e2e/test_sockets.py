@@ -212,6 +212,23 @@ def test_requests_that_are_no_handshakes(gatehouse: Gatehouse, lines: str, statu
     assert answer.startswith(b"HTTP/1.1 %d" % status), answer
 
 
+@pytest.mark.parametrize(
+    ("lines", "behind"),
+    [
+        ("", b"\x81\x82abcd\x1a\x1f"),
+        ("", b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"),
+        ("transfer-encoding: chunked\r\n", b"0\r\n\r\n"),
+        ("transfer-encoding: chunked\r\n", b""),
+    ],
+    ids=["a frame", "a request", "an empty body", "a body to come"],
+)
+def test_nothing_may_stand_behind_a_handshake(gatehouse: Gatehouse, lines: str, behind: bytes) -> None:
+    """It would be lost, or a proxy in front would read it otherwise than this gateway does."""
+    key = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    answer = gatehouse.raw(f"GET /v1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n{key}{lines}\r\n".encode() + behind)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"HTTP/1.1 101" not in answer, answer
+
+
 def test_the_first_message_may_bring_the_token(gatehouse: Gatehouse, engine: EngineThread) -> None:
     with opened(gatehouse, None) as client:
         assert client.answer("early")["body"]["error"]["code"] == "missing_credentials"
