@@ -39,6 +39,7 @@ class Jobs:
         self._store, self._holder, self._jobs = store, holder, tuple(jobs)
         self._look_seconds, self._hold = look, hold
         self._held: dict[str, Lease] = {}
+        self._looking = asyncio.Lock()
         self._tasks = TaskOwner("jobs")
 
     def start(self) -> None:
@@ -46,7 +47,14 @@ class Jobs:
         self._tasks.every(self._look_seconds, self.look, name="look")
 
     async def look(self) -> None:
-        """Starts the jobs that are due and that nobody does. A store that does not answer is left to the next time."""
+        """Starts the jobs that are due and that nobody does. A store that does not answer is left to the next time.
+
+        One look at a time: the store gives whoever holds a lease a new one, so two looks would begin the same job twice.
+        """
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         try:
             roll = await self._store.leases()
             for job in self._jobs:

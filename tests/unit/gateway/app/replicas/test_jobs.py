@@ -72,6 +72,23 @@ async def test_a_job_runs_once_a_period_on_one_of_them(world: World) -> None:
     assert len(world.runs) == 2
 
 
+async def test_looks_that_overlap_begin_a_job_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """As when the store is so slow that the first look lasts until the second is due."""
+    begun, end = list[Lease](), asyncio.Event()
+
+    async def run(lease: Lease) -> None:
+        begun.append(lease)
+        await end.wait()
+
+    jobs = await world.replica("a", run)
+    await asyncio.gather(*(jobs.look() for _ in range(5)))
+    await reached(lambda: bool(begun))
+    assert [(await world.lease()).fence] == [lease.fence for lease in begun]
+    end.set()
+    await reached(lambda: not jobs._held)
+    assert (await world.lease()).done == world.clock.wall() and not caplog.records
+
+
 async def test_another_one_takes_over_from_one_that_was_killed(world: World) -> None:
     one, two = await world.replica("a"), await world.replica("b")
     lease = await world.stores[0].take_lease("tidy", "killed", 15.0, period=PERIOD)
