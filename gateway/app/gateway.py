@@ -147,8 +147,7 @@ class Gateway:
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
         self.halts = Halts(self.store_link.store, self.plane.standing, Path(spec.state_dir), self.events.record, self._owner)
-        members = self.replicas.members
-        holder = f"{self.replica}:{members.incarnation}"
+        members, holder = self.replicas.members, f"{self.replica}:{self.replicas.members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
         self.limit_times = LimitTimes(Path(spec.state_dir))
         told = (lambda: self.plane.current().spec, self.limit_times, self._owner, self.limits.settled, self.opener)
@@ -159,12 +158,13 @@ class Gateway:
         self.logins = LocalLogins(SystemClock(), self.login_key)
         link, known = self.store_link, (self.revocations, self.token_keys, self.logins, ModelAsker(self.plane))
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
-        self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
+        self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner, clocks=members.clocks)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic, embedder(self.plane))
         self.cache_book = CacheBook(self.caches)
         self.rollout_book = RolloutBook(Trials(Shadows(self.plane, idle)))
-        self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
+        sharing = (self._proofs_on_failure, self._owner, members.clocks)
+        self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, *sharing)
         self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
         known_there = (self.countries, self.limits.refills, self.claim, self.caches, self.rollout_book.trials)
         self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, *known_there)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.app.identity.shared_proofs import OnFailure, SharedProofs
-from gateway.core.clock import SystemClock
+from gateway.app.replicas.membership import Clocks
+from gateway.core.clock import Clock, FakeClock, SystemClock
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof
 from gateway.core.redis_specs import RedisSpec
@@ -26,10 +27,11 @@ NUMBERS = count()
 
 
 class Replica:
-    def __init__(self, server: RedisServer, on_failure: OnFailure, timeout: float) -> None:
+    def __init__(self, server: RedisServer, on_failure: OnFailure, timeout: float, clock: Clock, skew: float) -> None:
         self.owner, self.mode = TaskOwner("replica"), on_failure
         spec = RedisSpec(url=Secret(f"redis://127.0.0.1:{server.port}"), timeout=timeout)
-        self.proofs = SharedProofs(Replays(SystemClock()), spec, lambda: self.mode, self.owner)
+        clocks = Clocks(skew, min(skew, 0.0), max(skew, 0.0))
+        self.proofs = SharedProofs(Replays(clock), spec, lambda: self.mode, self.owner, lambda: clocks, clock)
 
     async def claim(self, proof: ClaimProof) -> bool | str:
         try:
@@ -43,8 +45,10 @@ class World:
     def __init__(self, server: RedisServer) -> None:
         self.server, self.replicas = server, list[Replica]()
 
-    async def replica(self, on_failure: OnFailure = "closed", timeout: float = 30.0) -> Replica:
-        made = Replica(self.server, on_failure, timeout)
+    async def replica(
+        self, on_failure: OnFailure = "closed", timeout: float = 30.0, clock: Clock | None = None, skew: float = 0.0
+    ) -> Replica:
+        made = Replica(self.server, on_failure, timeout, clock or SystemClock(), skew)
         self.replicas.append(made)
         await made.proofs.start()
         return made
@@ -82,7 +86,21 @@ async def test_redis_forgets_it_when_it_counts_no_more(world: World) -> None:
     keys = tell(world.server.port, "KEYS", "*")
     assert b"gatehouse:{proofs}:" in keys and b"thumbprint" not in keys
     name = keys.decode().split("\r\n")[2]
-    assert 70_000 < int(tell(world.server.port, "PTTL", name).strip(b":\r\n")) <= 80_000
+    assert 80_000 < int(tell(world.server.port, "PTTL", name).strip(b":\r\n")) <= 90_000
+
+
+@pytest.mark.parametrize("skew", [0.0, -600.0, 600.0])
+async def test_a_proof_that_redis_has_forgotten_counts_nowhere(world: World, skew: float) -> None:
+    """Also where a replica's own clock says that it still counts."""
+    clock = FakeClock()
+    now = clock.wall()
+    clock.step(skew)
+    replica = await world.replica(clock=clock, skew=skew)
+    assert await replica.claim(ClaimProof(b"thumbprint", b"old".ljust(32), now - 71.0, 70.0, 10.0)) is False
+    early = ClaimProof(b"thumbprint", b"early".ljust(32), now + 21.0, 70.0, 10.0)
+    assert await replica.claim(early) is False
+    clock.advance(2.0)
+    assert await replica.claim(early) is True
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [("closed", "proofs_unavailable"), ("local", True)])

@@ -2,6 +2,9 @@
 
 A change is in force here when the write returns, and reaches the other replicas and the workers over their feeds. Each replica clears away
 what is over; that two of them may try is harmless.
+
+Replicas judge tokens by their own clocks, which may differ. So "until now" is now by the clock of the replica that is furthest ahead, whose
+tokens say that they were issued then; and a revocation is over when the replica that is furthest behind refuses its tokens as expired.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, RequestError, StoreUnavailable
 from gateway.core.identity_specs import MAX_TOKEN_SECONDS
@@ -35,9 +39,15 @@ class RevocationBook:
     """Life: `start` once the store has been started, then `heard` for the feed and `clear` now and then; the owner ends its tasks."""
 
     def __init__(
-        self, store: ControlStore, known: Revocations, settings: Callable[[], IdentitySpec], owner: TaskOwner, clock: Clock | None = None
+        self,
+        store: ControlStore,
+        known: Revocations,
+        settings: Callable[[], IdentitySpec],
+        owner: TaskOwner,
+        clock: Clock | None = None,
+        clocks: Callable[[], Clocks] = Clocks,
     ) -> None:
-        self._store, self._known, self._settings, self._owner = store, known, settings, owner
+        self._store, self._known, self._settings, self._owner, self._clocks = store, known, settings, owner, clocks
         self._clock: Clock = clock or SystemClock()
         self._stale: set[str] | None = None
         """Names that have changed; None: all."""
@@ -102,9 +112,10 @@ class RevocationBook:
 
     async def clear(self) -> None:
         """Deletes what is over. A store that does not answer is left to the next time."""
-        now = self._clock.wall()
+        clocks = self._clocks()
+        latest = self._clock.wall() - clocks.own + clocks.least - SLACK_SECONDS
         for name, row in self._known.rows().items():
-            if row[4] + SLACK_SECONDS < now:
+            if row[4] < latest:
                 try:
                     await self._store.delete(KIND, name, actor="gatehouse")
                 except NotFound:
@@ -126,7 +137,8 @@ class RevocationBook:
 
         Raises RequestError, StoreUnavailable.
         """
-        now = self._clock.wall()
+        clocks = self._clocks()
+        now = self._clock.wall() - clocks.own + clocks.most
         before = now if before is None else before
         over = max(before, now) + self.longest() if expires is None else expires
         row: Row = (kind, issuer, value, before, over)

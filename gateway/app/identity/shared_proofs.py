@@ -17,7 +17,8 @@ from typing import Any, Final, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.core.clock import SystemEntropy
+from gateway.app.replicas.membership import Clocks
+from gateway.core.clock import Clock, SystemClock, SystemEntropy
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof
 from gateway.core.redis_specs import RedisSpec
@@ -31,17 +32,28 @@ from gateway.transport.redis.resp import RedisError, command
 
 log = logging.getLogger("gatehouse.identity")
 SKEW_SECONDS: Final = 10.0
-"""By which the clocks of two replicas may differ: a proof is remembered for so much longer than it counts."""
+"""By which a replica's clock may differ from the store's: by the store's, a proof counts for at most so much longer, and so much earlier.
+It is remembered for longer than that: no replica takes what another one has used and Redis has forgotten."""
 FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
 OnFailure = Literal["closed", "local"]
 
 
 class SharedProofs:
-    """on_failure: the settings in force. Life: `start`, `aclose`. Raises ConfigError for settings that name no Redis."""
+    """on_failure: the settings in force. clocks: of the replicas. Life: `start`, `aclose`. Raises ConfigError for settings that name no
+    Redis."""
 
-    def __init__(self, own: Replays, spec: RedisSpec, on_failure: Callable[[], OnFailure], owner: TaskOwner) -> None:
-        self._own, self._on_failure, self._owner = own, on_failure, owner
+    def __init__(
+        self,
+        own: Replays,
+        spec: RedisSpec,
+        on_failure: Callable[[], OnFailure],
+        owner: TaskOwner,
+        clocks: Callable[[], Clocks] = Clocks,
+        clock: Clock | None = None,
+    ) -> None:
+        self._own, self._on_failure, self._owner, self._clocks = own, on_failure, owner, clocks
+        self._clock: Clock = clock or SystemClock()
         self._prefix, self._patience, self._target = f"{spec.prefix}:{{proofs}}:", spec.patience, target(spec)
         self._keeper = Keeper(self._target, self._connected, self._lost, SystemEntropy(), "gatehouse-proofs")
         self._line: Connection | None = None
@@ -71,16 +83,26 @@ class SharedProofs:
 
     def claim(self, proof: ClaimProof) -> Maybe[bool]:
         """As gateway.core.proofs.Claim."""
-        if not self._own.claim(proof):
+        if not self._timely(proof) or not self._own.claim(proof):
             return False
         line = self._line
         if line is None or self._overdue or line.clogged:
             return self._alone()
         return self._owner.wait(self._shared(line, proof), name="claim a proof")
 
+    def _timely(self, proof: ClaimProof) -> bool:
+        """Whether a proof counts by the clock that all replicas share. One that counts by this machine's alone may be used up and forgotten
+        elsewhere already."""
+        skew = self._clocks().own
+        age = self._clock.wall() - skew - proof.issued
+        if -proof.ahead - SKEW_SECONDS <= age <= proof.window - proof.ahead + SKEW_SECONDS:
+            return True
+        log.debug("a DPoP proof was refused: by the store's clock it is not valid now; this machine's is off by %.0f s", skew)
+        return False
+
     async def _shared(self, line: Connection, proof: ClaimProof) -> bool:
         name = self._prefix + urlsafe_b64encode(sha256(proof.key + proof.id).digest()).decode().rstrip("=")
-        milliseconds = ceil((proof.window + SKEW_SECONDS) * 1000)
+        milliseconds = ceil((proof.window + 2 * SKEW_SECONDS) * 1000)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         line.send(command("SET", name, "1", "NX", "PX", str(milliseconds)), lambda reply: self._replied(answer, reply))
         try:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,6 +26,15 @@ LOST: Final = 3
 """Periods after which a replica that wrote nothing counts as lost."""
 SKEW_SECONDS: Final = 5.0
 """A larger difference to the database's clock is reported: keys expire by the replica's own clock."""
+
+
+class Clocks(NamedTuple):
+    """Seconds by which clocks are ahead of the database's. own: this machine's. least, most: of the replicas that serve, and of the
+    database's own; so `least` is 0 or less, and `most` is 0 or more."""
+
+    own: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
 
 
 class Membership:
@@ -48,6 +57,7 @@ class Membership:
         """Other processes that have this replica's id at the same time."""
         self.skew = 0.0
         """Seconds by which this machine's clock is ahead of the database's."""
+        self._least = self._most = 0.0
         self.processes = 1
         """How many processes serve, over all replicas that were seen lately: what each one has of a limit that cannot be shared."""
         self.call: Callable[[], None] = lambda: None
@@ -61,6 +71,10 @@ class Membership:
     def holder(self) -> str:
         """How leases name this process."""
         return f"{self.replica}/{self.incarnation}"
+
+    def clocks(self) -> Clocks:
+        """How far the clocks of the replicas that serve are apart, as it was measured last."""
+        return Clocks(self.skew, self._least, self._most)
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:
         """Tells that it serves at these addresses, now and from now on."""
@@ -105,6 +119,8 @@ class Membership:
             self.call()
         self.processes = max(1, sum(max(1, one.workers) for one in serving.values()))
         self.skew = mine.skew
+        skews = [0.0, mine.skew, *(one.skew for one in serving.values())]
+        self._least, self._most = min(skews), max(skews)
         self.live, self.serving = max(1, len(serving)), frozenset((self.replica, *serving))
         if (abs(self.skew) > SKEW_SECONDS) != self._off:
             self._off = not self._off

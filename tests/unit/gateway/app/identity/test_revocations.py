@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.identity.revocations import KIND, RevocationBook
+from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.specs import IdentitySpec, OidcSpec
@@ -23,9 +24,9 @@ IDENTITY = IdentitySpec(oidc=(OidcSpec(name="corp", issuer="https://idp.example"
 
 
 class Replica:
-    def __init__(self, store: Store, clock: FakeClock) -> None:
+    def __init__(self, store: Store, clock: FakeClock, clocks: Clocks = Clocks()) -> None:  # noqa: B008 - immutable
         self.known = Revocations()
-        self.book = RevocationBook(store, self.known, lambda: IDENTITY, TaskOwner("test"), clock)
+        self.book = RevocationBook(store, self.known, lambda: IDENTITY, TaskOwner("test"), clock, lambda: clocks)
 
     async def revoke(self, kind: str, issuer: str = "", value: str = "", before: float | None = None, dry_run: bool = False) -> Resource:
         return await self.book.revoke(kind, issuer, value, before, None, "why", "root", dry_run=dry_run)
@@ -98,6 +99,34 @@ async def test_what_is_over_is_cleared_away(store: Store) -> None:
     await reached(lambda: not one.known.active)
     with pytest.raises(NotFound):
         await one.book.get(made.name)
+
+
+@pytest.mark.parametrize("own", [0.0, -20.0, 25.0])
+async def test_until_now_is_now_by_the_clock_that_is_furthest_ahead(store: Store, own: float) -> None:
+    now, clock = FakeClock().wall(), FakeClock()
+    clock.step(own)
+    one = Replica(store, clock, Clocks(own, -20.0, 25.0))
+    await one.book.start()
+    made = await one.revoke("subject", "gw", "alice")
+    assert made.body["before"] == pytest.approx(now + 25.0)
+    assert one.known.refuses("gw", "t1", "alice", now + 25.0), "the replica that is ahead has just issued it"
+    assert not one.known.refuses("gw", "t1", "alice", now + 26.0)
+
+
+@pytest.mark.parametrize("own", [0.0, -600.0, 600.0])
+async def test_a_revocation_is_over_by_the_clock_that_is_furthest_behind(store: Store, own: float) -> None:
+    clock, now = FakeClock(), FakeClock().wall()
+    clock.step(own)
+    one = Replica(store, clock, Clocks(own, -600.0, 600.0))
+    await one.book.start()
+    store.subscribe(lambda change: one.book.heard((1, CHANGE, change)))
+    await one.book.revoke("token", "idp", "t1", None, now + 100.0, "why", "root", dry_run=False)
+    clock.advance(100.0 + 600.0 + 59.0)
+    await one.book.clear()
+    assert one.known.active, "the replica that is ten minutes behind has accepted the token until a minute ago"
+    clock.advance(2.0)
+    await one.book.clear()
+    await reached(lambda: not one.known.active)
 
 
 async def test_the_number_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,19 @@ async def test_a_clock_that_is_off_is_said_once(world: World, caplog: pytest.Log
     assert len([r for r in caplog.records if "clock differs from the database's" in r.message]) == said
 
 
+async def test_the_clocks_of_all_replicas_that_serve_are_known(world: World) -> None:
+    offsets = {"gw-1": 0.0, "gw-2": 25.0, "gw-3": -600.0}
+    members = {name: await world.member(name, offset) for name, offset in offsets.items()}
+    assert members["gw-1"].clocks() == (0.0, 0.0, 0.0)
+    for member in (*members.values(), *members.values()):
+        await member.beat()
+    assert {name: member.clocks() for name, member in members.items()} == {name: (own, -600.0, 25.0) for name, own in offsets.items()}
+    world.clock.advance(LOST * PERIOD + 1)
+    for _ in range(2):
+        await members["gw-1"].beat()
+    assert members["gw-1"].clocks().most == 0.0, "the one that was ahead is lost"
+
+
 async def test_a_store_that_is_away_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     member = await world.member("gw-1")
     await member.beat()
