@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.store import database as module
-from gateway.store.database import FILE, MAX_PENDING, Database, make_engine
+from gateway.store.database import CACHE_KIB, FILE, MAX_PENDING, SPILL_PAGES, Database, make_engine
 from tests.waiting import reached
 
 ROOT = Path(__file__).parents[4]
@@ -64,6 +65,40 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         make_engine("sqlite", tmp_path / "missing", 5.0)
     assert caught.value.path == "state_dir"
+
+
+def in_use() -> int:
+    """Bytes that SQLite has allocated in this process."""
+    library = ctypes.CDLL("libsqlite3.so.0")
+    library.sqlite3_memory_used.restype = ctypes.c_int64
+    return int(library.sqlite3_memory_used())
+
+
+def test_a_connection_keeps_few_pages_in_memory(tmp_path: Path) -> None:
+    """Each of them would keep two million bytes of what it has read, by SQLite's default: for hours the memory grew with the keys."""
+    engine = make_engine("sqlite", tmp_path, 5.0)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE x (y)")
+        assert connection.exec_driver_sql("PRAGMA cache_spill").scalar() == SPILL_PAGES, "the commit is not the first time that it writes"
+        before = in_use()
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 4000)"
+        connection.exec_driver_sql(f"{numbers} INSERT INTO x SELECT randomblob(1000) FROM n")
+        connection.commit()
+        assert connection.exec_driver_sql("SELECT count(y) FROM x").scalar() == 4000
+        assert in_use() - before < 2 * CACHE_KIB * 1024
+    engine.dispose()
+
+
+def test_calls_one_after_another_share_a_connection(tmp_path: Path) -> None:
+    engine = make_engine("sqlite", tmp_path, 5.0)
+    with engine.connect() as first, engine.connect() as second:
+        known = [each.connection.driver_connection for each in (first, second)]
+    used = set()
+    for _ in range(4):
+        with engine.connect() as connection:
+            used.add(connection.connection.driver_connection)
+    assert len(used) == 1 and used < set(known)
+    engine.dispose()
 
 
 @pytest.fixture
