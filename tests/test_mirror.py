@@ -245,7 +245,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/workers/control.py": ("tests/e2e/test_workers.py", "--workers"),
     "gateway/app/workers/messages.py": ("tests/unit/gateway/app/workers/test_codec.py", "messages.MESSAGES"),
     "gateway/app/workers/process.py": ("tests/e2e/test_workers.py", "drains"),
-    "gateway/app/workers/settings.py": ("tests/unit/gateway/app/workers/test_codec.py", "unpacked("),
+    "gateway/app/workers/telling.py": ("tests/unit/gateway/app/workers/test_settings.py", "Teller("),
     "gateway/app/workers/work.py": ("tests/e2e/test_batches.py", "--workers"),
     "gateway/audit/entries.py": ("tests/unit/gateway/audit/test_index.py", "make.intent"),
     "gateway/audit/exports.py": ("tests/unit/gateway/audit/test_formats.py", "converted("),

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from gateway.app.workers.codec import (
@@ -163,6 +163,7 @@ class Channel(asyncio.Protocol):
         self._serving = 0
         self.applied = Applied()
         """Of the changes that this end receives. Its owner resets it to the number that the whole state came with."""
+        self._beyond = 0
         self._closing = False
         self._closed = asyncio.Event()
         self.ended: str | None = None
@@ -234,6 +235,19 @@ class Channel(asyncio.Protocol):
         """As `tell`, for a frame that was encoded once for several channels."""
         self._send(frame)
 
+    def send_whole(self, frames: Sequence[bytes]) -> None:
+        """As `send`, for frames that belong together and may wait whatever their size, if no more than MAX_BACKLOG waits before them: so at
+        most one whole and MAX_BACKLOG beside it wait for a peer."""
+        transport = self._transport
+        if transport is None or self._closing or self.ended is not None:
+            return
+        if (waiting := transport.get_write_buffer_size()) > self._max_backlog:
+            self._unread(waiting)
+            return
+        self._beyond = sum(map(len, frames))
+        for frame in frames:
+            transport.write(frame)
+
     def ask(self, message: Ask[A], seconds: float) -> asyncio.Future[A]:
         """The answer. Fails with the error of the handler (AskRefused), FeedTimeout after so many seconds, FeedClosed. Raises Overloaded
         when too many asks are under way. One that is cancelled is forgotten."""
@@ -273,10 +287,15 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing or self.ended is not None:
             return
-        if transport.get_write_buffer_size() + len(data) > self._max_backlog:
-            self.end(f"it does not read what it is sent ({transport.get_write_buffer_size()} bytes wait)")
+        waiting = transport.get_write_buffer_size()
+        self._beyond = min(self._beyond, waiting)
+        if waiting + len(data) > self._max_backlog + self._beyond:
+            self._unread(waiting)
         else:
             transport.write(data)
+
+    def _unread(self, waiting: int) -> None:
+        self.end(f"it does not read what it is sent ({waiting} bytes wait)")
 
     # --- receiving: asyncio.Protocol
 

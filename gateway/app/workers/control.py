@@ -47,7 +47,8 @@ from gateway.app.workers.messages import (
 )
 from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
-from gateway.app.workers.settings import Settings, packed
+from gateway.app.workers.settings import without_lists
+from gateway.app.workers.telling import Teller, Telling
 from gateway.audit.opening import NO_ENCRYPTION
 from gateway.core.approvals import Hold, Take
 from gateway.core.conversations import FindAnswer, KeepAnswer
@@ -58,8 +59,8 @@ from gateway.core.messages import Ask, Message
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
-from gateway.core.slices import at_once, in_slices
-from gateway.core.specs import ConfigSpec, ListenSpec
+from gateway.core.slices import at_once
+from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.tickets import SignTicket, WithdrawTicket
@@ -101,9 +102,11 @@ class Workers:
     def __init__(self, gateway: Gateway, count: int, base: Path, data: socket.socket, environ: Mapping[str, str]) -> None:
         self._gateway, self._count, self._base = gateway, count, base
         self._tasks = TaskOwner("feed")
-        self._packed: tuple[ConfigSpec, Settings] | None = None
+        self._next: Telling | None = None
         self.handlers = Handlers()
         self.hub = Hub(self.handlers, self._state, self._tasks)
+        self._teller = Teller(self.hub.codec)
+        self.hub.introduce = self._teller.introduce
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost, gateway.replicas.members.processes)
         self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.people = PersonRecords(gateway.store_link.store.find_person)
@@ -136,6 +139,8 @@ class Workers:
 
     def start(self) -> None:
         """Starts the workers, and tells them from now on what changes."""
+        first = self._gateway.changes.in_force.snapshot
+        self._teller.told(first.spec, first.version)
         self._gateway.changes.before_swap.append(self._pack)
         self._gateway.changes.on_swap.append(self._swapped)
         self._gateway.certificates.on_change.append(self._certificate_changed)
@@ -233,7 +238,7 @@ class Workers:
     # --- what workers are told
 
     def _state(self, worker: str, number: int) -> State:
-        built, link = self._gateway.changes.in_force, self._gateway.store_link
+        told, link = self._teller, self._gateway.store_link
         return State(
             number=number,
             worker=worker,
@@ -242,8 +247,9 @@ class Workers:
             base=str(self._base),
             salts=Secret(self._gateway.builder.salts.hex()),
             logins=Secret(self._gateway.login_key().hex()),
-            spec=built.snapshot.spec,
-            version=built.snapshot.version,
+            spec=without_lists(told.spec),
+            digests=told.digests,
+            version=told.version,
             has_keys=link.has_keys,
             store_lost=link.store.lost,
             stops=self._gateway.plane.standing.sources(),
@@ -298,13 +304,16 @@ class Workers:
         return ProofClaimed(fresh if isinstance(fresh, bool) else await fresh)
 
     def _swapped(self, built: Built) -> None:
-        ready, self._packed = self._packed, None
-        settings = ready[1] if ready is not None and ready[0] is built.snapshot.spec else at_once(packed(built.snapshot.spec))
-        self.hub.change(ConfigChanged(settings=settings, version=built.snapshot.version))
+        ready, self._next = self._next, None
+        spec = built.snapshot.spec
+        if ready is None or ready.before is not self._teller.spec or ready.after is not spec:
+            ready = at_once(self._teller.steps(spec))
+        self.hub.change(ConfigChanged(settings=ready.settings, version=built.snapshot.version), ready.frames)
+        self._teller.told(spec, built.snapshot.version)
 
     async def _pack(self, built: Built) -> None:
-        """Before a swap: of ten thousand engines it takes longer than workers should wait for an answer."""
-        self._packed = (built.snapshot.spec, await in_slices(packed(built.snapshot.spec)))
+        """Before a swap, because it may take long. Raises ConfigError for what cannot be sent to workers."""
+        self._next = await self._teller.prepare(built.snapshot.spec)
 
     def _heard(self, change: Change) -> None:
         _, kind, payload = change

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -96,6 +96,8 @@ class Hub:
         self.on_gone: list[Callable[[str], None]] = []
         """Called with the id of a worker whose process has ended."""
         self.pulse: Callable[[], Pulse] = Pulse
+        self.introduce: Callable[[Channel], Awaitable[None]] = _nothing
+        """Tells a new worker what comes before its state. When it returns that is complete, as the state is sent in the same step."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     # --- connections
@@ -104,6 +106,7 @@ class Hub:
         """Sends the state to a new worker, and from now on every change. Nothing, if its process ends before that."""
         channel = self._channel(worker)
         await channel.open(sock)
+        await self.introduce(channel)
         if worker.over.is_set():  # everybody has heard of its end
             channel.end("its process has ended")
             return
@@ -200,14 +203,15 @@ class Hub:
             return answer
         return found.channel.ask(message, seconds)
 
-    def change(self, message: Message) -> int:
-        """Numbers a change, sends it to every worker and returns the number. Raises FeedError, and then nothing was sent."""
+    def change(self, message: Message, before: Sequence[bytes] = ()) -> int:
+        """Numbers a change, sends it to every worker and returns the number. before: what those that are not adopted are told just before
+        it. Raises FeedError, and then nothing was sent."""
         encoded = self.codec.encode(CHANGE, self.number + 1, message)
         plain = self.codec.encode(CHANGE, self.number + 1, KeysMissed()) if isinstance(message, ConfigChanged) else encoded
         self.number += 1
         for worker in list(self.workers.values()):
             if worker.channel is not None:
-                worker.channel.send(plain if worker.adopted else encoded)
+                worker.channel.send_whole([plain] if worker.adopted else [*before, encoded])
         return self.number
 
     # --- who has it in force
@@ -239,3 +243,7 @@ class Hub:
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
+
+
+async def _nothing(channel: Channel) -> None:
+    """Nothing comes before the state."""

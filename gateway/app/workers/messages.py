@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.app.workers.settings import Settings
+from gateway.app.workers.settings import Settings, SettingsPart, SettingsTold
 from gateway.core.approvals import Held, Hold, Take, Taken
 from gateway.core.batch_messages import MESSAGES as CLIENT_WORK
 from gateway.core.caching import CachesAsked, CachesTold
@@ -54,7 +54,8 @@ class State(Message, frozen=True, kw_only=True):
 
     number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the
     memory settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation), in hex. spec,
-    version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
+    version: the configuration in force with the store's part; its lists, which have these digests, come before it, in parts
+    (gateway.app.workers.settings). What other parts tell a new worker (`hub.on_joined`) follows as messages
     of their own. logins: the key of gateway.core.logins, in hex. stops: who and what is stopped, by source. tls: the data listener's
     certificate. token_keys: the public keys of gateway tokens. revocations: of tokens. captures: API keys whose texts are kept.
     log_levels: what the log tells for a while.
@@ -77,6 +78,7 @@ class State(Message, frozen=True, kw_only=True):
     revocations: list[RevocationRow] = msgspec.field(default_factory=list)
     captures: dict[str, float] = msgspec.field(default_factory=dict)
     log_levels: LogLevels = AS_CONFIGURED
+    digests: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 class Stopped(Message, frozen=True):
@@ -100,7 +102,7 @@ class RevocationsChanged(Message, frozen=True):
 
 
 class ConfigChanged(Message, frozen=True, kw_only=True):
-    """Change: the configuration in force from now on."""
+    """Change: the configuration in force from now on. Parts before it say what of its lists has changed."""
 
     settings: Settings
     version: int
@@ -245,6 +247,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     *TO_WORKER,
     *TO_CONTROL,
     Done,
+    SettingsPart,
+    SettingsTold,
     State,
     Stopped,
     TokenKeysChanged,

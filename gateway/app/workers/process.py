@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 
+import msgspec
 import uvloop
 
 from gateway.app.configuration.plugin_set import WORKER, with_installed
@@ -19,8 +20,11 @@ from gateway.app.telemetry.observing import log_as_configured
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.codec import Codec
 from gateway.app.workers.messages import MESSAGES, ConfigChanged, Drain, Failed, Retire, State
+from gateway.app.workers.settings import Received, SettingsPart, SettingsTold, check
 from gateway.app.workers.worker import Worker, worker_handlers
 from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.slices import at_once
+from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import TokenDesk
 from gateway.server.leaving import Leaving
@@ -59,18 +63,24 @@ class WorkerProcess:
         self._state: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         self._worker: Worker | None = None
         self._failed = False
+        self._deadline: asyncio.Timeout | None = None
+        self._received = Received()
+        self._unfit: GatehouseError | None = None
+        """What was wrong with a part of the configuration: the one that it belongs to is not put into force."""
 
     async def run(self) -> int:
         """Returns the exit code."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._asked_to_end)
         tasks = TaskOwner("feed")
         self._handlers = Handlers()
+        self._handlers.on(SettingsPart, lambda _, part: self._part(part))
+        self._handlers.on(SettingsTold, lambda _, told: self._received.settle())
         self._handlers.on(State, lambda _, state: self._begin(state))
         self._handlers.on(Drain, lambda _, drain: self._drain(drain))
         self._channel = Channel("control", Codec(MESSAGES), self._handlers, tasks, on_end=self._feed_ended)
         await self._channel.open(self._feed)
         try:
-            async with asyncio.timeout(STATE_SECONDS):
+            async with asyncio.timeout(STATE_SECONDS) as self._deadline:
                 await self._state
             await self._serve()
         except (ConfigError, GatehouseError, TimeoutError) as error:
@@ -86,9 +96,21 @@ class WorkerProcess:
             await tasks.aclose()
         return 1 if self._failed else 0
 
+    def _part(self, part: SettingsPart) -> None:
+        if not self._state.done() and self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time() + STATE_SECONDS)  # a large state comes as long as it takes
+        try:
+            self._received.part(part)
+        except GatehouseError as error:
+            self._unfit = error
+
     def _begin(self, state: State) -> None:
         """The parts are there before the next message is read."""
         try:
+            if self._unfit is not None:
+                raise self._unfit
+            state = msgspec.structs.replace(state, spec=self._received.whole(state.spec))
+            at_once(check(state.spec, state.digests))
             log_as_configured(state.spec.telemetry, state.worker)
             self._worker = Worker(state, self._channel, with_installed(WORKER))
         except GatehouseError as error:
@@ -96,14 +118,16 @@ class WorkerProcess:
             return
         self._channel.applied.reset(state.number)
         worker_handlers(self._handlers, self._worker)
-        self._handlers.change(ConfigChanged, lambda _, change: self._apply(change))
+        self._handlers.change(ConfigChanged, lambda _, change: self._apply(self._received.whole(change.settings.rest), change))
         self._state.set_result(state)
 
-    async def _apply(self, change: ConfigChanged) -> None:
+    async def _apply(self, spec: ConfigSpec, change: ConfigChanged) -> None:
         """Returns once it is in force; never, if it cannot be put into force: then the worker ends."""
         assert self._worker is not None
         try:
-            await self._worker.apply(change)
+            if self._unfit is not None:
+                raise self._unfit
+            await self._worker.apply(spec, change)
         except Exception as error:  # boundary: whatever the reason, a worker that lags behind must not go on serving
             trace = None if isinstance(error, GatehouseError) else error
             log.error("a change could not be put into force (%s): the worker finishes what runs and ends", error, exc_info=trace)

@@ -1,20 +1,31 @@
-"""A configuration on its way to a worker, in parts that are read one by one: a thousand engines at once would hold the loop."""
+"""A configuration on its way to workers: what of its lists has changed, in parts that are small enough for any size of a store.
+
+The control process remembers what it has told last. `difference` says how each list of the next configuration is made of runs of that one
+and of new members; `SettingsPart`s carry this, in order, before the message that puts it into force (`State`, `ConfigChanged`), which has
+everything else (`Settings`). A new worker has been told nothing, so for it every member is new. In a worker, `Received` makes the lists as
+the parts arrive. A member that has not changed stays the same object, so that what is built from it sees that by identity.
+
+Nothing but the order of the feed keeps the two the same. So the message also has a digest of the names in each list that has changed, and
+a worker whose lists differ from it ends; its successor is told everything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.app.workers.codec import revealed
+from gateway.app.workers.codec import FeedError, revealed
+from gateway.core.messages import Message
 from gateway.core.secret import secret_hook
 from gateway.core.slices import Steps, portions
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, HookSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec
 
+ROLES: Final = "roles"
 PARTS: Final = MappingProxyType(
     {
         "engines": EngineSpec,
@@ -26,68 +37,197 @@ PARTS: Final = MappingProxyType(
         "bindings": BindingSpec,
     }
 )
-"""The lists of a configuration, each with the type of its members."""
-AT_ONCE: Final = 16
-"""Members that are encoded between two pauses, and together."""
+"""The lists of a configuration, each with the type of its members. The roles, a mapping, are sent as a list of pairs."""
+LISTS: Final = (*PARTS, ROLES)
+PART_MEMBERS: Final = 64
+"""New members in a part, at most. A part is decoded in one step."""
+PART_RUNS: Final = 256
+PART_BYTES: Final = 64 * 1024
+"""Of new members, from which on a part is full; a single member may be larger."""
+COMPARED: Final = 256
+"""Members that are compared in one step."""
+NOTHING: Final = ConfigSpec(version=1)
+"""What a new worker has been told."""
+
+Run = tuple[int, int, list[Raw]]
+"""Members of the list before, from this place up to that one, then new ones."""
 
 
 class Settings(Struct, frozen=True):
-    """rest: the configuration with those lists, and the roles, empty. parts: their members, AT_ONCE of them encoded together, as the feed
-    takes longer for a hundred thousand small parts than for what they hold. roles: the same of names and roles."""
+    """rest: the configuration with those lists, and the roles, empty. digests: of each list that parts have told anew."""
 
     rest: ConfigSpec
-    parts: dict[str, list[Raw]]
-    roles: list[Raw]
+    digests: dict[str, bytes]
 
 
-def packed(spec: ConfigSpec) -> Steps[Settings]:
-    """In steps. Raises TypeError, OverflowError or NotImplementedError for what cannot be encoded."""
-    encoder = msgspec.msgpack.Encoder(enc_hook=revealed)
-    parts: dict[str, list[Raw]] = {}
-    for name in PARTS:
-        parts[name] = yield from _together(getattr(spec, name), encoder)
-    roles = yield from _together(spec.roles.items(), encoder)
+class SettingsPart(Message, frozen=True):
+    """A list of the next configuration as far as these runs make it, behind those of the parts before."""
+
+    name: str
+    runs: list[Run]
+
+
+class SettingsTold(Message, frozen=True):
+    """To a new worker: the parts until here make a whole configuration, and those that follow change it."""
+
+
+def without_lists(spec: ConfigSpec) -> ConfigSpec:
     empty: dict[str, Any] = dict.fromkeys(PARTS, ())
-    return Settings(msgspec.structs.replace(spec, **empty, roles={}), parts, roles)
+    return msgspec.structs.replace(spec, **empty, roles={})
 
 
-def _together(members: Iterable[Any], encoder: msgspec.msgpack.Encoder) -> Steps[list[Raw]]:
-    found: list[Raw] = []
-    rest = iter(members)
-    while some := list(islice(rest, AT_ONCE)):
-        found.append(Raw(encoder.encode(some)))
+def difference(before: ConfigSpec, after: ConfigSpec, found: list[SettingsPart]) -> Steps[dict[str, bytes]]:
+    """Adds the parts that make the lists of `after` of those of `before`; returns the digests of those that differ. Raises TypeError,
+    OverflowError or NotImplementedError for what cannot be encoded."""
+    digests: dict[str, bytes] = {}
+    for name in LISTS:
+        if getattr(before, name) is getattr(after, name):
+            continue
+        old, new = members(before, name), members(after, name)
         yield
-    return found
+        same = yield from _common(old, new)
+        if same == len(old) == len(new):
+            continue
+        yield from _in_parts(name, _runs(old, new, same), new, found)
+        digests[name] = yield from digest(name, new)
+    return digests
 
 
-def unpacked(settings: Settings, before: ConfigSpec | None = None) -> Steps[ConfigSpec]:
-    """The configuration, a member a step. before: the one in force, of which members that are the same stay the same objects, so that what
-    is built from them sees by identity that they have not changed. Raises msgspec.MsgspecError."""
-    lists: dict[str, Any] = {}
-    for name, kind in PARTS.items():
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[kind], dec_hook=secret_hook)  # type: ignore[valid-type]
-        known = yield from _by_name(getattr(before, name, ()))
-        members = []
-        for encoded in settings.parts.get(name, ()):
-            for member in decoder.decode(encoded):
-                same = known.get(member.name)
-                members.append(same if same == member else member)
-                yield
-        lists[name] = tuple(members)
-    pairs = msgspec.msgpack.Decoder(list[tuple[str, RoleSpec]], dec_hook=secret_hook)
-    roles: dict[str, RoleSpec] = {}
-    there = {} if before is None else before.roles
-    for encoded in settings.roles:
-        for name, role in pairs.decode(encoded):
-            known_role = there.get(name)
-            roles[name] = known_role if known_role is not None and known_role == role else role
-        yield
-    return msgspec.structs.replace(settings.rest, **lists, roles=roles)
+def members(spec: ConfigSpec, name: str) -> Sequence[Any]:
+    """The members of a list; of the roles, pairs."""
+    return list(spec.roles.items()) if name == ROLES else getattr(spec, name)
 
 
-def _by_name(members: Sequence[Any]) -> Steps[dict[str, Any]]:
-    known: dict[str, Any] = {}
+def digest(name: str, members: Sequence[Any]) -> Steps[bytes]:
+    """Of the members' names, in their order."""
+    made = blake2b(digest_size=16)
     for some in portions(members):
-        known.update([(one.name, one) for one in some])
+        names = [one[0] for one in some] if name == ROLES else [one.name or "" for one in some]
+        made.update("".join([f"{len(one)}:{one}" for one in names]).encode())
         yield
-    return known
+    return made.digest()
+
+
+def _common(old: Sequence[Any], new: Sequence[Any]) -> Steps[int]:
+    """How many members at the beginning of both are the same. Members that are the same objects are not looked into."""
+    place = 0
+    while place < len(old) and place < len(new):
+        if old[place : place + COMPARED] != new[place : place + COMPARED]:
+            while place < len(old) and place < len(new) and old[place] == new[place]:
+                place += 1
+            break
+        place = min(place + COMPARED, len(old), len(new))
+        yield
+    return place
+
+
+def _runs(old: Sequence[Any], new: Sequence[Any], same: int) -> Iterator[tuple[int, int, int] | None]:
+    """The new list from its beginning: runs of the old one (from, up to), and how many new members follow each. None: a pause."""
+    start, stop, put = 0, same, 0
+    places: dict[Any, int] | None = None
+    for number in range(same, len(new)):
+        member = new[number]
+        if put == 0 and stop < len(old) and old[stop] == member:
+            stop += 1  # the run goes on
+        else:
+            if places is None:
+                places = {}
+                for place in range(same, len(old)):
+                    places[_name(old[place])] = place
+                    if place % COMPARED == 0:
+                        yield None
+            place = places.get(_name(member), -1)
+            if place >= 0 and old[place] == member:
+                yield start, stop, put
+                start, stop, put = place, place + 1, 0
+            else:
+                put += 1
+        if number % COMPARED == 0:
+            yield None
+    yield start, stop, put
+
+
+def _name(member: Any) -> object:
+    return member[0] if isinstance(member, tuple) else member.name
+
+
+def _in_parts(name: str, runs: Iterator[tuple[int, int, int] | None], new: Sequence[Any], found: list[SettingsPart]) -> Steps[None]:
+    encoder = msgspec.msgpack.Encoder(enc_hook=revealed)
+    part: list[Run] = []
+    place = held = bytes_held = 0
+    for run in runs:
+        if run is None:
+            yield
+            continue
+        start, stop, put = run
+        place += stop - start
+        encoded: list[Raw] = []
+        part.append((start, stop, encoded))
+        for member in new[place : place + put]:
+            encoded.append(Raw(encoder.encode(member)))
+            held, bytes_held = held + 1, bytes_held + len(encoded[-1])
+            if held >= PART_MEMBERS or bytes_held >= PART_BYTES:
+                found.append(SettingsPart(name, part))
+                encoded, held, bytes_held = [], 0, 0
+                part = [(0, 0, encoded)]
+                yield
+        place += put
+        if len(part) >= PART_RUNS:
+            found.append(SettingsPart(name, part))
+            part, held, bytes_held = [], 0, 0
+            yield
+    found.append(SettingsPart(name, part))
+    yield
+
+
+class Received:
+    """What a worker has been told. Parts make the next lists; `whole` or `settle` ends them."""
+
+    def __init__(self) -> None:
+        self.spec = NOTHING
+        """As it was told last."""
+        self._next: dict[str, list[Any]] = {}
+        self._before: dict[str, Sequence[Any]] = {}
+        self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
+            name: msgspec.msgpack.Decoder(kind, dec_hook=secret_hook) for name, kind in PARTS.items()
+        }
+        self._decoders[ROLES] = msgspec.msgpack.Decoder(tuple[str, RoleSpec], dec_hook=secret_hook)
+
+    def part(self, part: SettingsPart) -> None:
+        """Raises FeedError for one that does not fit what was told before, or cannot be read."""
+        decoder = self._decoders.get(part.name)
+        if decoder is None:
+            raise FeedError(f"the configuration has no list {part.name[:64]!r}")
+        made = self._next.get(part.name)
+        if made is None:
+            made = self._next[part.name] = []
+            self._before[part.name] = members(self.spec, part.name)
+        before = self._before[part.name]
+        try:
+            for start, stop, put in part.runs:
+                if not 0 <= start <= stop <= len(before):
+                    raise FeedError(f"{start} to {stop} of the {len(before)} {part.name} told before were to be kept")
+                made += before[start:stop]
+                made += [decoder.decode(one) for one in put]
+        except (msgspec.MsgspecError, NotImplementedError) as error:
+            raise FeedError(f"{part.name} that came over the feed cannot be read: {error}") from None
+
+    def settle(self) -> None:
+        """The parts until here make a whole; what follows changes it."""
+        self.whole(self.spec)
+
+    def whole(self, rest: ConfigSpec) -> ConfigSpec:
+        """The configuration with the lists that were told; those without a part are as before."""
+        lists: dict[str, Any] = {name: getattr(self.spec, name) for name in LISTS}
+        for name, made in self._next.items():
+            lists[name] = dict(made) if name == ROLES else tuple(made)
+        self._next, self._before = {}, {}
+        self.spec = msgspec.structs.replace(rest, **lists)
+        return self.spec
+
+
+def check(spec: ConfigSpec, digests: Mapping[str, bytes]) -> Steps[None]:
+    """Raises FeedError where a list is not the one that the control process has."""
+    for name, wanted in digests.items():
+        if name not in LISTS or (yield from digest(name, members(spec, name))) != wanted:
+            raise FeedError(f"the {name[:64]} told are not those of the control process")

@@ -56,7 +56,7 @@ from gateway.app.workers.messages import (
     TokenKeysChanged,
     Used,
 )
-from gateway.app.workers.settings import unpacked
+from gateway.app.workers.settings import check
 from gateway.app.workers.share import share_of
 from gateway.app.workers.tickets import FeedTickets, ticket_handlers
 from gateway.app.workers.work import WorkerWork, work_handlers
@@ -123,9 +123,6 @@ REPORT_SECONDS: Final = 1.0
 class Worker:
     """Made from the state that the control process sent. Life: `start`, `aclose`. Raises ConfigError."""
 
-    _whole: ConfigSpec | None = None
-    """The settings that this process built from last, before it took its share."""
-
     def __init__(self, state: State, channel: Channel, plugins: Plugins) -> None:
         self.id, self._channel, self._count = state.worker, channel, state.count
         spec = share_of(state.spec, state.count)
@@ -181,7 +178,7 @@ class Worker:
         self.observing = Observing(self.plane, spec.telemetry, state.replica, self._owner, worker=state.worker)
         self.metrics.gauges += [self.observing.collect, ProcessGauges(self.plane, self.id).collect]
         self._assembled: Assembled | None = None
-        self._newest: ConfigChanged | None = None
+        self._newest: tuple[ConfigSpec, ConfigChanged] | None = None
         self._building = asyncio.Lock()
         self.tls: Contexts | None = None
         """What connections get; set by `start` where the data listener has TLS."""
@@ -267,17 +264,19 @@ class Worker:
 
     # --- the configuration in force
 
-    async def apply(self, change: ConfigChanged) -> None:
-        """Returns once this configuration, or a later one, is in force. Raises ConfigError."""
-        self._newest = change
+    async def apply(self, spec: ConfigSpec, change: ConfigChanged) -> None:
+        """Returns once this configuration, or a later one, is in force. spec: what was told of it. Raises ConfigError, and FeedError when
+        that is not what the control process has."""
+        self._newest = (spec, change)
+        await in_slices(check(spec, change.settings.digests))
         async with self._building:
-            newest = self._newest
-            if self.plane.snapshot is None or self.plane.snapshot.version < newest.version:
+            newest, change = self._newest
+            if self.plane.snapshot is None or self.plane.snapshot.version < change.version:
                 with uncollected():
-                    await self._put_into_force(await in_slices(unpacked(newest.settings, self._whole)), newest.version)
+                    await self._put_into_force(newest, change.version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
-        spec, self._whole = share_of(whole, self._count), whole
+        spec = share_of(whole, self._count)
         before = NONE if self._assembled is None else self._assembled.parts
         made = self._assembled = await self._assembler.assemble(version, spec, before)
         await in_slices(self.registry.entering(made.router))

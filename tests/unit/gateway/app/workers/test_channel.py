@@ -334,6 +334,23 @@ async def test_a_peer_that_does_not_read_is_given_up(pair: Pair) -> None:
     right.close()
 
 
+async def test_a_whole_may_be_larger_than_what_may_wait_but_no_two_of_them(pair: Pair) -> None:
+    left, right = socket.socketpair()
+    ends: list[str] = []
+    codec = Codec(KINDS)
+    channel = Channel("b", codec, Handlers(), pair.tasks, on_end=ends.append, max_backlog=1_000_000)
+    await channel.open(left)
+    await pair.open()
+    whole = [codec.encode(TELL, 0, Note("x" * 100_000)) for _ in range(30)]
+    channel.send_whole(whole)
+    for _ in range(5):
+        channel.tell(Note("x" * 100_000))
+    assert not ends
+    channel.send_whole(whole)
+    assert "does not read" in ends[0]
+    right.close()
+
+
 async def test_what_waits_is_sent_before_a_close(pair: Pair) -> None:
     await pair.open()
     for number in range(100):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gateway.app.configuration.plugins import OURS
 from gateway.app.workers import codec, messages
 from gateway.app.workers.codec import Codec, FeedError, FrameReader, UnknownKind
-from gateway.app.workers.settings import AT_ONCE, PARTS, packed, unpacked
+from gateway.app.workers.settings import NOTHING, Received, SettingsPart, difference, without_lists
 from gateway.config.load import parse
 from gateway.core.messages import Message
 from gateway.core.secret import Secret
 from gateway.core.slices import at_once
-from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec, RoleSpec
+from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
 
 ROOT = Path(__file__).parents[5]
@@ -163,40 +163,10 @@ def test_every_example_configuration_comes_out_as_it_went_in(name: str, monkeypa
     )
     assert isinstance(state, messages.State) and isinstance(state.spec, ConfigSpec)
     assert state.spec == spec
-    changed = there_and_back(messages.ConfigChanged(settings=at_once(packed(spec)), version=9))
-    assert isinstance(changed, messages.ConfigChanged)
-    assert at_once(unpacked(changed.settings)) == spec
-
-
-def test_a_large_configuration_is_read_in_small_steps() -> None:
-    engines = tuple(
-        EngineSpec(name=f"e{n}", runtime="external", url="http://127.0.0.1:9", api_key=Secret(f"key-{n}"), slots=n + 1) for n in range(300)
-    )
-    models = tuple(ModelSpec(name=f"m{n}", pool=(f"e{n}", PoolMemberSpec(engine="e0", weight=0.5))) for n in range(300))
-    spec = ConfigSpec(version=1, engines=engines, models=models, insecure=True)
-    changed = there_and_back(messages.ConfigChanged(settings=at_once(packed(spec)), version=9))
-    assert isinstance(changed, messages.ConfigChanged)
-    assert sum(1 for _ in packed(spec)) == 2 * -(-300 // AT_ONCE)
-    assert sum(1 for _ in unpacked(changed.settings)) == 600
-    assert at_once(unpacked(changed.settings)) == spec
-
-
-def test_what_has_not_changed_stays_the_same_object_in_a_worker() -> None:
-    engines = tuple(EngineSpec(name=f"e{n}", runtime="external", url="http://a", api_key=Secret(f"key-{n}")) for n in range(4))
-    bindings = tuple(BindingSpec(role="r", subjects=(f"user/{n}",)) for n in range(3))
-    roles = {f"r{n}": RoleSpec(permissions=(f"infer:chat:model/{n}",)) for n in range(40)}
-    spec = ConfigSpec(version=1, engines=engines, bindings=bindings, roles=roles, insecure=True)
-    first = at_once(unpacked(at_once(packed(spec))))
-    changed = msgspec.structs.replace(engines[1], api_key=Secret("another"))
-    fewer = {name: role for name, role in roles.items() if name != "r5"} | {"r7": RoleSpec(permissions=("infer:*",))}
-    wanted = msgspec.structs.replace(spec, engines=(engines[3], changed, engines[0]), roles=fewer)
-    second = at_once(unpacked(at_once(packed(wanted)), first))
-    assert second == wanted and list(second.roles) == list(fewer)
-    assert [name for name, role in second.roles.items() if role is not first.roles[name]] == ["r7"]
-    assert second.engines[0] is first.engines[3] and second.engines[2] is first.engines[0]
-    assert second.engines[1] == changed and second.engines[1] is not first.engines[1]
-
-
-def test_every_list_of_a_configuration_is_read_in_steps() -> None:
-    lists = {field.name for field in msgspec.structs.fields(ConfigSpec) if isinstance(field.default, tuple)}
-    assert lists - set(PARTS) == {"model_dirs"}, "a list of texts; every other one has members that take long to read"
+    received, parts = Received(), list[SettingsPart]()
+    at_once(difference(NOTHING, spec, parts))
+    for part in parts:
+        told = there_and_back(part)
+        assert isinstance(told, SettingsPart)
+        received.part(told)
+    assert received.whole(without_lists(spec)) == spec

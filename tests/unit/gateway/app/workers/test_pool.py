@@ -13,9 +13,8 @@ import pytest
 from gateway.app.workers import pool, states
 from gateway.app.workers.hub import Worker
 from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed
-from gateway.app.workers.settings import packed
+from gateway.app.workers.settings import Settings
 from gateway.core.errors import GatehouseError
-from gateway.core.slices import at_once
 from gateway.core.specs import ConfigSpec, ListenSpec
 from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
 from tests.waiting import reached
@@ -295,7 +294,7 @@ async def test_workers_of_the_program_before_are_adopted_and_replaced_one_by_one
         first, second = await handed_over(farm, heir)
         await heir.pool.ready()
         assert heir.made == [] and heir.pool.adopted() == ["gw-1", "gw-2"]
-        heir.hub.change(ConfigChanged(settings=at_once(packed(ConfigSpec(version=1))), version=1))
+        heir.hub.change(ConfigChanged(settings=Settings(ConfigSpec(version=1), {}), version=1))
         heir.hub.change(KeyChanged("k", "revoked"))
         await reached(lambda: len(first.heard) == len(second.heard) == 2)
         assert [type(each) for each in first.heard] == [KeysMissed, KeyChanged], "it keeps its configuration"

@@ -1,0 +1,185 @@
+"""What a large store costs: the start, the memory, and one change, in the control process and in a worker.
+
+    python -m loadtests.store.large [--of access|engines] [--count 100000] [--changes 3] [--profile DIRECTORY]
+
+`access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own. They are written into the
+tables directly (SQLite), the gateway starts with one worker, and each kind of change is made over the admin API. CPU and memory are those
+of /proc; `told`: bytes that the worker has read meanwhile; `late`: the longest delay of a wake-up of the loop is below this bound
+(gatehouse_loop_lag_seconds, which other work on the machine lengthens too). --profile: py-spy, which must be on the PATH, records each
+process there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import sqlalchemy as sa
+
+from gateway.store.tables import resources
+from loadtests.store.keys import fill, opened, table_of
+from tests.e2e.harness import Gatehouse, configuration, external
+
+ROOT_KEY: Final = "root-key-0123456789abcdef0123456789abcdef"
+PEPPER: Final = "a pepper for measuring, 32 characters"
+BATCH: Final = 10_000
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def bodies(of: str, number: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """(kind, name, body) of the resources with one number."""
+    name = f"{number:06d}"
+    if of == "engines":
+        engine = {"runtime": "external", "url": f"http://127.0.0.1:9/{name}", "slots": 4}
+        return [("engines", f"e{name}", engine), ("models", f"m{name}", {"pool": [f"e{name}"]})]
+    return [
+        ("roles", f"r{name}", {"permissions": [f"infer:chat:model/team-{name}-*"], "description": "one of many"}),
+        ("bindings", f"b{name}", {"role": f"r{name}", "subjects": [f"user/u{name}", f"group/g{name}"]}),
+        ("tenants", f"t{name}", {"description": "one of many"}),
+    ]
+
+
+async def made(directory: Path, of: str, count: int) -> None:
+    store = opened("sqlite", directory)
+    await store.start()
+    fixed = {"tenant": "", "version": 1, "created": 1.0, "updated": 1.0, "actor": "bench"}
+    for start in range(0, count, BATCH):
+        found = [one for number in range(start, min(count, start + BATCH)) for one in bodies(of, number)]
+        rows = [{**fixed, "kind": kind, "name": name, "body": body} for kind, name, body in found]
+
+        def insert(connection: sa.Connection, rows: list[dict[str, Any]] = rows) -> None:
+            connection.execute(sa.insert(resources), rows)
+
+        await store._database.run(insert, write=True, deadline=120.0)
+    if of == "access":
+        await fill(store, count)
+    await store.aclose()
+
+
+class Process:
+    """What /proc says of one."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+
+    def cpu(self) -> float:
+        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def anonymous(self) -> float:
+        """MiB."""
+        lines = (self._folder / "status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+    def read(self) -> int:
+        return int((self._folder / "io").read_text().split()[1])
+
+
+class Measured:
+    def __init__(self, gatehouse: Gatehouse, admin: httpx.Client) -> None:
+        assert gatehouse.process is not None
+        self._metrics = f"{gatehouse.admin_url}/metrics"
+        self._ids = gatehouse.process.pid, admin.get("/workers").json()["items"][0]["pid"]
+        self.both = [Process(pid) for pid in self._ids]
+
+    def shown(self) -> list[tuple[dict[str, Any], Process]]:
+        names = zip(("control", "worker"), self.both, strict=True)
+        return [({"process": name, "anonymous, MiB": one.anonymous()}, one) for name, one in names]
+
+    def quiet(self) -> None:
+        """Returns once neither process has used the processor for half a second."""
+        before, since, end = [-1.0, -1.0], time.monotonic(), time.monotonic() + 120
+        while time.monotonic() < min(since + 0.6, end):
+            time.sleep(0.05)
+            now = [one.cpu() for one in self.both]
+            if any(new - old > 0.03 for new, old in zip(now, before, strict=True)):
+                before, since = now, time.monotonic()
+
+    def late(self) -> dict[float, float]:
+        """By bound, in all processes together: wake-ups that were not later."""
+        found = {}
+        for line in httpx.get(self._metrics, trust_env=False, timeout=60).text.splitlines():
+            if line.startswith("gatehouse_loop_lag_seconds_bucket"):
+                bound = float(line.partition('le="')[2].partition('"')[0])
+                found[bound] = float(line.split()[-1])
+        return found
+
+    def change(self, what: str, act: Callable[[], httpx.Response], profile: Path | None) -> dict[str, Any]:
+        self.quiet()
+        recorders = [] if profile is None else [self._recorded(pid, profile / f"{what}-{place}.txt") for place, pid in enumerate(self._ids)]
+        if recorders:
+            time.sleep(2)
+        late, cpu, read, begin = self.late(), [one.cpu() for one in self.both], self.both[1].read(), time.monotonic()
+        act().raise_for_status()
+        answered = time.monotonic() - begin
+        self.quiet()
+        told, used = self.both[1].read() - read, [one.cpu() - was for one, was in zip(self.both, cpu, strict=True)]
+        after = self.late()
+        total = after.get(float("inf"), 0) - late.get(float("inf"), 0)
+        bound = min((bound for bound in after if after[bound] - late.get(bound, 0) >= total), default=0.0)
+        for recorder in recorders:
+            recorder.wait(60)
+        row = {"change": what, "answered after, s": answered, "control, s of CPU": used[0], "worker, s of CPU": used[1]}
+        return {**row, "told, KiB": told / 1024, "late, ms": bound * 1000}
+
+    def _recorded(self, pid: int, file: Path) -> subprocess.Popen[bytes]:
+        spy = ["py-spy", "record", "-r", "250", "-d", "10", "-f", "raw", "-o", str(file), "--pid", str(pid)]
+        return subprocess.Popen(spy, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def plan(of: str, admin: httpx.Client, count: int, turn: int) -> list[tuple[str, Callable[[], httpx.Response]]]:
+    name = f"{count // 2 + turn:06d}"
+    if of == "engines":
+        return [
+            ("engine changed", lambda: admin.patch(f"/engines/e{name}", json={"slots": 5 + turn})),
+            ("model changed", lambda: admin.patch(f"/models/m{name}", json={"aliases": [f"alias-{turn}"]})),
+        ]
+    role = {"name": f"r{name}x", "permissions": ["infer:chat:model/x-*"]}
+    return [
+        ("role changed", lambda: admin.patch(f"/roles/r{name}", json={"permissions": [f"infer:chat:model/other-{turn}-*"]})),
+        ("role made", lambda: admin.post("/roles", json=role)),
+        ("binding changed", lambda: admin.patch(f"/bindings/b{name}", json={"subjects": [f"user/other-{turn}"]})),
+        ("tenant changed", lambda: admin.patch(f"/tenants/t{name}", json={"description": str(turn)})),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="what a large store costs")
+    parser.add_argument("--of", choices=("access", "engines"), default="access")
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--changes", type=int, default=3)
+    parser.add_argument("--profile", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gatehouse-bench-") as folder:
+        directory = Path(folder)
+        (directory / "state").mkdir()
+        asyncio.run(made(directory / "state", given.of, given.count))
+        config = configuration(directory / "state", engines=[external("own", 9)], models=[{"name": "m", "pool": ["own"]}])
+        config["identity"]["api_keys"]["static"].append(
+            {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": ["*"], "roles": ["admin"]}
+        )
+        gatehouse = Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER}, ["--workers", "1"])
+        gatehouse.start(300.0)
+        try:
+            headers = {"authorization": f"Bearer {ROOT_KEY}"}
+            with httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=120) as admin:
+                measured = Measured(gatehouse, admin)
+                measured.quiet()
+                print(table_of([{**row, "start, s of CPU": one.cpu()} for row, one in measured.shown()]), flush=True)
+                changes = [one for turn in range(given.changes) for one in plan(given.of, admin, given.count, turn)]
+                print(table_of([measured.change(what, act, given.profile) for what, act in changes]))
+                print(table_of([row for row, _ in measured.shown()]), flush=True)
+        finally:
+            gatehouse.stop()
+
+
+if __name__ == "__main__":
+    main()
