@@ -20,11 +20,10 @@ from gateway.app.telemetry.observing import log_as_configured
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.codec import Codec
 from gateway.app.workers.messages import MESSAGES, ConfigChanged, Drain, Failed, Retire, State
-from gateway.app.workers.settings import Received, SettingsPart, SettingsTold, check
+from gateway.app.workers.settings import Received, SettingsPart, SettingsTold, Whole
 from gateway.app.workers.worker import Worker, worker_handlers
 from gateway.core.errors import ConfigError, GatehouseError
-from gateway.core.slices import at_once
-from gateway.core.specs import ConfigSpec
+from gateway.core.slices import at_once, in_slices
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import TokenDesk
 from gateway.server.leaving import Leaving
@@ -109,8 +108,7 @@ class WorkerProcess:
         try:
             if self._unfit is not None:
                 raise self._unfit
-            state = msgspec.structs.replace(state, spec=self._received.whole(state.spec))
-            at_once(check(state.spec, state.digests))
+            state = msgspec.structs.replace(state, spec=at_once(self._received.composed(self._received.take(state.spec), state.digests)))
             log_as_configured(state.spec.telemetry, state.worker)
             self._worker = Worker(state, self._channel, with_installed(WORKER))
         except GatehouseError as error:
@@ -118,16 +116,16 @@ class WorkerProcess:
             return
         self._channel.applied.reset(state.number)
         worker_handlers(self._handlers, self._worker)
-        self._handlers.change(ConfigChanged, lambda _, change: self._apply(self._received.whole(change.settings.rest), change))
+        self._handlers.change(ConfigChanged, lambda _, change: self._apply(self._received.take(change.settings.rest), change))
         self._state.set_result(state)
 
-    async def _apply(self, spec: ConfigSpec, change: ConfigChanged) -> None:
+    async def _apply(self, told: Whole, change: ConfigChanged) -> None:
         """Returns once it is in force; never, if it cannot be put into force: then the worker ends."""
         assert self._worker is not None
         try:
             if self._unfit is not None:
                 raise self._unfit
-            await self._worker.apply(spec, change)
+            await self._worker.apply(await in_slices(self._received.composed(told, change.settings.digests)), change.version)
         except Exception as error:  # boundary: whatever the reason, a worker that lags behind must not go on serving
             trace = None if isinstance(error, GatehouseError) else error
             log.error("a change could not be put into force (%s): the worker finishes what runs and ends", error, exc_info=trace)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ PART_BYTES: Final = 64 * 1024
 """Of new members, from which on a part is full; a single member may be larger."""
 COMPARED: Final = 256
 """Members that are compared in one step."""
+PORTION: Final = 1024
+"""Members that are gone through in one step, where each takes little."""
 NOTHING: Final = ConfigSpec(version=1)
 """What a new worker has been told."""
 
@@ -83,19 +86,28 @@ def difference(before: ConfigSpec, after: ConfigSpec, found: list[SettingsPart])
     for name in LISTS:
         if getattr(before, name) is getattr(after, name):
             continue
-        old, new = members(before, name), members(after, name)
-        yield
+        old = yield from members(before, name)
+        new = yield from members(after, name)
         same = yield from _common(old, new)
         if same == len(old) == len(new):
             continue
-        yield from _in_parts(name, _runs(old, new, same), new, found)
+        end = yield from _common_end(old, new, same)
+        yield from _in_parts(name, _runs(old, new, same, end), new, found)
         digests[name] = yield from digest(name, new)
     return digests
 
 
-def members(spec: ConfigSpec, name: str) -> Sequence[Any]:
+def members(spec: ConfigSpec, name: str) -> Steps[Sequence[Any]]:
     """The members of a list; of the roles, pairs."""
-    return list(spec.roles.items()) if name == ROLES else getattr(spec, name)
+    if name != ROLES:
+        found: Sequence[Any] = getattr(spec, name)
+        return found
+    pairs: list[tuple[str, RoleSpec]] = []
+    rest = iter(spec.roles.items())
+    while some := list(islice(rest, PORTION)):
+        pairs += some
+        yield
+    return pairs
 
 
 def digest(name: str, members: Sequence[Any]) -> Steps[bytes]:
@@ -121,18 +133,34 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> Steps[int]:
     return place
 
 
-def _runs(old: Sequence[Any], new: Sequence[Any], same: int) -> Iterator[tuple[int, int, int] | None]:
-    """The new list from its beginning: runs of the old one (from, up to), and how many new members follow each. None: a pause."""
+def _common_end(old: Sequence[Any], new: Sequence[Any], same: int) -> Steps[int]:
+    """How many members at the end of both are the same, beside so many at the beginning."""
+    most, count = min(len(old), len(new)) - same, 0
+    while count < most:
+        some = min(COMPARED, most - count)
+        before, after = len(old) - count, len(new) - count
+        if old[before - some : before] != new[after - some : after]:
+            while count < most and old[len(old) - count - 1] == new[len(new) - count - 1]:
+                count += 1
+            break
+        count += some
+        yield
+    return count
+
+
+def _runs(old: Sequence[Any], new: Sequence[Any], same: int, end: int) -> Iterator[tuple[int, int, int] | None]:
+    """The new list from its beginning: runs of the old one (from, up to), and how many new members follow each. None: a pause. same, end:
+    how many are the same at the beginning and at the end."""
     start, stop, put = 0, same, 0
     places: dict[Any, int] | None = None
-    for number in range(same, len(new)):
+    for number in range(same, len(new) - end):
         member = new[number]
         if put == 0 and stop < len(old) and old[stop] == member:
             stop += 1  # the run goes on
         else:
             if places is None:
                 places = {}
-                for place in range(same, len(old)):
+                for place in range(same, len(old) - end):
                     places[_name(old[place])] = place
                     if place % COMPARED == 0:
                         yield None
@@ -145,6 +173,8 @@ def _runs(old: Sequence[Any], new: Sequence[Any], same: int) -> Iterator[tuple[i
         if number % COMPARED == 0:
             yield None
     yield start, stop, put
+    if end:
+        yield len(old) - end, len(old), 0
 
 
 def _name(member: Any) -> object:
@@ -163,8 +193,8 @@ def _in_parts(name: str, runs: Iterator[tuple[int, int, int] | None], new: Seque
         place += stop - start
         encoded: list[Raw] = []
         part.append((start, stop, encoded))
-        for member in new[place : place + put]:
-            encoded.append(Raw(encoder.encode(member)))
+        for number in range(place, place + put):
+            encoded.append(Raw(encoder.encode(new[number])))
             held, bytes_held = held + 1, bytes_held + len(encoded[-1])
             if held >= PART_MEMBERS or bytes_held >= PART_BYTES:
                 found.append(SettingsPart(name, part))
@@ -180,14 +210,22 @@ def _in_parts(name: str, runs: Iterator[tuple[int, int, int] | None], new: Seque
     yield
 
 
+class Whole(Struct, frozen=True):
+    """A configuration as it was told. lists: its members, the roles as pairs."""
+
+    rest: ConfigSpec
+    lists: dict[str, Sequence[Any]]
+
+
 class Received:
-    """What a worker has been told. Parts make the next lists; `whole` or `settle` ends them."""
+    """What a worker has been told. Parts make the next lists; `take` or `settle` ends them."""
 
     def __init__(self) -> None:
-        self.spec = NOTHING
-        """As it was told last."""
+        self._lists: dict[str, Sequence[Any]] = dict.fromkeys(LISTS, ())
+        """As they were told last."""
         self._next: dict[str, list[Any]] = {}
-        self._before: dict[str, Sequence[Any]] = {}
+        self._roles: tuple[Sequence[Any], dict[str, RoleSpec]] = ((), {})
+        """The roles that were made a mapping last."""
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
             name: msgspec.msgpack.Decoder(kind, dec_hook=secret_hook) for name, kind in PARTS.items()
         }
@@ -198,11 +236,7 @@ class Received:
         decoder = self._decoders.get(part.name)
         if decoder is None:
             raise FeedError(f"the configuration has no list {part.name[:64]!r}")
-        made = self._next.get(part.name)
-        if made is None:
-            made = self._next[part.name] = []
-            self._before[part.name] = members(self.spec, part.name)
-        before = self._before[part.name]
+        made, before = self._next.setdefault(part.name, []), self._lists[part.name]
         try:
             for start, stop, put in part.runs:
                 if not 0 <= start <= stop <= len(before):
@@ -213,21 +247,26 @@ class Received:
             raise FeedError(f"{part.name} that came over the feed cannot be read: {error}") from None
 
     def settle(self) -> None:
-        """The parts until here make a whole; what follows changes it."""
-        self.whole(self.spec)
+        """The parts until here make whole lists; what follows changes these."""
+        self._lists = {**self._lists, **{name: made if name == ROLES else tuple(made) for name, made in self._next.items()}}
+        self._next = {}
 
-    def whole(self, rest: ConfigSpec) -> ConfigSpec:
-        """The configuration with the lists that were told; those without a part are as before."""
-        lists: dict[str, Any] = {name: getattr(self.spec, name) for name in LISTS}
-        for name, made in self._next.items():
-            lists[name] = dict(made) if name == ROLES else tuple(made)
-        self._next, self._before = {}, {}
-        self.spec = msgspec.structs.replace(rest, **lists)
-        return self.spec
+    def take(self, rest: ConfigSpec) -> Whole:
+        """A configuration with the lists that were told; those without a part are as before."""
+        self.settle()
+        return Whole(rest, self._lists)
 
-
-def check(spec: ConfigSpec, digests: Mapping[str, bytes]) -> Steps[None]:
-    """Raises FeedError where a list is not the one that the control process has."""
-    for name, wanted in digests.items():
-        if name not in LISTS or (yield from digest(name, members(spec, name))) != wanted:
-            raise FeedError(f"the {name[:64]} told are not those of the control process")
+    def composed(self, whole: Whole, digests: Mapping[str, bytes]) -> Steps[ConfigSpec]:
+        """The settings. Raises FeedError where a list is not the one that the control process has."""
+        for name, wanted in digests.items():
+            if name not in LISTS or (yield from digest(name, whole.lists[name])) != wanted:
+                raise FeedError(f"the {name[:64]} told are not those of the control process")
+        pairs, roles = self._roles
+        if pairs is not whole.lists[ROLES]:
+            pairs, roles = whole.lists[ROLES], {}
+            for some in portions(pairs):
+                roles.update(some)
+                yield
+            self._roles = pairs, roles
+        lists: dict[str, Any] = {**whole.lists, ROLES: roles}
+        return msgspec.structs.replace(whole.rest, **lists)

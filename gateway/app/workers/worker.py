@@ -39,7 +39,6 @@ from gateway.app.workers.messages import (
     Barrier,
     Beat,
     CertificateChanged,
-    ConfigChanged,
     FindKey,
     FindPerson,
     Happened,
@@ -56,7 +55,6 @@ from gateway.app.workers.messages import (
     TokenKeysChanged,
     Used,
 )
-from gateway.app.workers.settings import check
 from gateway.app.workers.share import share_of
 from gateway.app.workers.tickets import FeedTickets, ticket_handlers
 from gateway.app.workers.work import WorkerWork, work_handlers
@@ -178,7 +176,7 @@ class Worker:
         self.observing = Observing(self.plane, spec.telemetry, state.replica, self._owner, worker=state.worker)
         self.metrics.gauges += [self.observing.collect, ProcessGauges(self.plane, self.id).collect]
         self._assembled: Assembled | None = None
-        self._newest: tuple[ConfigSpec, ConfigChanged] | None = None
+        self._newest: tuple[ConfigSpec, int] | None = None
         self._building = asyncio.Lock()
         self.tls: Contexts | None = None
         """What connections get; set by `start` where the data listener has TLS."""
@@ -264,16 +262,15 @@ class Worker:
 
     # --- the configuration in force
 
-    async def apply(self, spec: ConfigSpec, change: ConfigChanged) -> None:
-        """Returns once this configuration, or a later one, is in force. spec: what was told of it. Raises ConfigError, and FeedError when
-        that is not what the control process has."""
-        self._newest = (spec, change)
-        await in_slices(check(spec, change.settings.digests))
+    async def apply(self, spec: ConfigSpec, version: int) -> None:
+        """Returns once this configuration, or a later one, is in force. Raises ConfigError."""
+        if self._newest is None or self._newest[1] < version:
+            self._newest = (spec, version)
         async with self._building:
-            newest, change = self._newest
-            if self.plane.snapshot is None or self.plane.snapshot.version < change.version:
+            newest, version = self._newest
+            if self.plane.snapshot is None or self.plane.snapshot.version < version:
                 with uncollected():
-                    await self._put_into_force(newest, change.version)
+                    await self._put_into_force(newest, version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
         spec = share_of(whole, self._count)

@@ -21,7 +21,6 @@ from gateway.app.workers.settings import (
     Received,
     SettingsPart,
     SettingsTold,
-    check,
     difference,
     members,
     without_lists,
@@ -49,9 +48,7 @@ def told(before: ConfigSpec, after: ConfigSpec) -> Told:
 def taken(received: Received, after: ConfigSpec, heard: Told) -> ConfigSpec:
     for part in heard[0]:
         received.part(part)
-    spec = received.whole(without_lists(after))
-    at_once(check(spec, heard[1]))
-    return spec
+    return at_once(received.composed(received.take(without_lists(after)), heard[1]))
 
 
 def same(one: ConfigSpec, other: ConfigSpec) -> bool:
@@ -118,7 +115,7 @@ def test_a_worker_that_missed_a_change_of_members_does_not_go_on(first: ConfigSp
     except FeedError:
         return
     for name in told(missed, last)[1]:
-        names = [[one[0] if name == "roles" else one.name for one in members(of, name)] for of in (spec, last)]
+        names = [[one[0] if name == "roles" else one.name for one in at_once(members(of, name))] for of in (spec, last)]
         assert names[0] == names[1]
 
 
@@ -188,7 +185,7 @@ def test_lists_with_other_names_or_of_an_unknown_kind_are_refused() -> None:
     spec = ConfigSpec(version=1, roles={"a": role(1), "b": role(2)})
     for digests in ({"roles": b"0" * 16}, {"rules": b""}):
         with pytest.raises(FeedError, match="not those of the control process"):
-            at_once(check(spec, digests))
+            taken(Received(), spec, (told(NOTHING, spec)[0], digests))
 
 
 def test_every_list_of_a_configuration_is_told_in_parts() -> None:
@@ -228,9 +225,7 @@ async def test_a_new_worker_is_told_what_changes_meanwhile_too() -> None:
     peer: Any = Peer()
     await teller.introduce(peer)
     assert teller.spec is specs[2] and peer.heard > 12
-    spec = received.whole(without_lists(teller.spec))
-    assert same(spec, specs[2])
-    at_once(check(spec, teller.digests))
+    assert same(at_once(received.composed(received.take(without_lists(teller.spec)), teller.digests)), specs[2])
     telling = await teller.prepare(msgspec.structs.replace(specs[2], roles={**specs[2].roles, "new": role(0)}))
     assert len(telling.frames) == 1 and telling.before is specs[2]
 
