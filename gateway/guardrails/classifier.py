@@ -7,7 +7,6 @@ more than its own length, so texts are asked about in windows that overlap, and 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.core.asking import Answered, Asker
+from gateway.core.deadlines import Patience
 from gateway.core.errors import EngineError
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
@@ -144,8 +144,9 @@ class Classifier:
         async def ask(question: dict[str, Any], left: float) -> Answered:
             return await self._asker.ask(self.model, PATH, question, left, principal, labels)
 
-        until = time.monotonic() + seconds
-        return await read_whole(asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, until=until)
+        return await read_whole(
+            asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, patience=Patience(seconds)
+        )
 
     def _read(self, body: bytes, count: int) -> tuple[list[dict[str, float]], set[int]]:
         """The scores of each piece, and the numbers of those that were cut. Raises EngineError."""

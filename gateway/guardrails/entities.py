@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import re
-import time
 from collections.abc import Callable, Sequence
 from secrets import token_bytes
 from typing import Annotated, Final, Literal
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from gateway.core.asking import Asker, summed
+from gateway.core.deadlines import Patience
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
 from gateway.core.pseudonyms import Layer, Pseudonyms, PseudonymSettings, Replace
@@ -115,10 +115,10 @@ class Entities:
     ) -> Verdict:
         findings: list[Finding] = []
         usages: list[Usage] = []
-        until = time.monotonic() + self._settings.timeout
+        patience = Patience(self._settings.timeout)
         for first in range(0, len(asked), self._settings.batch):
             batch = asked[first : first + self._settings.batch]
-            left = until - time.monotonic()
+            left = patience.left()
             if left <= 0:
                 raise EngineTimeout(f"The model {self.model!r} did not answer within {self._settings.timeout:g} s.")
             question = {"input": [sendable(texts[number]) for number in batch]}

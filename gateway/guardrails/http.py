@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
+from gateway.core.deadlines import Patience
 from gateway.core.errors import EngineError, PermissionDenied
 from gateway.core.plugins import Context
 from gateway.core.secret import Secret
@@ -105,12 +106,12 @@ class HttpGuardrail:
         if shape == "presidio":
             return await self._analysed(texts, numbers)
         asked = [texts[number] for number in numbers]
-        until = self._remote.deadline()
+        patience = self._remote.patience()
         if shape == "generic":
             most = MAX_ANSWER_BYTES + 4 * self._settings.max_bytes
-            body = await self._remote.post(self._encoded(shapes.generic_question(self.name, asked)), until, most)
+            body = await self._remote.post(self._encoded(shapes.generic_question(self.name, asked)), patience, most)
             return _placed(shapes.generic_verdict(body, self.name, asked), texts, numbers)
-        body = await self._remote.post(self._encoded(shapes.moderation_question(asked, self._settings.model)), until)
+        body = await self._remote.post(self._encoded(shapes.moderation_question(asked, self._settings.model)), patience)
         flagged = shapes.moderation_flagged(body, len(asked))
         if not flagged:
             return ALLOW
@@ -121,11 +122,11 @@ class HttpGuardrail:
     async def _analysed(self, texts: Sequence[str], numbers: list[int]) -> Verdict:
         """One question for each text, several at a time."""
         settings = self._settings.presidio
-        until = self._remote.deadline()
+        patience = self._remote.patience()
         findings: list[Finding] = []
         for first in range(0, len(numbers), AT_ONCE):
             batch = numbers[first : first + AT_ONCE]
-            waiting = [self._remote.tasks.spawn(self._places(texts[number], number, until), name="analyse") for number in batch]
+            waiting = [self._remote.tasks.spawn(self._places(texts[number], number, patience), name="analyse") for number in batch]
             try:
                 for one in waiting:
                     findings += await one
@@ -134,10 +135,10 @@ class HttpGuardrail:
                     one.cancel()
         return shapes.acted(self.name, texts, findings, settings.entities, settings.others)
 
-    async def _places(self, text: str, number: int, until: float) -> list[Finding]:
+    async def _places(self, text: str, number: int, patience: Patience) -> list[Finding]:
         settings = self._settings.presidio
         question = shapes.presidio_question(text, settings.language, settings.threshold, settings.only)
-        return shapes.presidio_found(await self._remote.post(self._encoded(question), until), text, number, settings.threshold)
+        return shapes.presidio_found(await self._remote.post(self._encoded(question), patience), text, number, settings.threshold)
 
     def _encoded(self, question: dict[str, object]) -> bytes:
         body = shapes.encoded(question)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import Annotated, Any, Final, Literal
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from gateway.core.asking import Asker, summed
+from gateway.core.deadlines import Patience
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
@@ -169,8 +169,8 @@ class Judge:
     ) -> tuple[list[Found], Usage]:
         """A verdict for each question, in their order."""
         turns = asyncio.Semaphore(self._settings.concurrent)
-        until = time.monotonic() + seconds
-        waiting = [self._tasks.spawn(self._asked(group, turns, until, principal, labels), name="ask") for group in asked]
+        patience = Patience(seconds)
+        waiting = [self._tasks.spawn(self._asked(group, turns, patience, principal, labels), name="ask") for group in asked]
         try:
             answers = [await one for one in waiting]
         finally:
@@ -179,10 +179,10 @@ class Judge:
         return [found for found, _ in answers], summed([usage for _, usage in answers])
 
     async def _asked(
-        self, group: list[Piece], turns: asyncio.Semaphore, until: float, principal: Principal | None, labels: frozenset[str]
+        self, group: list[Piece], turns: asyncio.Semaphore, patience: Patience, principal: Principal | None, labels: frozenset[str]
     ) -> tuple[Found, Usage]:
         async with turns:
-            left = until - time.monotonic()
+            left = patience.left()
             if left <= 0:
                 raise EngineTimeout(f"The model {self.model!r} did not answer in time.")
             answered = await self._asker.ask(self.model, PATH, self._question(group), left, principal, labels)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gateway.core.asking import Answered, summed
+from gateway.core.deadlines import Patience
 from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
 from gateway.core.types import MOST_FINDINGS, Finding, Usage, Verdict
 
@@ -53,12 +53,12 @@ async def read_whole(
     model: str,
     batch: int,
     overlap: int,
-    until: float,
+    patience: Patience,
 ) -> tuple[list[tuple[Piece, T]], Usage]:
     """What a model says of every piece, in any order; pieces that it cannot read whole are asked about in halves.
 
-    ask: puts a question, within so many seconds. read: of an answer to so many pieces, what it says of each, and which were cut. until: by
-    the monotonic clock. Raises EngineTimeout, EngineError.
+    ask: puts a question, within so many seconds. read: of an answer to so many pieces, what it says of each, and which were cut. Raises
+    EngineTimeout, EngineError.
     """
 
     def halves(cut: list[Piece]) -> list[Piece]:
@@ -70,7 +70,7 @@ async def read_whole(
     usages: list[Usage] = []
     while asked:
         part, asked = asked[:batch], asked[batch:]
-        left = until - time.monotonic()
+        left = patience.left()
         if left <= 0:
             raise EngineTimeout(f"The model {model!r} did not answer in time.")
         try:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from msgspec import Meta
 
-from gateway.core.deadlines import within
+from gateway.core.deadlines import Patience, within
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault, signature
@@ -103,16 +103,16 @@ class Remote:
     async def _tick(self) -> None:
         self._client.tick(time.monotonic())
 
-    def deadline(self) -> float:
-        """When a question that begins now must have been answered, in monotonic seconds."""
-        return time.monotonic() + self._timeout
+    def patience(self) -> Patience:
+        """For all questions about one request or answer, from now on."""
+        return Patience(self._timeout)
 
-    async def post(self, question: bytes, until: float, max_body: int = MAX_ANSWER_BYTES) -> bytes:
+    async def post(self, question: bytes, patience: Patience, max_body: int = MAX_ANSWER_BYTES) -> bytes:
         """The body of an answer with status 200. Raises EngineError."""
         breaker = self._breaker
         breaker.admit(time.monotonic())
         try:
-            body = await self._post(question, until, max_body)
+            body = await self._post(question, patience, max_body)
         except EngineError:
             breaker.ended(False, time.monotonic())
             raise
@@ -122,9 +122,9 @@ class Remote:
         breaker.ended(True, time.monotonic())
         return body
 
-    async def _post(self, question: bytes, until: float, max_body: int) -> bytes:
+    async def _post(self, question: bytes, patience: Patience, max_body: int) -> bytes:
         try:
-            async with within(until - time.monotonic()), self._turns:
+            async with within(patience.left()), self._turns:
                 reply = await ask(self._client, "POST", self._path, self._signed(question), question, max_body=max_body)
         except TimeoutError:
             raise EngineTimeout(f"the server did not answer within {self._timeout:g} s") from None

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from gateway.core.asking import Answered, Asker
+from gateway.core.deadlines import Patience, within
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
 from gateway.core.specs import Spec, Timeout
@@ -141,11 +142,11 @@ class Topics:
 
     async def _verdict(self, asked: list[Piece], texts: Sequence[str], labels: frozenset[str]) -> Verdict:
         settings = self._settings
-        until = time.monotonic() + settings.timeout
-        known = await self._examples(until)
-        embedded, usage = await self._embedded(asked, until, labels)
+        patience = Patience(settings.timeout)
+        known = await self._examples(patience)
+        embedded, usage = await self._embedded(asked, patience, labels)
         if time.monotonic() - self._checked > CHECKED_EVERY:
-            known = await self._still(known, until)
+            known = await self._still(known, patience)
         findings: list[Finding] = []
         compared = 0
         for piece, vector in embedded:
@@ -171,15 +172,14 @@ class Topics:
 
     # --- the examples
 
-    async def _examples(self, until: float) -> _Known:
+    async def _examples(self, patience: Patience) -> _Known:
         """The embedded examples. However many texts wait for them, they are embedded once."""
         if self._known is not None:
             return self._known
         if self._learning is None or self._learning.done():
             self._learning = self._tasks.spawn(self._learn(), name="examples")
-        left = until - time.monotonic()
         try:
-            async with asyncio.timeout(max(0.0, left)):
+            async with within(patience.left()):
                 return await asyncio.shield(self._learning)
         except TimeoutError:
             raise EngineTimeout(f"The model {self.model!r} has not embedded the examples yet.") from None
@@ -190,37 +190,37 @@ class Topics:
         for denied, given in ((True, settings.deny), (False, settings.allow)):
             for name, examples in given.items():
                 asked = [Piece(number, 0, example) for number, example in enumerate(examples)]
-                found, _ = await self._embedded(asked, time.monotonic() + max(30.0, settings.timeout), UNLABELLED)
+                found, _ = await self._embedded(asked, Patience(max(30.0, settings.timeout)), UNLABELLED)
                 least = settings.thresholds.get(name, settings.threshold)
                 topics.append(_Topic(name, least, denied, [vector for _, vector in found]))
         if len({len(vector) for topic in topics for vector in topic.vectors}) > 1:
             raise EngineError(f"The embeddings of {self.model!r} differ in size.")
         first = next(iter((*settings.deny.values(), *settings.allow.values())))[0]
-        (_, anchor), *_ = (await self._embedded([Piece(0, 0, first)], time.monotonic() + 30.0, UNLABELLED))[0]
+        (_, anchor), *_ = (await self._embedded([Piece(0, 0, first)], Patience(30.0), UNLABELLED))[0]
         self._known, self._checked = _Known(topics, (first, anchor)), time.monotonic()
         return self._known
 
-    async def _still(self, known: _Known, until: float) -> _Known:
+    async def _still(self, known: _Known, patience: Patience) -> _Known:
         """The same, unless another model answers by now."""
         sentence, before = known.anchor
-        (_, after), *_ = (await self._embedded([Piece(0, 0, sentence)], until, UNLABELLED))[0]
+        (_, after), *_ = (await self._embedded([Piece(0, 0, sentence)], patience, UNLABELLED))[0]
         if len(after) == len(before) and _similarity(before, after) >= SAME:
             self._checked = time.monotonic()
             return known
         if self._known is known:
             self._known = None
-        return await self._examples(until)
+        return await self._examples(patience)
 
     # --- the model
 
-    async def _embedded(self, asked: list[Piece], until: float, labels: frozenset[str]) -> tuple[list[tuple[Piece, Vector]], Usage]:
+    async def _embedded(self, asked: list[Piece], patience: Patience, labels: frozenset[str]) -> tuple[list[tuple[Piece, Vector]], Usage]:
         """A unit vector of every piece, in any order; of one that the model cannot read whole, one of each part."""
         settings = self._settings
 
         async def ask(question: dict[str, Any], left: float) -> Answered:
             return await self._asker.ask(self.model, PATH, {**question, "encoding_format": "base64"}, left, None, labels)
 
-        return await read_whole(asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, until=until)
+        return await read_whole(asked, ask, self._read, model=self.model, batch=settings.batch, overlap=settings.overlap, patience=patience)
 
     def _read(self, body: bytes, count: int) -> tuple[list[Vector], set[int]]:
         """The unit vector of each piece, and the numbers of those that were cut. Raises EngineError."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final, TypeVar
 
+from gateway.core.deadlines import Deadline
 from gateway.core.errors import GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.pseudonyms import Layer
@@ -388,7 +389,7 @@ async def within(waiting: Awaitable[T], seconds: float) -> T:
     driver.start()
     if found.done:
         return await found
-    timer = asyncio.get_running_loop().call_later(seconds, driver.cancel, BudgetMissed())
+    timer = Deadline(seconds, partial(driver.cancel, BudgetMissed()))
     try:
         return await found
     finally:

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from gateway.core.deadlines import within
+from gateway.core import deadlines
+from gateway.core.deadlines import Patience, within
 from gateway.core.pauses import MOST_REST_SECONDS
-
-
-class Paused(asyncio.SelectorEventLoop):
-    """`paused`: seconds for which the process stood still so far."""
-
-    paused = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.paused
-
-
-def run(test: Callable[[Paused], Coroutine[Any, Any, None]]) -> None:
-    loop = Paused()
-    try:
-        loop.run_until_complete(test(loop))
-    finally:
-        loop.close()
+from tests.fakes.paused import Paused, Standing, run
 
 
 async def receive(loop: Paused, sock: socket.socket, seconds: float) -> bytes:
@@ -127,3 +111,17 @@ def test_a_cancellation_passes_and_nothing_is_left(pair: Any) -> None:
         await asyncio.sleep(0)
 
     run(test)
+
+
+def test_the_time_for_several_waits_begins_again_once_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Standing()
+    monkeypatch.setattr(deadlines, "time", clock)
+    patience = Patience(5.0)
+    clock.pause(4.0)
+    assert 0.0 < patience.left() <= 1.0, "what is left after a pause that took less"
+    clock.pause(1.5)
+    assert -1.0 < patience.left() <= 0.0, "it is over, as without a pause"
+    clock.pause(6.5)
+    assert 4.0 < patience.left() <= 5.0
+    clock.pause(12.0)
+    assert patience.left() < 0.0

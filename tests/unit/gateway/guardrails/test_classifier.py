@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.app.configuration.plugins import OURS
+from gateway.core import deadlines
 from gateway.core.errors import ConfigError, ContextLengthExceeded, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Principal, Usage, Verdict
 from gateway.guardrails.classifier import Classifier
 from tests.fakes.asker import FakeAsker
+from tests.fakes.paused import Standing
 
 CALLER = Principal("key", "acme", "api_key")
 
@@ -52,6 +54,21 @@ async def test_long_texts_are_read_in_windows_that_overlap() -> None:
         assert found.action == "block"
         assert all(f.start <= place and place + 10 <= f.end for f in found.findings)
     assert all(len(question["input"]) <= 3 and max(map(len, question["input"])) <= 100 for _, _, question in asker.asked)
+
+
+async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Standing()
+    monkeypatch.setattr(deadlines, "time", clock)
+
+    def paused(path: bytes, question: dict[str, Any]) -> Any:
+        if len(asker.asked) == 1:
+            clock.pause(12.0)
+        return usual(path, question)
+
+    asker = FakeAsker("attack", paused)
+    usual = asker.usual
+    found = await verdict(made(asker, batch=1), "one", "two", "attack")
+    assert found.action == "block" and len(asker.asked) == 3
 
 
 async def test_what_the_engine_cut_is_asked_about_again_in_halves() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.app.configuration.plugins import OURS
+from gateway.core import deadlines
 from gateway.core.errors import ConfigError, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.secret import Secret
@@ -16,6 +17,7 @@ from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Principal, Usage, Verdict
 from gateway.guardrails.entities import Entities
 from tests.fakes.asker import FakeAsker, finding
+from tests.fakes.paused import Standing
 
 
 def made(asker: FakeAsker | None, **settings: Any) -> Any:
@@ -95,6 +97,21 @@ async def test_many_texts_are_asked_about_in_batches() -> None:
     asker = FakeAsker("", finding("Ann"))
     found = await verdict(made(asker, batch=2), "Ann", "x", "Ann", "y", "Ann")
     assert found.texts == ("[PERSON]", "x", "[PERSON]", "y", "[PERSON]") and len(asker.asked) == 3
+
+
+async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Standing()
+    monkeypatch.setattr(deadlines, "time", clock)
+
+    def paused(path: bytes, question: dict[str, Any]) -> Any:
+        if len(asker.asked) == 1:
+            clock.pause(12.0)
+        return usual(path, question)
+
+    asker = FakeAsker("", paused)
+    usual = finding("Ann")
+    found = await verdict(made(asker, batch=1), "Ann", "x", "Ann")
+    assert found.texts == ("[PERSON]", "x", "[PERSON]") and len(asker.asked) == 3
 
 
 def layered(asker: FakeAsker, **settings: Any) -> Any:

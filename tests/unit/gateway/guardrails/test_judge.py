@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from gateway.app.configuration.plugins import OURS
+from gateway.core import deadlines
 from gateway.core.errors import ConfigError, EngineError
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Principal, Usage, Verdict
 from gateway.guardrails.judge import Judge
 from tests.fakes.asker import FakeAsker, judging
+from tests.fakes.paused import Standing
 
 CALLER = Principal("key", "acme", "api_key")
 
@@ -57,6 +59,21 @@ async def test_long_texts_are_judged_in_windows() -> None:
     for place in (0, 250, 500, 990):
         assert (await verdict(guardrail, "." * place + "attack" + "." * (1000 - place))).action == "block", place
     assert all(len(question["messages"][0]["content"]) <= 256 for _, _, question in asker.asked)
+
+
+async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Standing()
+    monkeypatch.setattr(deadlines, "time", clock)
+
+    def paused(path: bytes, question: dict[str, Any]) -> Any:
+        if len(asker.asked) == 1:
+            clock.pause(12.0)
+        return usual(path, question)
+
+    asker = FakeAsker("", paused)
+    usual = judging("attack", guard)
+    found = await verdict(made(asker, concurrent=1, window=256, overlap=32), "." * 600 + "attack")
+    assert found.action == "block" and len(asker.asked) == 3
 
 
 async def test_a_policy_and_a_schema_are_sent_with_the_json_template() -> None:

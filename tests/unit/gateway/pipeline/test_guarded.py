@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from gateway.telemetry.metrics import MOST_REFUSED, Metrics
 from policies.callers import concerning
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import Pace, PhraseSet
+from tests.fakes.paused import Paused, run
 from tests.unit.gateway.pipeline.test_inspect import Scripted, stream, text_of
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, World, chunk
 
@@ -240,6 +242,32 @@ async def test_waiting_within_a_budget() -> None:
     with pytest.raises(BudgetMissed):
         await driven(never, 0.001)
     assert never.cancelled()
+
+
+def test_a_verdict_that_came_while_the_process_stood_still_is_read_before_the_budget_is_missed() -> None:
+    async def test(loop: Paused) -> None:
+        one, two = socket.socketpair()
+        with one, two:
+            one.setblocking(False)
+
+            async def verdict() -> int:
+                return len(await loop.sock_recv(one, 100))
+
+            waiting = asyncio.ensure_future(driven(loop.create_task(verdict()), 5.0))
+            await asyncio.sleep(0.01)
+            two.send(b"allowed")
+            loop.paused = 12.0
+            assert await waiting == 7
+            late = asyncio.ensure_future(driven(loop.create_future(), 5.0))
+            await asyncio.sleep(0)
+            for pause in (12.0, 7.5):  # it rests once, for as long as it was late
+                assert not late.done()
+                loop.paused += pause
+                await asyncio.sleep(0.01)
+            with pytest.raises(BudgetMissed):
+                await late
+
+    run(test)
 
 
 # --- whom it concerns
