@@ -14,6 +14,11 @@ LEAST_REST_SECONDS: Final = 0.05
 """So that what arrived just before a deadline is read first: event loops look at deadlines before they read."""
 
 
+def rest(late: float, seconds: float) -> float:
+    """Seconds for which a deadline of so many rests that was looked at so late."""
+    return min(max(late, seconds if late > STALL else LEAST_REST_SECONDS), MOST_REST_SECONDS)
+
+
 class Deadline:
     """Calls `passed` after so many seconds unless it is cancelled. It is fair to others: a deadline that passed while this process stood
     still rests once, as what was sent in time lies unread in a socket, and what had just begun gets its time again. It rests for as long
@@ -37,8 +42,7 @@ class Deadline:
         self._rested = True
         now = self._loop.time()
         late = now - self._due
-        least = self._seconds if late > STALL else LEAST_REST_SECONDS
-        self._due = now + min(max(late, least), MOST_REST_SECONDS)
+        self._due = now + rest(late, self._seconds)
         self._handle = self._loop.call_at(self._due, self._over)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.core.deadlines import rest
 from gateway.core.errors import GatehouseError, PermissionDenied
 from gateway.core.gathering import GatheringTransport
 from gateway.core.types import Headers, Peer
@@ -59,6 +60,12 @@ class AdminConnection(HttpToolsProtocol):
         if rules is not None and not let_in(rules, self.peer):
             self._plane.refused.count("admin", NETWORK, self.peer.address)
             transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Rests once: a request that came while this process stood still lies unread."""
+        due = self.timeout_keep_alive_task
+        late = 0.0 if due is None else self.loop.time() - due.when()
+        self.timeout_keep_alive_task = self.loop.call_later(rest(late, self.timeout_keep_alive), super().timeout_keep_alive_handler)
 
     def on_headers_complete(self) -> None:
         peer = self.peer

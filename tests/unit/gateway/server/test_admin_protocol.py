@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvloop
 from msgspec import structs
 
 from gateway.core.network import Networks
@@ -143,3 +146,30 @@ async def test_two_headers_that_name_different_clients_are_refused() -> None:
         assert (await listener.ask(GET % b"forwarded: for=198.51.100.1\r\n")).startswith(b"HTTP/1.1 403")
     async with listening(admin_trusted_peers=(), admin_forwarding="either") as listener:
         assert await listener.who(both % b"203.0.113.6") == "127.0.0.1 False", "of a stranger they mean nothing"
+
+
+def test_a_request_that_came_while_the_process_stood_still_is_read_before_its_connection_is_closed() -> None:
+    async def test() -> None:
+        async with listening() as listener:
+            listener.server.config.timeout_keep_alive = 1
+            reader, writer = await asyncio.open_connection(*listener.sock.getsockname())
+            asking, (woken, waking) = writer.get_extra_info("socket").fileno(), os.pipe()
+
+            def still() -> None:
+                os.read(woken, 1)
+                os.write(asking, GET.replace(b"close", b"keep-alive") % b"")
+                time.sleep(2.2)  # while it reads sockets, so that it looks at timers next, as after a pause
+
+            asyncio.get_running_loop().add_reader(woken, still)
+            os.write(asking, GET.replace(b"close", b"keep-alive") % b"")
+            for _ in range(2):
+                assert (await reader.readuntil(b"False")).startswith(b"HTTP/1.1 200")
+                os.write(waking, b"x")
+            async with asyncio.timeout(60):
+                assert (await reader.read()).startswith(b"HTTP/1.1 200"), "and it is closed when nothing comes"
+            writer.close()
+            asyncio.get_running_loop().remove_reader(woken)
+            os.close(woken)
+            os.close(waking)
+
+    uvloop.run(test())
