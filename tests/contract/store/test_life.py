@@ -79,7 +79,7 @@ async def test_a_start_waits_for_a_replica_that_migrates(tmp_path: Path, postgre
     """For longer than a call may take: the wait for the lock is no call that hangs."""
     url = postgres.database()
     place = Place(url, tmp_path)
-    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     other = engine.connect()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '0.5 s'"
     try:
