@@ -111,12 +111,13 @@ class InferenceRequest:
 
 class Memory:
     """What is kept of conversations for a request. previous: the identifier of the answer that it goes on with; "" for none. keeps: its own
-    answer is to be kept, as `identity`. items: of the conversation, before the request's own."""
+    answer is to be kept, as `identity`. items: of the conversation, before the request's own. referred: items of earlier answers that it
+    names, in its order."""
 
-    __slots__ = ("identity", "items", "keeps", "previous")
+    __slots__ = ("identity", "items", "keeps", "previous", "referred")
 
-    def __init__(self, previous: str, keeps: bool, identity: str = "") -> None:
-        self.previous, self.keeps, self.identity = previous, keeps, identity
+    def __init__(self, previous: str, keeps: bool, identity: str = "", referred: Sequence[str] = ()) -> None:
+        self.previous, self.keeps, self.identity, self.referred = previous, keeps, identity, referred
         self.items: list[Raw] = []
 
 
@@ -372,6 +373,9 @@ class WireApi:
 
     def recalled(self, request: InferenceRequest, items: Sequence[Raw]) -> None:
         """Puts the conversation so far in front of the request."""
+
+    def referred(self, request: InferenceRequest, items: Sequence[Raw]) -> None:
+        """Puts the items of earlier answers where the request names them, in its order."""
 
     def said(self, request: InferenceRequest) -> list[Raw]:
         """The request's own part of the conversation, as it was asked before anything was put in front of it."""

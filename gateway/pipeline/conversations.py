@@ -18,10 +18,14 @@ from gateway.core.wire import Memory
 from gateway.pipeline import inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
+from gateway.wire.responses.references import by_id, response_with
 
 PREFIX: Final = "resp_"
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _LENGTH: Final = 128
+MAX_REFERRED: Final = 16
+"""Kept conversations from which one request may name items: each is read from the store."""
+_ITSELF: Final = "send the items themselves. Clients do so with store: false."
 
 
 async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -> RequestError | None:
@@ -33,6 +37,9 @@ async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -
         return None
     if memory.keeps:
         memory.identity = f"{PREFIX}{os.urandom(24).hex()}"
+    if memory.referred and (refusal := await _refer(x, desk, principal, request)) is not None:
+        return refusal
+    if memory.keeps:
         memory.items = list(request.api.said(request))
     if memory.previous:
         found = await wanted(x.snapshot, desk, principal, memory.previous)
@@ -43,6 +50,34 @@ async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -
         earlier: list[Raw] = _ITEMS.decode(found.items)
         memory.items = [*earlier, *memory.items]
         request.api.recalled(request, earlier)
+    return None
+
+
+async def _refer(x: Exchange, desk: ConversationDesk, principal: Principal, request: InferenceRequest) -> RequestError | None:
+    """Puts items of earlier answers where a request names them. Returns the refusal where one is not kept, or all are too long.
+
+    The last one is looked for first: what is kept of its response is the whole conversation, so as a rule all the others too."""
+    settings, memory = x.snapshot.spec.responses, request.memory
+    assert settings is not None and memory is not None
+    names = frozenset(memory.referred)
+    known: dict[str, Raw] = {}
+    left, asked = settings.max_bytes, 0
+    for identity in reversed(memory.referred):
+        if identity not in known:
+            if (asked := asked + 1) > MAX_REFERRED:
+                return RequestError(f"input: its references name more than {MAX_REFERRED} conversations; {_ITSELF}", param="input")
+            found = await wanted(x.snapshot, desk, principal, response_with(identity))
+            if found is not None:
+                if found.labels:
+                    inspect.labelled(x, frozenset(found.labels))
+                known = {**by_id(found.items, names), **known}
+            if identity not in known:
+                return RequestError(f"There is no item {identity!r} here; {_ITSELF}", param="input", code="item_not_found", status=404)
+        left -= len(bytes(known[identity]))
+        if left < 0:
+            limit = f"{settings.max_bytes} bytes (responses.max_bytes)"
+            return RequestError(f"input: the items that it refers to have more than {limit}.", param="input")
+    request.api.referred(request, [known[identity] for identity in memory.referred])
     return None
 
 

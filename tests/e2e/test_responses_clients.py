@@ -116,6 +116,10 @@ def test_a_conversation_goes_on_in_python(
         assert [turn["role"] for turn in sent] == ["user", "assistant", "user"]
         assert FIRST in json.dumps(sent[0]) and SECOND in json.dumps(sent[2])
         assert first.output_text.strip() in json.dumps(sent[1])
+        if model == "m2":
+            turns = [{"role": "user", "content": text} for text in (FIRST, SECOND)]
+            asked(model=model, input=[turns[0], {"type": "item_reference", "id": first.output[0].id}, turns[1]])
+            assert engine.received[-1].json()["messages"] == sent
         third = asked(model=model, input="so?", previous_response_id=second.id, store=False)
         assert third.store is False
         with pytest.raises(openai.NotFoundError):

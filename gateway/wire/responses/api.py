@@ -22,7 +22,7 @@ from gateway.wire.bodies import decode_error
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import usage as openai_usage
 from gateway.wire.openai.structure import only_keys, only_keys_steps
-from gateway.wire.responses import answers, calls, chat, fields, replay, structure
+from gateway.wire.responses import answers, calls, chat, fields, references, replay, structure
 from gateway.wire.responses.chat_stream import ChatReader
 from gateway.wire.responses.passages import ResponsesTexts
 from gateway.wire.responses.stream import ResponsesReader
@@ -139,7 +139,18 @@ class ResponsesApi(JsonApi):
     def remembers(self, request: InferenceRequest, keeping: bool) -> Memory | None:
         view = request.view
         previous = view.previous_response_id or ""
+        referred: list[str] = []
+        if view.input.__class__ is list and any(item.type == fields.REFERENCE for item in view.input):
+            referred = references.named(request.fields["input"])
         if not keeping:
+            if referred:
+                place = f"input[{[item.type for item in view.input].index(fields.REFERENCE)}]"
+                raise RequestError(
+                    f"{place}: item_reference names an item of an earlier response, and this gateway keeps none (setting: responses); "
+                    "send the item itself. Clients do so with store: false.",
+                    param=place,
+                    code="unsupported_content",
+                )
             if previous:
                 raise RequestError(
                     "previous_response_id: this gateway keeps no responses (setting: responses); send the whole input.",
@@ -154,16 +165,22 @@ class ResponsesApi(JsonApi):
                 )
             return None
         keeps = view.store is not False
-        return Memory(previous, keeps) if keeps or previous else None
+        return Memory(previous, keeps, referred=referred) if keeps or previous or referred else None
 
     def recalled(self, request: InferenceRequest, items: Sequence[Raw]) -> None:
+        self._reread(request, joined(items, items_of(request.fields["input"])), items, "previous_response_id")
+
+    def referred(self, request: InferenceRequest, items: Sequence[Raw]) -> None:
+        self._reread(request, joined(references.with_items(request.fields["input"], items), ()), items, "input")
+
+    def _reread(self, request: InferenceRequest, given: Raw, kept: Sequence[Raw], param: str) -> None:
         """The view is read anew, as policies and routing see the whole conversation."""
-        request.fields["input"] = joined(items, items_of(request.fields["input"]))
-        request.prompt_tokens += sum([len(bytes(item)) for item in items]) >> 2
+        request.fields["input"] = given
+        request.prompt_tokens += sum([len(bytes(item)) for item in kept]) >> 2
         try:
-            request.view.input = msgspec.json.decode(request.fields["input"], type=structure.INPUT)
+            request.view.input = msgspec.json.decode(given, type=structure.INPUT)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise RequestError("previous_response_id: what was kept cannot be read.", param="previous_response_id") from None
+            raise RequestError(f"{param}: what was kept cannot be read.", param=param) from None
 
     def said(self, request: InferenceRequest) -> list[Raw]:
         return items_of(request.fields["input"])

@@ -346,7 +346,8 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
         raise EngineError("The engine's answer has no message.")
     choice = chat.choices[0]
     message: ChatMessage = choice.message  # type: ignore[assignment]
-    base = chat.id.removeprefix("chatcmpl-")
+    memory = request.memory  # the id of an item that is kept contains its response's (gateway.wire.responses.references)
+    base = memory.identity.removeprefix("resp_") if memory is not None and memory.keeps else chat.id.removeprefix("chatcmpl-")
     document = frame(request, f"resp_{base}", chat.model, chat.created)
     status = ended(document, choice.finish_reason)
     output: list[dict[str, Any]] = document["output"]
@@ -355,7 +356,7 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
     if text := message.text():
         output.append(message_item(f"msg_{base}", status, [text_part(text)]))
     if message.refusal:
-        output.append(message_item(f"msg_{base}", status, [{"type": "refusal", "refusal": message.refusal}]))
+        output.append(message_item(f"msg_{base}_1", status, [{"type": "refusal", "refusal": message.refusal}]))
     names = tool_names(request.fields)
     for number, call in enumerate(message.tool_calls or ()):
         output.append(_called(call, number, base, names, status))

@@ -27,6 +27,8 @@ REFUSED: Final[dict[str, str]] = {
 """Known fields that may only be null -> why."""
 LEFT_OUT: Final = ("previous_response_id", "client_metadata")
 """No engine gets them: the gateway's own, and what a client says of itself (Codex: its installation, session and sandbox)."""
+REFERENCE: Final = "item_reference"
+"""An item of an earlier answer that is kept here, by its identifier."""
 _CALLED: Final = "type id call_id status caller"
 ITEM: Final[dict[str, frozenset[str]]] = {
     "message": names("type id role content status phase"),
@@ -47,6 +49,7 @@ ITEM: Final[dict[str, frozenset[str]]] = {
     "code_interpreter_call": names("type id status code outputs"),
     "mcp_call": names("type id status name server_label arguments output error"),
     "mcp_list_tools": names("type id server_label tools error"),
+    REFERENCE: names("type id"),
 }
 """The items of `input` -> the names in there. One without a type is a message."""
 PART: Final[dict[str, frozenset[str]]] = {

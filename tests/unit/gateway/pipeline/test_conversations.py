@@ -14,6 +14,7 @@ from gateway.core.errors import Overloaded, StoreUnavailable
 from gateway.core.messages import Done
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
+from gateway.pipeline.conversations import MAX_REFERRED
 from tests.unit.gateway.pipeline.test_guardrail_table import MAKES, guarded, leaks
 from tests.unit.gateway.pipeline.world import DONE, JSON_HEAD, SSE_HEAD, USAGE, Client, World, chunk
 from tests.unit.gateway.wire.responses.test_api import chat, response, said, stream
@@ -180,3 +181,76 @@ def test_a_refused_answer_is_not_kept() -> None:
     client = ask(world, "hi", stream=True)
     world.call.head(SSE_HEAD).body(stream("fine", again="other")).end()
     assert b"response.failed" in client.body and not desk.kept
+
+
+def refer(world: World, *identities: str, **more: Any) -> Client:
+    """Asks with items of earlier answers by their identifiers, as Vercel's AI SDK does."""
+    items: list[dict[str, Any]] = [{"role": "user", "content": "my name is bob", "id": None}]
+    items += [{"type": "item_reference", "id": identity} for identity in identities]
+    body = {"model": "m", "input": [*items, {"role": "user", "content": "what is my name?"}], **more}
+    return world.start(json.dumps(body).encode(), path=PATH)[1]
+
+
+def kept_items(desk: Desk, identity: str) -> list[dict[str, Any]]:
+    return list(json.loads(desk.kept[("acme", identity)].said.items))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("store", [True, False])
+def test_an_item_of_a_kept_answer_may_be_named(streamed: bool, store: bool) -> None:
+    desk = Desk()
+    identity = first(False, desk, streamed)
+    item = kept_items(desk, identity)[-1]
+    assert identity.removeprefix("resp_") in item["id"]
+    world = made(False, desk)
+    client = refer(world, item["id"], store=store)
+    turns = json.loads(world.call.request_body)["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"] and "hello bob" in json.dumps(turns[1])
+    world.call.answer(chat("bob"), JSON_HEAD)
+    answer = json.loads(client.body)
+    assert answer["store"] is store and answer["previous_response_id"] is None
+    if not store:
+        return
+    assert kept_items(desk, answer["id"])[1] == item  # itself, not its name
+    world, asked = made(False, desk), []
+    find = desk.find
+    desk.find = lambda wanted: asked.append(wanted.id) or find(wanted)  # type: ignore[assignment, func-returns-value, method-assign]
+    refer(world, item["id"], item["id"], answer["output"][0]["id"])
+    assert len(json.loads(world.call.request_body)["messages"]) == 5 and asked == [answer["id"]]
+
+
+def test_a_guardrail_reads_the_items_that_are_named() -> None:
+    desk = Desk()
+    world = made(False, desk)
+    client = ask(world, "hello")
+    world.call.answer(chat("write to bob@example.com"), JSON_HEAD)
+    world = made(False, desk, request=[guarded("pii")])
+    refer(world, json.loads(client.body)["output"][0]["id"])
+    assert b"write to" in world.call.request_body and b"bob@example.com" not in world.call.request_body
+
+
+@pytest.mark.parametrize("who", [{"caller": "other"}, {"tenant": "globex"}])
+def test_an_item_is_its_callers_alone(who: dict[str, Any]) -> None:
+    desk = Desk()
+    item = kept_items(desk, first(False, desk))[-1]
+    client = refer(made(False, desk, **who), item["id"])
+    error = json.loads(client.body)["error"]
+    assert (client.status, error["code"], error["param"]) == (404, "item_not_found", "input") and "store: false" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["msg_1", "msg_" + "0" * 48 + "_0", "rs_" + "g" * 48, "resp_" + "0" * 48])
+def test_an_item_that_is_not_kept_is_not_found(name: str) -> None:
+    client = refer(made(False, Desk()), name)
+    assert (client.status, json.loads(client.body)["error"]["code"]) == (404, "item_not_found")
+
+
+def test_the_items_that_are_named_are_bounded() -> None:
+    desk = Desk()
+    item = kept_items(desk, first(False, desk))[-1]
+    world = made(False, desk)
+    world.snapshot.spec = msgspec.structs.replace(world.snapshot.spec, responses=ResponsesSpec(max_bytes=1024))
+    client = refer(world, *[item["id"]] * 20)
+    assert client.status == 400 and "responses.max_bytes" in json.loads(client.body)["error"]["message"]
+    others = [kept_items(desk, first(False, desk))[-1]["id"] for _ in range(MAX_REFERRED + 1)]
+    client = refer(made(False, desk), *others)
+    assert client.status == 400 and f"more than {MAX_REFERRED}" in json.loads(client.body)["error"]["message"]

@@ -255,7 +255,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input"),
     ({"input": None}, "input"),
     ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": "x"}, {"type": "item_reference", "id": "msg_1"}]}, "input[1]"),
+    ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+    ({"input": [{"type": "item_reference", "id": 7}]}, "input[0].id"),
     ({"input": [{"id": "msg_1"}]}, "input[0].type"),
     ({"input": [{"type": "mcp_approval_response", "approve": True}]}, "input[0].type"),
     (
