@@ -18,6 +18,7 @@ from gateway.pipeline.statuses import outcome_of
 from gateway.server.asgi import Message
 
 PREFIX: Final = b"/v1/responses/"
+_KEPT: Final = PREFIX + b"resp_"
 METHODS: Final = ("GET", "HEAD", "DELETE")
 _OPERATION: Final = WireApi("chat")
 _MOST: Final = 128
@@ -32,6 +33,9 @@ class ResponsesEndpoint:
     async def answer(self, scope: Message, principal: Principal) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
         """Raises NotFound, RequestError, LimitExceeded, StoreUnavailable."""
         snapshot, method = self._plane.current(), scope["method"]
+        path: bytes = scope["raw_path"]
+        if method == "POST" and not path.startswith(_KEPT):
+            raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
         desk = self._plane.conversations if snapshot.spec.responses is not None else None
         if desk is None:
             raise RequestError("This gateway keeps no responses (setting: responses).", code="unsupported_parameter")

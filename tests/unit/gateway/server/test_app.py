@@ -57,6 +57,26 @@ async def test_what_is_not_in_the_table_does_not_exist(path: bytes) -> None:
     assert code(body) in ("not_found", "model_not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "likely"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/responses", "/v1/responses"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1/chat/completions/models", "/v1/models"),
+        ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
+        ("/openai/deployments/m/chat/completions", "/v1/chat/completions"),
+        ("/api/tags", ""),
+        ("/" * 400 + "v1/embeddings", ""),
+    ],
+)
+async def test_a_wrong_base_url_is_told(path: str, likely: str) -> None:
+    status, _, body = await Site().ask(path.encode(), method=b"POST")
+    message = json.loads(body)["error"]["message"]
+    assert status == 404 and message.startswith("There is no ")
+    assert ("Did you mean" in message) is bool(likely) and (not likely or f"mean {likely}?" in message)
+
+
 @pytest.mark.parametrize("path", [b"/x/../livez", b"/v1/models/..", b"/v1/models/%2e%2e", b"/v2/models/m/versions/%2e%2e/infer"])
 async def test_a_path_with_a_dot_segment_is_refused(path: bytes) -> None:
     status, _, body = await Site().ask(path)
