@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import inspect
 
 from admin.moments import LAST, WORDS, seconds
-from gateway.core.spec import EngineName
 from gateway.core.specs import DURATIONS, Name
+from gateway.core.specs.base import EngineName
 from gateway.core.standing import TARGET
 from gateway.core.units import DURATION, SIZE, duration, number, size
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import Side, quantile
+from gateway.core.specs.rollouts import CanarySpec
 
 P95: Final = 0.95
 

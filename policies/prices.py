@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway.core.price_rules import nano, rates, spans
-from gateway.core.price_specs import PriceSpec
 from gateway.core.prices import LineUp, Price
+from gateway.core.specs.prices import PriceSpec
 from policies.patterns import matches
 from policies.public_prices import listed
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.price_specs import PriceSpec
+from gateway.core.specs.prices import PriceSpec
 
 FILE: Final = Path(__file__).with_name("public_prices.json")
 

@@ -1,7 +1,7 @@
 """Every setting reaches a reader: a field of a Spec is read, by attribute, in code that acts on it. Nothing is accepted and ignored.
 
 mypy resolves the types, so that `spec.timeout` counts for the one Spec that `spec` is. Reading, checking and merging the configuration
-(gateway.core.specs, identity_specs and limit_specs, gateway.config) does not count as acting on it.
+(gateway.core.specs, gateway.config) does not count as acting on it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,9 @@ from mypy.types import Instance, Type, TypeVarType, UnionType, get_proper_type
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("gateway", "engines", "policies", "admin")
-SPECS = tuple(
-    f"gateway.core.{name}"
-    for name in (
-        "specs",
-        "approval_specs",
-        "batch_specs",
-        "fleet_specs",
-        "guardrail_specs",
-        "hedge_specs",
-        "identity_specs",
-        "limit_specs",
-        "listen_specs",
-        "moderation_specs",
-        "pipeline_specs",
-        "mtls_specs",
-        "price_specs",
-        "alert_specs",
-        "retention_specs",
-        "telemetry_specs",
-    )
-)
-SPEC = "gateway.core.spec.Spec"
+_FILES = sorted((ROOT / "gateway" / "core" / "specs").glob("[a-z]*.py"))
+SPECS = ("gateway.core.specs", *(f"gateway.core.specs.{path.stem}" for path in _FILES))
+SPEC = "gateway.core.specs.base.Spec"
 # Settings without such a read, and why that is right.
 REFUSED = "refused by gateway.config.validate: this version has nothing that would honour it"
 EXCEPTIONS = {
@@ -144,14 +125,14 @@ def test_every_setting_is_read_by_something_that_acts_on_it() -> None:
 
 def test_a_setting_that_nothing_reads_is_found(tmp_path: Path) -> None:
     files = {
-        "gateway/core/spec.py": "class Spec: ...\n",
-        "gateway/core/specs.py": "from gateway.core.spec import Spec\nclass A(Spec):\n"
+        "gateway/core/specs/base.py": "class Spec: ...\n",
+        "gateway/core/specs/__init__.py": "from gateway.core.specs.base import Spec\nclass A(Spec):\n"
         "    used: int = 1\n    checked: int = 1\n    dead: int = 1\n"
         "class B(Spec):\n    dead: int = 1\n    inner: A = A()\n",
         "gateway/config/validate.py": "from gateway.core.specs import A\n\ndef check(spec: A) -> bool:\n    return spec.checked > 0\n",
         "gateway/reader.py": "from gateway.core.specs import A, B\n\ndef act(spec: B | None) -> int:\n"
         "    return 0 if spec is None else spec.dead + spec.inner.used\n",
-        "policies/plugin.py": "from gateway.core.spec import Spec\n\nclass Settings(Spec):\n    phrases: int = 1\n",
+        "policies/plugin.py": "from gateway.core.specs.base import Spec\n\nclass Settings(Spec):\n    phrases: int = 1\n",
     }
     for name, text in files.items():
         path = tmp_path / name

@@ -12,9 +12,9 @@ from admin.operation import Answer, Call, Operation
 from admin.resource import Collection
 from admin.resources.usage import amount
 from gateway.core.errors import ConfigError, RequestError
-from gateway.core.price_specs import PriceSpec
 from gateway.core.prices import Price
-from gateway.core.spec import Name
+from gateway.core.specs.base import Name
+from gateway.core.specs.prices import PriceSpec
 
 RATES: Final = ("prompt", "completion", "cached", "reasoning", "image", "audio", "audio_completion", "request")
 

@@ -80,7 +80,6 @@ from gateway.audit.sinks import local_sink
 from gateway.caches.registry import AnswerCaches
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded
-from gateway.core.approval_specs import ApprovalWebhookSpec
 from gateway.core.caching import Purge
 from gateway.core.clock import SystemClock
 from gateway.core.errors import GatehouseError
@@ -89,6 +88,7 @@ from gateway.core.logins import LocalLogins
 from gateway.core.network import Networks
 from gateway.core.proofs import Claim
 from gateway.core.specs import ConfigSpec, IdentitySpec, SessionsSpec
+from gateway.core.specs.approvals import ApprovalWebhookSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
 from gateway.identity.replays import Replays

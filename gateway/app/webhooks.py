@@ -27,9 +27,9 @@ from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.deliveries import Delivery, DeliveryStorage
 from gateway.core.errors import GatehouseError, NotFound
 from gateway.core.ports import Change
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.signatures import signature
 from gateway.core.specs import ConfigSpec, LimitSpec, WebhookSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
 from gateway.limits.bucket import Shape

@@ -18,7 +18,7 @@ from gateway.audit.encode import encode_json
 from gateway.audit.segments import FRAME, plain_name
 from gateway.audit.statements import Seal
 from gateway.core.clock import Clock
-from gateway.core.retention_specs import ArchiveSpec
+from gateway.core.specs.retention import ArchiveSpec
 from gateway.transport.s3 import s3_client
 
 _DIGEST: Final = "sha256"

@@ -12,7 +12,7 @@ from gateway.audit.archive import Archive
 from gateway.audit.signing_keys import FILE
 from gateway.audit.sinks.file import checkpoints_name, sync_directory
 from gateway.core.errors import ConfigError
-from gateway.core.retention_specs import CopySpec
+from gateway.core.specs.retention import CopySpec
 
 MOST: Final = 1024 * 1024
 """Bytes of one request."""

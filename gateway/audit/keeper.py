@@ -41,7 +41,7 @@ from gateway.audit.statements import (
 )
 from gateway.audit.steady import Steady
 from gateway.core.clock import Clock
-from gateway.core.retention_specs import RetentionSpec
+from gateway.core.specs.retention import RetentionSpec
 
 log = logging.getLogger("gatehouse.audit")
 

@@ -26,8 +26,8 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from gateway.core.audit_specs import MasterSpec, TransitSpec
 from gateway.core.errors import ConfigError, MasterUnavailable
+from gateway.core.specs.audit import MasterSpec, TransitSpec
 from gateway.core.vault import DataKeyRow
 from gateway.transport.address import tls_context
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.core.audit_specs import PrivacySpec
+from gateway.core.specs.audit import PrivacySpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 
 OMITTED: Final = "-"

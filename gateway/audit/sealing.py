@@ -15,8 +15,8 @@ from msgspec.structs import force_setattr
 
 from gateway.audit.keyring import DataKey
 from gateway.audit.record import Envelope, Text
-from gateway.core.audit_specs import RAW_FACTOR
 from gateway.core.errors import Shredded
+from gateway.core.specs.audit import RAW_FACTOR
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 _CONTEXT: Final = "gatehouse audit text 1"

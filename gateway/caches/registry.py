@@ -17,9 +17,9 @@ from gateway.caches.memory import AnswerStore, Bounds
 from gateway.caches.near import Vector
 from gateway.caches.place import Place
 from gateway.core import questions
-from gateway.core.cache_specs import CacheSpec, SemanticSpec
 from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked, Question, Similar
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.caches import CacheSpec, SemanticSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.errors import ConfigError
+from gateway.core.specs.approvals import ApprovalsSpec
 
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""

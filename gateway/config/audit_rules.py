@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.core.audit_specs import MasterSpec
 from gateway.core.errors import ConfigError
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.audit import MasterSpec
 
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""

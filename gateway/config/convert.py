@@ -21,7 +21,6 @@ from gateway.config import values
 from gateway.config.environment import resolve
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
-from gateway.core.spec import EngineName
 from gateway.core.specs import (
     DURATIONS,
     BindingSpec,
@@ -38,6 +37,7 @@ from gateway.core.specs import (
     SinkSpec,
     Spec,
 )
+from gateway.core.specs.base import EngineName
 from gateway.core.units import DURATION, SIZE
 from gateway.wire.yamltree import MAX_SHOWN, Node, Origin, join, node_of
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.config.merge import Merged
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.joining import DOMAIN
 from gateway.core.places import COPY, NOWHERE, Place, is_copy
-from gateway.core.spec import ClientTlsSpec
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs.base import ClientTlsSpec
+from gateway.core.specs.fleet import DnsSpec
 
 AT: Final = "@"
 Places = Mapping[str, tuple[Place, ...]]

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, MachinesSpec, PlaceSpec, TicketsSpec
 from gateway.core.placing import OPTIONS
 from gateway.core.specs import ConfigSpec, EngineSpec
+from gateway.core.specs.fleet import DnsSpec, JoinedSpec, MachinesSpec, PlaceSpec, TicketsSpec
 from gateway.wire.yamltree import join
 
 OWN_HEADERS = frozenset(

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gateway.config.convert import quoted
 from gateway.core.errors import ConfigError
-from gateway.core.limit_specs import COUNTED, BudgetSpec, LimitSpec, LoopSpec, RateSpec
+from gateway.core.specs.limits import COUNTED, BudgetSpec, LimitSpec, LoopSpec, RateSpec
 from gateway.wire.yamltree import join
 
 MAX_MONEY = 1e9

@@ -14,7 +14,7 @@ from gateway.config.load import Loaded, read_text
 from gateway.core.errors import ConfigError
 from gateway.core.joining import MAX_ENGINES
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSignaturesSpec, Spec
-from gateway.core.telemetry_specs import TelemetrySpec
+from gateway.core.specs.telemetry import TelemetrySpec
 from gateway.wire import yamltree
 
 PLACEABLE = ("llama.cpp", "onnx")

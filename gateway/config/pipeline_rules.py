@@ -8,8 +8,8 @@ from typing import Final
 
 from gateway.config.convert import nearest, quoted
 from gateway.core.errors import ConfigError
-from gateway.core.pipeline_specs import DOCUMENTS, MESSAGES, PROMPT, GenerateStep, PipelineSpec, RankStep, StepSpec, models_of
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.pipelines import DOCUMENTS, MESSAGES, PROMPT, GenerateStep, PipelineSpec, RankStep, StepSpec, models_of
 
 ErrorAt = Callable[[str, str], ConfigError]
 RESERVED: Final = (PROMPT, DOCUMENTS, MESSAGES)

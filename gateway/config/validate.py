@@ -20,7 +20,6 @@ from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
-from gateway.core.identity_specs import MAX_TOKEN_SECONDS
 from gateway.core.network import parse
 from gateway.core.scopes import is_pattern
 from gateway.core.secret import Secret
@@ -36,6 +35,7 @@ from gateway.core.specs import (
     RolloutSpec,
     WarmupSpec,
 )
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.wire.yamltree import join
 
 MAX_INTROSPECTION_CACHE = 3600.0

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Protocol
 from msgspec import Meta, Struct
 
 from gateway.core.messages import Ask, Done, Message
-from gateway.core.spec import Spec, Timeout
+from gateway.core.specs.base import Spec, Timeout
 from gateway.core.values import Principal
 
 

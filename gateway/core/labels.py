@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from gateway.core.errors import RequestError
-from gateway.core.guardrail_specs import LabelSpec
+from gateway.core.specs.guardrails import LabelSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
 from gateway.core.values import UNLABELLED
 

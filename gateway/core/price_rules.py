@@ -11,9 +11,9 @@ from math import inf
 from typing import Final
 
 from gateway.core.errors import ConfigError
-from gateway.core.price_specs import EngineCostSpec, PriceSpec
 from gateway.core.prices import DevicePrice, DeviceRate
 from gateway.core.specs import EngineSpec, ModelSpec
+from gateway.core.specs.prices import EngineCostSpec, PriceSpec
 
 FIRST_US: Final = 10_000_000
 """Microseconds of one slot that a request reserves while nothing is known of requests of its model."""

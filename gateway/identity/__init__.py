@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.plugins import AuthenticatorRow
 from gateway.core.specs import ApiKeysSpec, GatewayTokensSpec, LdapSpec, OidcSpec
+from gateway.core.specs.mtls import MtlsSpec
 from gateway.identity import api_key, gateway_tokens, introspection, ldap, mtls, oidc
 
 ROWS: Final = (

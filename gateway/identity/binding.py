@@ -7,8 +7,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.core.identity_specs import Binding
 from gateway.core.proofs import PROVED
+from gateway.core.specs.identity import Binding
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.identity.credentials import invalid_credentials
 from gateway.identity.jose import Malformed

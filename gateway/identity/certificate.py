@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.core.mtls_specs import CertificateMatchSpec
+from gateway.core.specs.mtls import CertificateMatchSpec
 
 MAX_NAMES: Final = 64
 """Alternative names of one certificate."""

@@ -17,8 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import DpopSpec
 from gateway.core.proofs import INVALID_PROOF, METHOD, PATH, PROOF, USE_NONCE
+from gateway.core.specs.identity import DpopSpec
 from gateway.core.types import Headers
 from gateway.identity import jose
 from gateway.identity.claims import numeric_date

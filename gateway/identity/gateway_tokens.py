@@ -19,9 +19,9 @@ import msgspec
 
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import Binding
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import GatewayTokensSpec
+from gateway.core.specs.identity import Binding
 from gateway.core.tokens import MAX_SOURCES, Grant, recipient_of
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe

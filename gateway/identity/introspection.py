@@ -19,8 +19,8 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from gateway.core.clock import Clock
 from gateway.core.deadlines import within
 from gateway.core.errors import EngineError, Overloaded
-from gateway.core.identity_specs import IntrospectionSpec, OidcSpec
 from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs.identity import IntrospectionSpec, OidcSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe

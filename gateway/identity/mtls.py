@@ -13,8 +13,8 @@ import time
 from typing import Final
 
 from gateway.core.errors import ConfigError, GatehouseError, Overloaded
-from gateway.core.mtls_specs import MtlsPrincipalSpec, MtlsSpec
 from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs.mtls import MtlsPrincipalSpec, MtlsSpec
 from gateway.core.stamps import Stamps, stamps
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Login, Peer, Principal

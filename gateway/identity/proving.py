@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import DpopSpec
 from gateway.core.ports import Authenticator
 from gateway.core.proofs import INVALID_PROOF, PROOF, PROVED, Claim, ClaimProof
+from gateway.core.specs.identity import DpopSpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity.credentials import INVALID, presented

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 
 from gateway.core.places import COPY
 from gateway.core.ports import Attempt, AttemptResult
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import CanaryFigures, RolloutsTold, Side, Watch, class_of
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.rollouts import CanarySpec
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.hedges import Hedges
 from gateway.pipeline.plane import DataPlane

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from gateway.core.audit_specs import RAW_FACTOR, TextSpec
 from gateway.core.errors import AuditUnavailable, GatehouseError
 from gateway.core.ports import Reservation
+from gateway.core.specs.audit import RAW_FACTOR, TextSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Maybe
 

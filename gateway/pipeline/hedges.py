@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from gateway.core.hedge_specs import HedgeSpec
 from gateway.core.ports import Attempt
 from gateway.core.rollouts import Watch, class_of, no_durations, quantile
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.hedging import HedgeSpec
 from gateway.core.types import InferenceRequest
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.racing import Race

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from gateway.core.errors import RequestError
-from gateway.core.identity_specs import OpenWebUiSpec
+from gateway.core.specs.identity import OpenWebUiSpec
 from gateway.core.types import Headers, Principal
 
 AGENT: Final = b"x-gatehouse-agent"

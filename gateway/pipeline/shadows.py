@@ -20,10 +20,10 @@ from gateway.core.approvals import HEADER
 from gateway.core.errors import AuditUnavailable, EngineTimeout, GatehouseError
 from gateway.core.likeness import likeness
 from gateway.core.ports import Attempt, AttemptResult
-from gateway.core.rollout_specs import ShadowSpec
 from gateway.core.rollouts import ShadowFigures, Side, class_of
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.rollouts import ShadowSpec
 from gateway.core.types import EventRecord, InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.waiting import as_future
 from gateway.pipeline.asking import granted

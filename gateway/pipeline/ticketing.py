@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import ClientGone, GatehouseError, Overloaded, RequestError
-from gateway.core.fleet_specs import TicketsSpec
 from gateway.core.ports import Attempt, AttemptResult, Call
 from gateway.core.snapshot import ModelEntry, Snapshot
+from gateway.core.specs.fleet import TicketsSpec
 from gateway.core.tickets import SKEW, Receipt, Ticket, WithdrawTicket
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.places import Place
+from gateway.core.specs.fleet import DnsSpec
 
 LINGER: Final = 10.0
 """Seconds."""

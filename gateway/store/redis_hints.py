@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.core.clock import Entropy
 from gateway.core.errors import StoreUnavailable
-from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.store.hints import CHANNEL, Hint, encode
 from gateway.store.listening import PATIENCE, PING_SECONDS, Broken, Ear, Listener
 from gateway.transport.redis.address import Target, target

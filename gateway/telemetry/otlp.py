@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from gateway.core.errors import ConfigError
-from gateway.core.telemetry_specs import TracesSpec
+from gateway.core.specs.telemetry import TracesSpec
 from gateway.telemetry.observer import Seen
 from gateway.telemetry.spans import Span, spans_of
 

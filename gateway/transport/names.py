@@ -14,8 +14,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gateway.core.errors import GatehouseError
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.places import Place
+from gateway.core.specs.fleet import DnsSpec
 
 NEGATIVE_TTL: Final = 0.0
 """Of an answer that there are no records: asked again as soon as the bounds allow."""

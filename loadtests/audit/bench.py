@@ -33,9 +33,9 @@ from gateway.app.compiled import active
 from gateway.audit.broker import AuditBroker
 from gateway.audit.keyring import KeyRing
 from gateway.audit.opening import CLOSED
-from gateway.core.audit_specs import EncryptionSpec, MasterSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.audit import EncryptionSpec, MasterSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import IntentRecord, OutcomeRecord
 from gateway.core.vault import DataKeyGiven

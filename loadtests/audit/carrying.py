@@ -27,9 +27,9 @@ from gateway.audit.places import PlacesFile
 from gateway.audit.sealing import Pending
 from gateway.audit.sinks.http import HttpSink
 from gateway.audit.sinks.syslog import SyslogSink
-from gateway.core.audit_specs import EncryptionSpec, MasterSpec
-from gateway.core.sink_specs import HttpSinkSpec, SyslogSinkSpec
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.audit import EncryptionSpec, MasterSpec
+from gateway.core.specs.sinks import HttpSinkSpec, SyslogSinkSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 from tests.integration.rsyslog import Rsyslog
 

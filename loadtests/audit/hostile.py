@@ -24,8 +24,8 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.places import PlacesFile
 from gateway.audit.sinks.syslog import SyslogSink
-from gateway.core.sink_specs import SyslogSinkSpec
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.sinks import SyslogSinkSpec
 from gateway.core.types import EventRecord, IntentRecord
 from gateway.core.waiting import as_future
 from loadtests.audit.receivers import in_rsyslog, logged

@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.audit.crypto import load_signer
 from gateway.audit.keeper import Keeper
 from gateway.core.clock import SystemClock
-from gateway.core.retention_specs import RetentionSpec
+from gateway.core.specs.retention import RetentionSpec
 from loadtests.audit.search import Log, write
 
 TICK = 0.001

@@ -39,7 +39,7 @@ from gateway.audit.statements import Seal, tombstone, tombstones_name
 from gateway.audit.verify import verify_log
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import FakeClock
-from gateway.core.retention_specs import RetentionSpec
+from gateway.core.specs.retention import RetentionSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 WRITERS: Final = ("gw", "gw-1", "gw-2")

@@ -24,9 +24,9 @@ from gateway.audit.broker import FLUSH_DELAY, AuditBroker
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.opening import CLOSED
 from gateway.audit.sealing import Pending
-from gateway.core.audit_specs import EncryptionSpec, MasterSpec, PrivacySpec
 from gateway.core.secret import Secret
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.audit import EncryptionSpec, MasterSpec, PrivacySpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import IntentRecord, OutcomeRecord
 from gateway.core.vault import DataKeyGiven

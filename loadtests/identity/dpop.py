@@ -19,9 +19,9 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.core.clock import SystemClock
-from gateway.core.identity_specs import DpopSpec
 from gateway.core.proofs import METHOD, PATH, PROOF
 from gateway.core.specs import ClaimSpec, ClaimsSpec, OidcSpec
+from gateway.core.specs.identity import DpopSpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity.chain import chain
 from gateway.identity.jwks import keys_of

@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.core.mtls_specs import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.secret import Secret
 from gateway.core.specs import StaticKeySpec
+from gateway.core.specs.mtls import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.types import Headers, Peer
 from gateway.identity.api_key import ApiKeyAuthenticator
 from gateway.identity.chain import chain

@@ -35,8 +35,8 @@ from typing import Any, Final
 
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place before anything of it is imported
 from gateway.app.compiled import active
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.book import BucketBook
 from loadtests.limits import redis_cost

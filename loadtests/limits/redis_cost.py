@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from gateway.app.compiled import active
 from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.ports import Reservation
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Signal
 from gateway.core.wire import WireApi

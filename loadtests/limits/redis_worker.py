@@ -22,9 +22,9 @@ import gateway.app.start  # noqa: F401 - puts the compiled hot path in place bef
 from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.ports import Reservation
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.core.wire import WireApi

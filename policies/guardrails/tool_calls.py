@@ -16,8 +16,8 @@ from msgspec import Meta
 from gateway.core.canonical import digest, parsed
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Context
-from gateway.core.spec import Spec
 from gateway.core.specs import Timeout
+from gateway.core.specs.base import Spec
 from gateway.core.tools import SEVERITY, Action, Kind, Reversibility, ToolFinding, ToolUse
 from gateway.core.types import ALLOW, Principal, Verdict
 from policies.guardrails.folding import fold

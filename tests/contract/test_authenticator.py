@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from gateway.app.configuration.plugins import OURS
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError, RequestError
-from gateway.core.identity_specs import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec
-from gateway.core.mtls_specs import CertificateMatchSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
 from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, GatewayTokensSpec, OidcSpec, Spec, StaticKeySpec
+from gateway.core.specs.identity import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec
+from gateway.core.specs.mtls import CertificateMatchSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.tokens import Grant
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity.chain import chain

@@ -12,8 +12,8 @@ import pytest
 from gateway.config.limits import check_limit
 from gateway.core.clock import FakeClock
 from gateway.core.errors import ConfigError, GatehouseError, LimitExceeded
-from gateway.core.limit_specs import LimitSpec, Per
 from gateway.core.prices import Price
+from gateway.core.specs.limits import LimitSpec, Per
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.wire import WireApi
 from gateway.limits.local import LocalLimiter

@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway.core.clock import FakeClock, SystemEntropy
 from gateway.core.ports import Reservation
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LimitSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal, as_future
 from gateway.limits.redis.calls import Script

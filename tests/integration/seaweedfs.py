@@ -18,8 +18,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from gateway.core.fleet_specs import ModelStoreSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.fleet import ModelStoreSpec
 from tests.integration.rsyslog import free_port
 from tests.waiting import until
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.cache_specs import CachesSpec, DiskCacheSpec, RedisCacheSpec
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.caches import CachesSpec, DiskCacheSpec, RedisCacheSpec
+from gateway.core.specs.redis import RedisSpec
 from tests.cluster.redis_servers import RedisCluster, Watched, free_port, said
 from tests.cluster.servers import RedisServer
 from tests.integration.disk import disk_of

@@ -16,11 +16,11 @@ import pytest
 from gateway.app.caches.tiers import CacheTiers
 from gateway.caches.registry import AnswerCaches, ModelCache
 from gateway.caches.sealing import TenantKey
-from gateway.core.cache_specs import CacheSpec, CachesSpec, DiskCacheSpec, RedisCacheSpec
 from gateway.core.caching import Answer
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec, ModelSpec
+from gateway.core.specs.caches import CacheSpec, CachesSpec, DiskCacheSpec, RedisCacheSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.waiting import as_future
 from tests.cluster.redis_servers import tell
 from tests.cluster.servers import RedisServer

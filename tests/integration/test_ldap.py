@@ -18,9 +18,9 @@ import pytest
 
 from gateway.core.clock import FakeClock, SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError
-from gateway.core.identity_specs import LdapBindSpec, LdapGroupsSpec, LdapTenantSpec, LdapTlsSpec, LdapUsersSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LdapSpec
+from gateway.core.specs.identity import LdapBindSpec, LdapGroupsSpec, LdapTenantSpec, LdapTlsSpec, LdapUsersSpec
 from gateway.core.throttle import PAIR
 from gateway.core.types import Peer, Principal
 from gateway.identity.directory import Directory, Found, Refused, Unavailable

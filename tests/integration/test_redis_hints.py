@@ -11,8 +11,8 @@ import pytest
 
 from gateway.core.clock import SystemEntropy
 from gateway.core.errors import StoreUnavailable
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.redis import RedisSpec
 from gateway.store.hints import Hint
 from gateway.store.redis_hints import RedisHints
 from tests.cluster.servers import RedisServer

@@ -13,9 +13,9 @@ import pytest
 from gateway.core.clock import FakeClock
 from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.ports import Reservation
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.limits.bucket import Shape

@@ -16,9 +16,9 @@ from gateway.app.limits.shared import SharedLimitsPart
 from gateway.core.clock import SystemEntropy
 from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Reservation
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.waiting import Signal, as_future
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.book import BucketBook

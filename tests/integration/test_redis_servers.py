@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.core.clock import SystemEntropy
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.transport.redis.address import target
 from gateway.transport.redis.connection import Connection
 from gateway.transport.redis.keeper import Keeper

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import BudgetSpec, LimitSpec, RollingSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.limits.bucket import Shape

@@ -14,8 +14,8 @@ from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, FakeClock, SystemClock
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.replays import Replays
 from tests.cluster.redis_servers import tell

@@ -15,8 +15,8 @@ from gateway.audit.formats import rfc3339
 from gateway.audit.places import PlacesFile
 from gateway.audit.sinks.contract import Unacceptable, batch_of
 from gateway.audit.sinks.syslog import SyslogSink
-from gateway.core.sink_specs import SyslogSinkSpec
 from gateway.core.specs import AuditSpec
+from gateway.core.specs.sinks import SyslogSinkSpec
 from gateway.core.types import EventRecord
 from gateway.core.waiting import as_future
 from tests.integration.rsyslog import Rsyslog

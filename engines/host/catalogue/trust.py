@@ -19,8 +19,8 @@ from engines.host.catalogue.checksums import Checksums, digest
 from engines.host.catalogue.noted import Notes
 from engines.host.catalogue.scan import File
 from engines.host.catalogue.shelf import file_at
-from gateway.core.fleet_specs import ModelSignaturesSpec
 from gateway.core.modelfiles import SIGNATURE, kind_of, signature_of, split_name, split_of
+from gateway.core.specs.fleet import ModelSignaturesSpec
 from gateway.wire.model_signatures import MAX_BUNDLE, Unsigned, compare, here, key_of, signed
 
 ALONE: Final = ".gguf"

@@ -22,12 +22,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.masters import KEY_BYTES, bound_to, master_of, opened_by, wrap_key
 from gateway.audit.opening import NO_SUCH_KEY, SHREDDED
-from gateway.core.audit_specs import EncryptionSpec
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.deadlines import within
 from gateway.core.errors import AlreadyExists, ConfigError, GatehouseError, MasterUnavailable, NotFound, PermissionDenied, Shredded
 from gateway.core.ports import Change
 from gateway.core.secret import Secret
+from gateway.core.specs.audit import EncryptionSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.vault import DataKeyGiven, DataKeyOpened, DataKeyRow, ShredPlan

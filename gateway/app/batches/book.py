@@ -10,10 +10,10 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.batches.creators import KINDS
-from gateway.core.batch_specs import BatchesSpec
 from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, BatchRecord, Creator
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
+from gateway.core.specs.batches import BatchesSpec
 from gateway.core.types import Peer, Principal
 from gateway.store.batches import StoredBatches
 from gateway.store.files import StoredFiles

@@ -20,10 +20,10 @@ from gateway.app.batches.results import Results
 from gateway.app.clients.files import ClientFiles
 from gateway.batches.lines import Asked, Check, LineRefused, Splitter, asked
 from gateway.batches.sealed import Damaged, SealedTexts
-from gateway.core.batch_specs import BatchesSpec
 from gateway.core.batches import OVER, BatchError, BatchRecord, LineLost, LineOutcome, LineRow, Lines
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import NotFound, PermissionDenied, Shredded, StoreUnavailable
+from gateway.core.specs.batches import BatchesSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.batches import StoredBatches
 from gateway.wire.openai.batches import failure, result

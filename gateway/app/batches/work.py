@@ -11,10 +11,10 @@ from gateway.app.batches.book import BatchBook
 from gateway.app.batches.run import BatchRun, Shared
 from gateway.app.clients.files import ClientFiles
 from gateway.app.rounds import Rounds
-from gateway.core.batch_specs import BatchesSpec
 from gateway.core.batches import BatchRecord, Lines
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import GatehouseError, LeaseLost
+from gateway.core.specs.batches import BatchesSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.batches import StoredBatches
 

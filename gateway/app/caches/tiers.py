@@ -16,12 +16,12 @@ from gateway.caches.disk import DiskAnswers
 from gateway.caches.embedding import Embedder
 from gateway.caches.redis import RedisAnswers
 from gateway.caches.sealing import Sealers, TenantKey
-from gateway.core.cache_specs import DiskCacheSpec, RedisCacheSpec
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import GatehouseError
 from gateway.core.isolation import Salts
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.caches import DiskCacheSpec, RedisCacheSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import DataPlane
 from gateway.transport.redis.address import target

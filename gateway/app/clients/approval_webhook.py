@@ -18,10 +18,10 @@ from msgspec import Meta, Struct
 
 from gateway.app.clients.approvals import ApprovalBook
 from gateway.core import signed
-from gateway.core.approval_specs import ApprovalWebhookSpec
 from gateway.core.approvals import MAX_REASON, ApprovalRecord
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import AuthenticationError, EngineError, NotFound, RequestError, VersionMismatch
+from gateway.core.specs.approvals import ApprovalWebhookSpec
 from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
 from gateway.transport.ask import ask

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.approvals import ApprovalRecord, Bounds, Held, HeldUse, Hold, Requester, Take, Taken, identities, named, shared
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
+from gateway.core.specs.approvals import ApprovalsSpec
 from gateway.core.standing import Standing
 from gateway.core.storage import KeyRecord, Page
 from gateway.core.tasks import TaskOwner

@@ -12,9 +12,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.app.clients.files import ClientFiles
 from gateway.batches.sealed import PARTIAL
-from gateway.core.batch_specs import FilesSpec
 from gateway.core.batches import FILE_PREFIX, FileRecord
 from gateway.core.errors import GatehouseError
+from gateway.core.specs.batches import FilesSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.files import StoredFiles
 

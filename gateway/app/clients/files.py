@@ -19,10 +19,10 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.batches.sealed import SealedWriter, pieces
-from gateway.core.batch_specs import FilesSpec
 from gateway.core.batches import FILE_PREFIX, FileKeys, FileRecord, KeptFiles
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, NotFound, Overloaded, RequestError, StorageFull
+from gateway.core.specs.batches import FilesSpec
 from gateway.core.types import Principal
 
 log = logging.getLogger("gatehouse.files")

@@ -29,9 +29,9 @@ from gateway.config.reload import Applied, Reloader, Steps
 from gateway.config.unchanged import let_go, members, sharing
 from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, EngineChangeFailed
-from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.mtls import MtlsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity import mtls
 from gateway.telemetry.metrics import Metrics

@@ -19,9 +19,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.app.store.following import Followed
 from gateway.core.errors import AlreadyExists, NotFound, StoreUnavailable
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import CanaryFigures, Side
 from gateway.core.specs import ConfigSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs.rollouts import CanarySpec
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from policies.canaries import verdict

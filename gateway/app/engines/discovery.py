@@ -18,7 +18,7 @@ from gateway.app.engines.upstreams import permitted
 from gateway.config.expand import Places
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
-from gateway.core.fleet_specs import DnsSpec
+from gateway.core.specs.fleet import DnsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.discovery import Addresses
 from gateway.transport.names import Names, Resolved, Unresolved

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gateway.app.engines.canary_book import LOOK_SECONDS, CanaryBook
 from gateway.core.errors import GatehouseError
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import RolloutsAsked, RolloutsTold, ShadowFigures, Side, quantile, summed
+from gateway.core.specs.rollouts import CanarySpec
 from gateway.core.tasks import TaskOwner
 from gateway.pipeline.canaries import Trials
 

@@ -18,9 +18,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, RequestError, StoreUnavailable
-from gateway.core.identity_specs import MAX_TOKEN_SECONDS
 from gateway.core.ports import Change
 from gateway.core.specs import IdentitySpec
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.core.storage import ControlStore, Page, Resource, StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.identity.revocations import MAX, Revocations, Row, name_of

@@ -21,7 +21,7 @@ from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, SystemClock, SystemEntropy
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof
-from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.waiting import Maybe
 from gateway.identity.replays import Replays

@@ -32,10 +32,10 @@ from gateway.core.errors import (
     Overloaded,
     RequestError,
 )
-from gateway.core.identity_specs import MAX_TOKEN_SECONDS
 from gateway.core.ports import AuditLog
 from gateway.core.secret import Secret
 from gateway.core.specs import GatewayTokensSpec
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from gateway.core.throttle import Buckets

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.core.joining import DOMAIN
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
 
 SKEW: Final = timedelta(days=1)
 """By which a new certificate is older than it is: clocks differ, by a whole time zone where one was set wrongly."""

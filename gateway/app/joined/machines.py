@@ -29,11 +29,11 @@ from gateway.config.expand import AT, Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
 from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
-from gateway.core.fleet_specs import JoinedSpec
 from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, TicketPort, host_of, token_hash
 from gateway.core.places import Place
 from gateway.core.placing import orders_host_of
 from gateway.core.specs import EngineSpec
+from gateway.core.specs.fleet import JoinedSpec
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from gateway.routing.health import Probe, ProbeResult

@@ -27,11 +27,11 @@ from gateway.app.joined.placing import Decision, Host, Pair, Past, Wish, decide,
 from gateway.app.joined.sending import Sending
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, StoreUnavailable
-from gateway.core.fleet_specs import PlaceSpec
 from gateway.core.pauses import Pauses
 from gateway.core.placing import OPTIONS, FilePath, Order, SentFile
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec
+from gateway.core.specs.fleet import PlaceSpec
 from gateway.core.storage import ControlStore, Lease
 from gateway.core.tasks import TaskOwner
 

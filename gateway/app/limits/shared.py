@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.core.clock import SystemEntropy
 from gateway.core.ports import Limiter
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.redis.alerts import BudgetAlerts
 from gateway.limits.redis.limiter import Pots, RedisLimiter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.app.limits.states import MOST, amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, written
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import LimitSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Principal
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.book import BucketBook

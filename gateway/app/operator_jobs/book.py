@@ -18,9 +18,9 @@ from gateway.app.operator_jobs import cron, exporter
 from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.errors import GatehouseError, NotFound, PermissionDenied, RequestError
-from gateway.core.job_specs import JobsSpec
 from gateway.core.jobs import FOLDERS, JOB_PREFIX, STATES, Convert, Export, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
 from gateway.core.modelfiles import kind_of
+from gateway.core.specs.jobs import JobsSpec
 from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 

@@ -24,9 +24,9 @@ from gateway.app.operator_jobs.warming import Warming
 from gateway.core.batches import Lines
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, LeaseLost
-from gateway.core.job_specs import JobsSpec
 from gateway.core.jobs import FOLDERS, Benchmark, Convert, Export, JobError, JobFailed, JobRecord, Making, QuantizeOnnx, Warm, failed, pause
 from gateway.core.modelfiles import UploadSettings, kind_of
+from gateway.core.specs.jobs import JobsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.jobs import StoredJobs
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, ValidationError
 
 from gateway.core.errors import RequestError
-from gateway.core.pipeline_specs import DOCUMENTS, RankStep
+from gateway.core.specs.pipelines import DOCUMENTS, RankStep
 
 MOST_DOCUMENTS: Final = 128
 """Of one request."""

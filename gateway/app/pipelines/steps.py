@@ -19,7 +19,11 @@ import msgspec
 from gateway.app.pipelines.calls import TRACE, StepCalls, of_step
 from gateway.app.pipelines.data import ask, chat_of, documents_of, labelled, nearest, prompt_of, ranked, said, with_documents
 from gateway.core.errors import EngineError, GatehouseError, InternalError, RequestError
-from gateway.core.pipeline_specs import (
+from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
+from gateway.core.prices import SlotTime
+from gateway.core.snapshot import ModelEntry
+from gateway.core.specs import ModelSpec
+from gateway.core.specs.pipelines import (
     DOCUMENTS,
     MESSAGES,
     PROMPT,
@@ -31,10 +35,6 @@ from gateway.core.pipeline_specs import (
     models_of,
     used_by,
 )
-from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
-from gateway.core.prices import SlotTime
-from gateway.core.snapshot import ModelEntry
-from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane

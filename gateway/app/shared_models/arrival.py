@@ -27,7 +27,7 @@ from gateway.core.errors import ConfigError, EngineError, GatehouseError
 from gateway.core.modelfiles import MAX_SIGNATURE, UploadSettings, kind_of, signature_of
 from gateway.core.modelshare import PIECE, Copy, SharedFile, SharedModel
 from gateway.core.places import Place
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 

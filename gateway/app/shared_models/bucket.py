@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 from engines.host.catalogue.checksums import Stopped
 from gateway.core.errors import GatehouseError
-from gateway.core.fleet_specs import ModelStoreSpec
 from gateway.core.modelshare import SharedFile
+from gateway.core.specs.fleet import ModelStoreSpec
 from gateway.transport.s3 import s3_client
 
 T = TypeVar("T")

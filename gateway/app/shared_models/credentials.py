@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.app.joined.authority import Authority, private_pem, write
 from gateway.core.modelshare import DOMAIN
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
 
 DAYS: Final = 30
 FOLDER: Final = "replica-certificates"

@@ -28,9 +28,9 @@ from gateway.app.shared_models.credentials import Credentials, folder_of
 from gateway.app.shared_models.offering import Offering
 from gateway.app.shared_models.stowing import Leases, Stowing
 from gateway.core.errors import ConfigError, GatehouseError, NotFound, VersionMismatch
-from gateway.core.fleet_specs import ModelSharingSpec
 from gateway.core.modelfiles import UploadSettings, kind_of, model_of
 from gateway.core.modelshare import BUCKET, UNREACHED, Copy, LocalModel, SharedModel, problem_of
+from gateway.core.specs.fleet import ModelSharingSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.model_copies import StoredModelCopies
 

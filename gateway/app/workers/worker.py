@@ -74,11 +74,11 @@ from gateway.core.network import Networks
 from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
 from gateway.core.proofs import ClaimProof
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.rollouts import RolloutsAsked
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.standing import Stop
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner

@@ -14,8 +14,8 @@ from gateway.audit.sinks.file import FileSink
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext, SinkRow, Table, built
 from gateway.core.secret import secret_hook
-from gateway.core.sink_specs import CarriedSpec, HttpSinkSpec, KafkaSinkSpec, SyslogSinkSpec
 from gateway.core.specs import AuditSpec, SinkSpec
+from gateway.core.specs.sinks import CarriedSpec, HttpSinkSpec, KafkaSinkSpec, SyslogSinkSpec
 
 LOCAL: Final = "file"
 """The sink that holds the chain; what it has written, the others get."""

@@ -14,7 +14,7 @@ from gateway.audit.formats import BODIES, ndjson, records
 from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
-from gateway.core.sink_specs import HttpSinkSpec
+from gateway.core.specs.sinks import HttpSinkSpec
 from gateway.transport.address import tls_context
 
 SCHEMES: Final = {"splunk_hec": "Splunk", "elastic_bulk": "ApiKey"}

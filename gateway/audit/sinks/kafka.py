@@ -17,7 +17,7 @@ from gateway.audit.formats import KAFKA_VALUES, identity, records
 from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
-from gateway.core.sink_specs import KafkaSinkSpec
+from gateway.core.specs.sinks import KafkaSinkSpec
 from gateway.transport.address import tls_context
 
 NEVER: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE"})

@@ -23,7 +23,7 @@ from gateway.audit.formats import rfc3339
 from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
-from gateway.core.sink_specs import SyslogSinkSpec
+from gateway.core.specs.sinks import SyslogSinkSpec
 from gateway.transport.address import tls_context
 
 LARGEST_RECEIVE_BUFFER: Final = 6 * 1024 * 1024

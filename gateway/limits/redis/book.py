@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.core.errors import Overloaded
-from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.limits.bucket import Shape
 from gateway.limits.meter import Meter
 from gateway.limits.redis.names import Names, bucket_of, holder_of, shown, took_of

@@ -8,8 +8,8 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gateway.core.errors import ConfigError
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.redis import RedisSpec
 from gateway.transport.address import tls_context
 
 PORT: Final = 6379

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import Side, class_of, no_durations
+from gateway.core.specs.rollouts import CanarySpec
 from policies.canaries import verdict
 
 

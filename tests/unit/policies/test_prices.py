@@ -10,8 +10,8 @@ import pytest
 
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
-from gateway.core.price_specs import PriceSpec
 from gateway.core.prices import MAX_COST, written
+from gateway.core.specs.prices import PriceSpec
 from gateway.core.types import Usage
 from policies.prices import PriceTable, of_models, price_of, unmatched
 

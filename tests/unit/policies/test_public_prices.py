@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
-from gateway.core.price_specs import PriceSpec
+from gateway.core.specs.prices import PriceSpec
 from policies.prices import PriceTable, not_listed, of_models
 from policies.public_prices import listed, table
 

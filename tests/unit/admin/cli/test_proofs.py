@@ -11,8 +11,8 @@ import pytest
 from admin.cli.proofs import Bound, Holder, credentials, reaches
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import DpopSpec
 from gateway.core.proofs import PROOF, note_target
+from gateway.core.specs.identity import DpopSpec
 from gateway.identity.dpop import Nonces, Reader
 
 URL = "https://gateway.example/admin"

@@ -16,10 +16,10 @@ import pytest
 from gateway.app.webhooks import LONGEST_PAUSE, MOST_ATTEMPTS, MOST_HEARD, Webhooks, _check
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault, signature
 from gateway.core.specs import AlertsSpec, BudgetSpec, ConfigSpec, LimitSpec, WebhookSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity import keys
 from gateway.store.store import Store

@@ -19,8 +19,8 @@ from gateway.audit.copies import Copy
 from gateway.audit.segments import open_segment
 from gateway.core.clock import FakeClock
 from gateway.core.errors import ConfigError
-from gateway.core.retention_specs import ArchiveSpec, CopySpec
 from gateway.core.secret import Secret
+from gateway.core.specs.retention import ArchiveSpec, CopySpec
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 KEYS: dict[str, Any] = {"access_key": Secret("test-key-id"), "secret_key": Secret("test-secret")}

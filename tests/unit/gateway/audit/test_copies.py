@@ -9,8 +9,8 @@ import pytest
 
 from gateway.audit.copies import Copy, CopyFailed, checked
 from gateway.core.errors import ConfigError
-from gateway.core.retention_specs import CopySpec
 from gateway.core.secret import Secret
+from gateway.core.specs.retention import CopySpec
 from tests.fakes.http_receiver import HttpReceiver
 
 

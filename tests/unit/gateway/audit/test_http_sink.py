@@ -14,7 +14,7 @@ from gateway.audit.sinks.contract import Batch, Unacceptable, batch_of
 from gateway.audit.sinks.http import HttpSink, named
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.sink_specs import HttpSinkSpec
+from gateway.core.specs.sinks import HttpSinkSpec
 from tests.fakes.http_receiver import HttpReceiver
 
 LINES = [

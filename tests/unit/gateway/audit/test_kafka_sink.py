@@ -23,9 +23,9 @@ from gateway.audit.sinks.contract import Batch, Unacceptable, batch_of
 from gateway.audit.sinks.kafka import KafkaSink
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.sink_specs import KafkaSinkSpec, SaslSpec
-from gateway.core.spec import ClientTlsSpec
 from gateway.core.specs import AuditSpec, SinkSpec
+from gateway.core.specs.base import ClientTlsSpec
+from gateway.core.specs.sinks import KafkaSinkSpec, SaslSpec
 from tests.fakes.kafka import MockKafka
 from tests.fakes.kafka_login import KafkaLogin
 from tests.pki import SERVER, Authority

@@ -17,7 +17,7 @@ from gateway.audit.sinks.file import list_segments
 from gateway.audit.statements import TOMBSTONE, append, seals, tombstones, tombstones_name
 from gateway.audit.verify import verify_log
 from gateway.core.audit_questions import AuditScope
-from gateway.core.retention_specs import CopySpec, RetentionSpec
+from gateway.core.specs.retention import CopySpec, RetentionSpec
 
 DAY = 86400.0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gateway.audit.masters import Master, bound_to, key_of, master_of, unwrap_key, wrap_key
-from gateway.core.audit_specs import MasterSpec, TransitSpec
 from gateway.core.errors import ConfigError, MasterUnavailable
 from gateway.core.secret import Secret
+from gateway.core.specs.audit import MasterSpec, TransitSpec
 from tests.fakes.transit import Transit
 
 KEY = bytes(range(32))

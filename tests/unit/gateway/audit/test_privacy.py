@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.audit.privacy import OMITTED, Privacy, privacy_of, truncated
-from gateway.core.audit_specs import PrivacySpec
+from gateway.core.specs.audit import PrivacySpec
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 
 KEY = bytes(range(32))

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gateway.caches.registry import AnswerCaches, ModelCache, cold
-from gateway.core.cache_specs import CacheSpec
 from gateway.core.caching import Answer
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.caches import CacheSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.wire import Memory
 from gateway.wire.table import parse

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.config.cache_rules import check
-from gateway.core.cache_specs import CacheSpec, CachesSpec, RedisCacheSpec, SemanticSpec
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec, ModelSpec
+from gateway.core.specs.caches import CacheSpec, CachesSpec, RedisCacheSpec, SemanticSpec
 
 
 def error(path: str, message: str) -> ConfigError:

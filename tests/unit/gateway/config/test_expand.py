@@ -11,10 +11,10 @@ from gateway.config.expand import OnMachine, copies, expanded, merged_with_copie
 from gateway.config.fleet_rules import check
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, JoinedSpec, PlaceSpec, ScaleSpec
 from gateway.core.joining import host_of
 from gateway.core.places import Place
 from gateway.core.specs import ClientTlsSpec, ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs.fleet import DnsSpec, JoinedSpec, PlaceSpec, ScaleSpec
 from gateway.transport.address import parse_address
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.config.fleet_rules import check, check_sharing
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import DnsSpec, ModelSharingSpec, ModelStoreSpec, ScaleSpec
 from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
+from gateway.core.specs.fleet import DnsSpec, ModelSharingSpec, ModelStoreSpec, ScaleSpec
 
 
 def error(path: str, message: str) -> ConfigError:

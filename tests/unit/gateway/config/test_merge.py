@@ -12,9 +12,9 @@ from gateway.config.load import parse
 from gateway.config.merge import Addition, Merged, merge
 from gateway.config.validate import check
 from gateway.core.errors import ConfigError
-from gateway.core.rollout_specs import ShadowSpec
 from gateway.core.slices import at_once
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec
+from gateway.core.specs.rollouts import ShadowSpec
 
 FILE = """
 version: 1

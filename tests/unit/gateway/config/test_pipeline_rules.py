@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config.load import parse
 from gateway.core.errors import ConfigError
-from gateway.core.pipeline_specs import PipelineSpec
+from gateway.core.specs.pipelines import PipelineSpec
 from tests.unit.gateway.config.test_merge import merged, model
 
 HEAD = f"""version: 1

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import Binding
 from gateway.core.proofs import PROVED
 from gateway.core.specs import ClaimSpec, ClaimsSpec, OidcSpec
+from gateway.core.specs.identity import Binding
 from gateway.core.types import Peer, Principal
 from gateway.identity.binding import bound_to, confirmation, satisfies
 from gateway.identity.jose import Malformed

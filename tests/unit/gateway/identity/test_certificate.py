@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.mtls_specs import CertificateMatchSpec
+from gateway.core.specs.mtls import CertificateMatchSpec
 from gateway.identity.certificate import Names, Pattern, Unacceptable, filled, read, unknown_placeholders
 from tests.pki import SERVER, Authority, Issued
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import AuthenticationError
-from gateway.core.identity_specs import DpopSpec
 from gateway.core.proofs import METHOD, PATH, PROOF
+from gateway.core.specs.identity import DpopSpec
 from gateway.core.types import Headers
 from gateway.identity.dpop import MAX_BYTES, Nonces, Proof, Reader, key_of
 from gateway.identity.jose import Malformed

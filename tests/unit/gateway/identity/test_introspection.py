@@ -10,8 +10,8 @@ import pytest
 
 from gateway.core.clock import FakeClock
 from gateway.core.errors import Overloaded
-from gateway.core.identity_specs import ClaimsSpec, IntrospectionSpec, OidcSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.identity import ClaimsSpec, IntrospectionSpec, OidcSpec
 from gateway.core.types import Peer, Principal
 from gateway.identity import introspection
 from gateway.identity.introspection import IntrospectionAuthenticator

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import AuthenticationError, ConfigError, GatehouseError, RequestError
-from gateway.core.mtls_specs import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs.mtls import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity import mtls
 from gateway.identity.mtls import MtlsAuthenticator, check

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError, Overloaded, RequestError
-from gateway.core.identity_specs import Binding, DpopSpec
 from gateway.core.ports import Authenticator
 from gateway.core.proofs import METHOD, PATH, PROOF, ClaimProof
 from gateway.core.specs import ClaimSpec, ClaimsSpec, OidcSpec
+from gateway.core.specs.identity import Binding, DpopSpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity.chain import chain

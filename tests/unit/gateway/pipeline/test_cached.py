@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.caches.registry import AnswerCaches, ModelCache
-from gateway.core.cache_specs import CacheSpec
 from gateway.core.errors import EngineError, LimitExceeded
 from gateway.core.prices import LineUp, Price
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.caches import CacheSpec
 from gateway.core.types import Peer, Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.errors import EngineError
-from gateway.core.rollout_specs import CanarySpec, ShadowSpec
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.rollouts import CanarySpec, ShadowSpec
 from gateway.core.types import ResponseHead
 from gateway.pipeline.canaries import Canaries, Trials, stands_for
 from gateway.pipeline.shadows import Shadows

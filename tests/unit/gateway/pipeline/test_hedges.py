@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import EngineError
-from gateway.core.hedge_specs import HedgeSpec
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.hedging import HedgeSpec
 from gateway.core.types import ResponseHead
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.hedges import LEAST, MOST, Hedges, Learned

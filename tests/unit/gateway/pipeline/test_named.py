@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.errors import RequestError
-from gateway.core.identity_specs import OpenWebUiSpec
+from gateway.core.specs.identity import OpenWebUiSpec
 from gateway.core.types import Peer, Principal
 from gateway.pipeline import named
 from gateway.pipeline.named import NamedCallers

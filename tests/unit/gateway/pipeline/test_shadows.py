@@ -9,9 +9,9 @@ import pytest
 
 from gateway.core.approvals import HEADER
 from gateway.core.errors import AuditUnavailable, EngineError, PermissionDenied
-from gateway.core.rollout_specs import ShadowSpec
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.rollouts import ShadowSpec
 from gateway.core.types import ResponseHead
 from gateway.core.waiting import Signal
 from gateway.pipeline import shadows

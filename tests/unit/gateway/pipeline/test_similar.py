@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.caches.near import unit
 from gateway.caches.registry import AnswerCaches, ModelCache
-from gateway.core.cache_specs import CacheSpec, SemanticSpec
 from gateway.core.caching import Answer
 from gateway.core.specs import ModelSpec
+from gateway.core.specs.caches import CacheSpec, SemanticSpec
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
 from gateway.wire.table import parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.places import Place
+from gateway.core.specs.fleet import DnsSpec
 from gateway.routing.discovery import LINGER, MOST_KEPT, Addresses
 
 DNS = DnsSpec(min_ttl=5.0, max_ttl=60.0, keep=300.0, max_addresses=4)

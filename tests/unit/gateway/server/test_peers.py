@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.mtls_specs import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.network import Networks
 from gateway.core.specs import Forwarding, IdentitySpec
+from gateway.core.specs.mtls import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.types import Headers, Peer
 from gateway.server.peers import FORWARDED, X_FORWARDED_FOR, forwarded_peer, is_trusted, plain, refusal
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.telemetry_specs import TracesSpec
+from gateway.core.specs.telemetry import TracesSpec
 from gateway.telemetry.otlp import OtlpTraces, url_of
 from tests.fakes.http_receiver import HttpReceiver
 from tests.unit.gateway.telemetry.test_spans import traced

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.places import Place
+from gateway.core.specs.fleet import DnsSpec
 from gateway.transport.names import Names, Resolved, Unresolved
 from tests.fakes.names import NameServer
 from tests.steady import at_most, once

@@ -14,7 +14,7 @@ from engines.host.catalogue import trust as module
 from engines.host.catalogue.checksums import SETTLED, Checksums, Stopped
 from engines.host.catalogue.shelf import file_at
 from engines.host.catalogue.trust import Trust, Untrusted
-from gateway.core.fleet_specs import ModelSignaturesSpec
+from gateway.core.specs.fleet import ModelSignaturesSpec
 from tests.modelsigning import KEY, OTHER, pem, sign, signature
 
 

@@ -14,8 +14,8 @@ from gateway.app.audit.offline_keys import opener_of
 from gateway.app.main import app
 from gateway.audit.keyring import DataKey, envelope_of
 from gateway.audit.masters import bound_to, master_of, wrap_key
-from gateway.core.audit_specs import MasterSpec
 from gateway.core.errors import ConfigError, MasterUnavailable
+from gateway.core.specs.audit import MasterSpec
 from gateway.store.database import FILE, make_engine
 from gateway.store.tables import audit_keys
 from tests.unit.gateway.app.making import config

@@ -13,8 +13,8 @@ from gateway.audit.verify import verify_log
 from gateway.audit.writers import claim
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext, SinkRow, Table
-from gateway.core.sink_specs import CarriedSpec
 from gateway.core.specs import AuditSpec, ConfigSpec, SinkSpec
+from gateway.core.specs.sinks import CarriedSpec
 from gateway.core.types import EventRecord
 from gateway.core.waiting import as_future
 

@@ -13,9 +13,9 @@ import pytest
 
 from gateway.app.audit.vault import TOMBSTONES, Vault
 from gateway.audit.keyring import DataKey, envelope_of
-from gateway.core.audit_specs import EncryptionSpec, MasterSpec
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AlreadyExists, ConfigError, MasterUnavailable, NotFound, PermissionDenied, Shredded
+from gateway.core.specs.audit import EncryptionSpec, MasterSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.waiting import Signal, as_future

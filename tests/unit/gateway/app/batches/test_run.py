@@ -14,9 +14,9 @@ from gateway.app.batches.book import BatchBook
 from gateway.app.batches.run import BatchRun, Shared
 from gateway.app.clients.file_rows import FileRows
 from gateway.app.clients.files import ClientFiles
-from gateway.core.batch_specs import BatchesSpec, FilesSpec
 from gateway.core.batches import BatchRecord, Creator, LineOutcome
 from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.specs.batches import BatchesSpec, FilesSpec
 from gateway.core.types import Principal
 from gateway.store.batches import StoredBatches
 from gateway.store.database import Database, make_engine

@@ -15,11 +15,11 @@ from gateway.app.clients import approval_webhook
 from gateway.app.clients.approval_webhook import ApprovalWebhook
 from gateway.app.clients.approvals import ApprovalBook
 from gateway.core import signed
-from gateway.core.approval_specs import ApprovalsSpec, ApprovalWebhookSpec
 from gateway.core.approvals import Hold, Take
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AuthenticationError, GatehouseError, NotFound, PermissionDenied, RequestError, VersionMismatch
 from gateway.core.secret import Secret
+from gateway.core.specs.approvals import ApprovalsSpec, ApprovalWebhookSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Principal
 from gateway.identity import keys

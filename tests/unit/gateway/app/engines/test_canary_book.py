@@ -8,9 +8,9 @@ import pytest
 
 from gateway.app.engines.canary_book import CanaryBook, Window
 from gateway.core.errors import NotFound, StoreUnavailable
-from gateway.core.rollout_specs import CanarySpec
 from gateway.core.rollouts import CanaryFigures, Side
 from gateway.core.specs import ConfigSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs.rollouts import CanarySpec
 from gateway.core.storage import Resource
 from gateway.core.tasks import TaskOwner
 

@@ -9,9 +9,9 @@ from typing import Any
 from gateway.app.engines.discovery import Discovery
 from gateway.config.merge import Merged
 from gateway.core.clock import SystemClock
-from gateway.core.fleet_specs import DnsSpec
 from gateway.core.places import Place
 from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
+from gateway.core.specs.fleet import DnsSpec
 from gateway.transport.names import Resolved, Unresolved
 from tests.waiting import reached
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.app.engines.model_files import DEMO_MODELS, find, resolve
 from gateway.core.errors import ConfigError
-from gateway.core.fleet_specs import ModelSharingSpec
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSignaturesSpec
+from gateway.core.specs.fleet import ModelSharingSpec
 from tests.modelsigning import pem
 
 

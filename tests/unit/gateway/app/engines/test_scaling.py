@@ -8,9 +8,9 @@ from engines.host.supervisor import Supervisor
 from gateway.app.engines.scaling import BLOCKED_SECONDS, MANY, Scaling, _rules_of_pool
 from gateway.config.expand import expanded, with_copies
 from gateway.core.errors import EngineChangeFailed
-from gateway.core.fleet_specs import ScaleSpec
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec
+from gateway.core.specs.fleet import ScaleSpec
 from gateway.routing.endpoints import Endpoint
 from tests.waiting import reached
 

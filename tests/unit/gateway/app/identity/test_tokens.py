@@ -12,8 +12,8 @@ import pytest
 from gateway.app.identity.tokens import KIND, PUBLISH_SECONDS, SLACK_SECONDS, TokenService
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AuditUnavailable, AuthenticationError, LimitExceeded, NotFound, RequestError
-from gateway.core.identity_specs import MAX_TOKEN_SECONDS
 from gateway.core.specs import GatewayTokensSpec
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Grant, Mint
 from gateway.core.types import EventRecord, Peer, Principal

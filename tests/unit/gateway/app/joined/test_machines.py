@@ -16,10 +16,10 @@ from gateway.app.gateway import Gateway
 from gateway.app.joined.machines import JoinedMachines, parse_address, token_parts
 from gateway.config.merge import Merged
 from gateway.core.errors import AuthenticationError, GatehouseError
-from gateway.core.fleet_specs import JoinedSpec
 from gateway.core.joining import Beat, EngineReport, Joining, JoinToken, token_hash
 from gateway.core.places import Place
 from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
+from gateway.core.specs.fleet import JoinedSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.leases import Unknown
 from tests.unit.gateway.routing.test_leases import LEASE, Clock

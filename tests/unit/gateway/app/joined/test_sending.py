@@ -16,7 +16,7 @@ from gateway.config.expand import OnMachine
 from gateway.core.errors import EngineError
 from gateway.core.places import Place
 from gateway.core.placing import PIECE, Order, Received, SentFile
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
 from gateway.transport.pool import EndpointClient
 
 SIZE = PIECE + 100_000

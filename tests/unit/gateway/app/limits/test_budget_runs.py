@@ -17,8 +17,8 @@ from gateway.audit.crypto import load_signer
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import SystemClock
-from gateway.core.limit_specs import LimitMatchSpec, RollingSpec
 from gateway.core.specs import BudgetSpec, ConfigSpec, LimitSpec, RateSpec
+from gateway.core.specs.limits import LimitMatchSpec, RollingSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import IntentRecord, OutcomeRecord
 from gateway.identity import keys

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.app.limits.times import FILE, SWITCH, LimitTimes
-from gateway.core.limit_specs import LimitMatchSpec, RollingSpec
 from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
+from gateway.core.specs.limits import LimitMatchSpec, RollingSpec
 from gateway.limits.meter import meters_of
 
 DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="day"))

@@ -16,8 +16,8 @@ from gateway.app.operator_jobs.work import JobWork
 from gateway.core.batches import Creator
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound
-from gateway.core.job_specs import JobsSpec
 from gateway.core.jobs import Benchmark, ScheduleRecord
+from gateway.core.specs.jobs import JobsSpec
 from gateway.core.standing import Standing, Stop
 from gateway.core.storage import KeySettings
 from gateway.identity import keys

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway.app.pipelines.data import chat_of, labelled, nearest, prompt_of, ranked, said, with_documents
 from gateway.app.pipelines.steps import chosen
-from gateway.core.pipeline_specs import CaseSpec, ChooseStep, RankStep
+from gateway.core.specs.pipelines import CaseSpec, ChooseStep, RankStep
 
 DOCUMENTS = ["one", "two", "three"]
 

@@ -23,10 +23,10 @@ from gateway.app.shared_models import arrival, offering, sharing
 from gateway.app.shared_models.sharing import ModelSharing
 from gateway.core.clock import SystemClock
 from gateway.core.errors import GatehouseError, NotFound
-from gateway.core.fleet_specs import ModelSharingSpec, ModelSignaturesSpec
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.modelshare import SharedFile
 from gateway.core.specs import UploadsSpec
+from gateway.core.specs.fleet import ModelSharingSpec, ModelSignaturesSpec
 from gateway.core.storage import Lease
 from gateway.store import leases, model_copies
 from gateway.store.database import Database, make_engine

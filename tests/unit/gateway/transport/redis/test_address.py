@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec
+from gateway.core.specs.base import ClientTlsSpec
+from gateway.core.specs.redis import RedisSpec
 from gateway.transport.redis.address import Address, target
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
+from gateway.core.specs.redis import RedisSpec
 from gateway.transport.redis.address import Target, target
 from gateway.transport.redis.connection import Connection, Unreachable, connect
 from gateway.transport.redis.resp import RedisError, command

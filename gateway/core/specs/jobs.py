@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.core.spec import Natural, Spec, Timeout
+from gateway.core.specs.base import Natural, Spec, Timeout
 
 
 class JobsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.spec import Positive, Seconds, Spec, Timeout
+from gateway.core.specs.base import Positive, Seconds, Spec, Timeout
 
 
 class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.core.spec import Spec
+from gateway.core.specs.base import Spec
 
 
 class ModerationSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

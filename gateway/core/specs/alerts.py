@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Name, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Name, Spec, Timeout
 
 EventPattern = Annotated[str, Meta(pattern=r"^[a-z0-9_.*]{1,64}$")]
 

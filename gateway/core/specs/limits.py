@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gateway.core.spec import Amount, Name, Period, Positive, Rolling, Spec, Timeout
+from gateway.core.specs.base import Amount, Name, Period, Positive, Rolling, Spec, Timeout
 
 Per = Literal[
     "key", "user", "group", "tenant", "agent", "session", "model", "key_model", "tenant_model", "user_model", "operation", "global"

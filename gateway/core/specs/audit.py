@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Spec, Timeout
 
 RAW_FACTOR = 16
 """Bytes of an answer that are gathered for each byte of text that is kept: an event of a stream is mostly not text."""

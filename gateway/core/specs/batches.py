@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.core.spec import Natural, Positive, Spec, Timeout
+from gateway.core.specs.base import Natural, Positive, Spec, Timeout
 
 
 class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.core.spec import Spec
+from gateway.core.specs.base import Spec
 
 HedgedOperation = Literal["embeddings", "rerank", "score", "classify", "tokenize", "infer", "chat", "completions"]
 

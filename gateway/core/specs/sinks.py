@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Positive, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Positive, Spec, Timeout
 
 GIB = 1024**3
 

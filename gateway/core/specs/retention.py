@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import Kept, Positive, Spec, Timeout
+from gateway.core.specs.base import Kept, Positive, Spec, Timeout
 
 
 class ArchiveSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

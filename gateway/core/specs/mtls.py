@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.core.spec import Name, Spec
+from gateway.core.specs.base import Name, Spec
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=1024)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gateway.core.spec import Name, Spec, Timeout
+from gateway.core.specs.base import Name, Spec, Timeout
 
 
 class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

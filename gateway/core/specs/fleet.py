@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import Name, Natural, Seconds, Spec, Timeout
+from gateway.core.specs.base import Name, Natural, Seconds, Spec, Timeout
 
 Replicas = Annotated[int, Meta(ge=1, le=64)]
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from gateway.core.log_levels import Level
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Spec, Timeout
 
 
 class ExporterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.core.spec import Name, Seconds, Spec
+from gateway.core.specs.base import Name, Seconds, Spec
 
 Sum = Annotated[float, Meta(ge=0, le=1e6)]
 """An amount of money, with at most 15 significant digits, which is what a number of JSON and YAML keeps exactly."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Positive, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Positive, Spec, Timeout
 
 Prefix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gateway.core.redis_specs import RedisSpec
-from gateway.core.spec import Name, Positive, Spec, Timeout
+from gateway.core.specs.base import Name, Positive, Spec, Timeout
+from gateway.core.specs.redis import RedisSpec
 
 CacheOperation = Literal["chat", "completions", "embeddings", "rerank", "score", "classify"]
 CACHED: tuple[CacheOperation, ...] = ("chat", "completions", "embeddings", "rerank", "score", "classify")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from gateway.core.spec import Name, Positive, Spec, Timeout
+from gateway.core.specs.base import Name, Positive, Spec, Timeout
 
 StepName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 PROMPT: Final = "prompt"

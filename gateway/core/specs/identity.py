@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.secret import Secret
-from gateway.core.spec import ClientTlsSpec, Name, Seconds, Spec, Timeout
+from gateway.core.specs.base import ClientTlsSpec, Name, Seconds, Spec, Timeout
+from gateway.core.specs.mtls import MtlsSpec
 
 
 class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

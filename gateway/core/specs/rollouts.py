@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gateway.core.spec import EngineName, Name, Period, Spec, Timeout
+from gateway.core.specs.base import EngineName, Name, Period, Spec, Timeout
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 
