@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from itertools import count
 from pathlib import Path
@@ -142,6 +143,19 @@ async def test_a_redis_that_hangs_costs_one_wait(world: World, mode: OnFailure, 
             break
     else:
         raise AssertionError("Redis is not asked again")
+
+
+async def test_an_answer_that_came_while_the_process_stood_still_counts(world: World) -> None:
+    """It lies unread when its deadline passes. Were it overdue then, nothing would ever end that: no other answer comes."""
+    replica = await world.replica(timeout=0.05)
+    for wanted in (1, 2, 3):
+        await reached(lambda: replica.proofs.up)
+        claimed = asyncio.create_task(replica.claim(proof()))
+        while tell(world.server.port, "DBSIZE") != b":%d\r\n" % wanted:
+            await asyncio.sleep(0)
+        time.sleep(0.2)
+        assert await claimed is True
+        assert replica.proofs.up and replica.proofs.unshared == 0
 
 
 async def test_a_gateway_starts_without_redis(world: World) -> None:

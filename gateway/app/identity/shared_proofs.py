@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, SystemClock, SystemEntropy
+from gateway.core.deadlines import Deadline
 from gateway.core.errors import Overloaded
 from gateway.core.proofs import ClaimProof
 from gateway.core.specs.redis import RedisSpec
@@ -37,6 +38,8 @@ It is remembered for longer than that: no replica takes what another one has use
 FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
 OnFailure = Literal["closed", "local"]
+_LATE: Final = object()
+"""Instead of an answer that did not come in time."""
 
 
 class SharedProofs:
@@ -57,7 +60,7 @@ class SharedProofs:
         self._prefix, self._patience, self._target = f"{spec.prefix}:{{proofs}}:", spec.patience, target(spec)
         self._keeper = Keeper(self._target, self._connected, self._lost, SystemEntropy(), "gatehouse-proofs")
         self._line: Connection | None = None
-        self._overdue = 0
+        self._overdue: set[asyncio.Future[Any]] = set()
         """Questions whose answer did not come in time and has not come yet."""
         self._said_lost = False
         self._ready = asyncio.Event()
@@ -105,27 +108,31 @@ class SharedProofs:
         milliseconds = ceil((proof.window + 2 * SKEW_SECONDS) * 1000)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         line.send(command("SET", name, "1", "NX", "PX", str(milliseconds)), lambda reply: self._replied(answer, reply))
+        deadline = Deadline(self._patience, lambda: self._late(line, answer))
         try:
-            async with asyncio.timeout(self._patience):
-                reply = await answer
-        except TimeoutError:
-            if line is self._line:
-                self._overdue += 1
-                self._say_lost("it does not answer in time")
-            return self._alone()
+            reply = await answer
+        finally:
+            deadline.cancel()
         if reply is None:
             return False
         return True if reply == b"OK" else self._alone()
 
+    def _late(self, line: Connection, answer: asyncio.Future[Any]) -> None:
+        """Nobody waits for this answer any longer."""
+        if answer.done():
+            return
+        answer.set_result(_LATE)
+        if line is self._line:
+            self._overdue.add(answer)
+            self._say_lost("it does not answer in time")
+
     def _replied(self, answer: asyncio.Future[Any], reply: Any) -> None:
         """Also for answers that nobody waits for any more, and for a connection that is lost."""
-        late = answer.done()
-        if not late:
+        self._overdue.discard(answer)
+        if not answer.done():
             answer.set_result(reply)
         if isinstance(reply, Unreachable):
             return
-        if late and self._overdue:
-            self._overdue -= 1
         if isinstance(reply, RedisError):
             self._say_lost(str(reply))
             self._keeper.elsewhere(reply)
@@ -142,13 +149,15 @@ class SharedProofs:
     # --- the connection
 
     def _connected(self, line: Connection) -> None:
-        self._line, self._overdue = line, 0
+        self._line = line
+        self._overdue.clear()
         self._ready.set()
         if self._said_lost:
             self._say_back()
 
     def _lost(self, error: Exception) -> None:
-        self._line, self._overdue = None, 0
+        self._line = None
+        self._overdue.clear()
         self._say_lost(str(error))
 
     def _say_lost(self, why: str) -> None:
