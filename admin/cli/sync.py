@@ -72,34 +72,39 @@ def sync(
     session: Session,
     file: FileArgument,
     delete: Annotated[bool, typer.Option("--delete", help="Delete what the file does not contain, without asking.")] = False,
+    revive: Annotated[bool, typer.Option("--revive", help="Let expired keys be valid again, without asking.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Makes the store equal to a file, all or nothing. Kinds that the file does not name stay unchanged.
 
-    What would be deleted is named first, and confirmed at the terminal or by --delete. Exit code 1 when a key has still to be created.
+    What would be deleted, and expired keys that would be valid again, are named first, and confirmed at the terminal or by --delete and
+    --revive. Exit code 1 when a key has still to be created.
     """
     wanted = read(file)
     with session.client() as client:
         found = _asked(client, "/sync", wanted, dry_run="true")
         show(session, found)
         gone = [f"{item['kind']}/{item['name']}" for item in found["items"] if item["action"] == "deleted"]
+        again = [f"{item['kind']}/{item['name']}" for item in found["items"] if item.get("revives")]
         if not dry_run and any(item["action"] != "missing" for item in found["items"]):
-            _confirm(gone, delete, file)
-            _asked(client, "/sync", wanted, plan=found["plan"], **({"delete": "true"} if gone else {}))
+            _confirm(gone, delete, file, "delete {}", "--delete")
+            _confirm(again, revive, file, "make expired keys valid again: {}", "--revive")
+            allowed = {name: "true" for name, listed in (("delete", gone), ("revive", again)) if listed}
+            _asked(client, "/sync", wanted, plan=found["plan"], **allowed)
             session.out.remark(f"done: {len(found['items'])} differences")
     missing = [item["name"] for item in found["items"] if item["action"] == "missing"]
     if missing:
         raise CommandError(f"to be created with `gatehouse keys create --id ID`, as a file has no secrets: keys {', '.join(missing)}")
 
 
-def _confirm(gone: list[str], delete: bool, file: Path) -> None:
-    """Raises CommandError unless the deletions are wanted."""
-    if not gone or delete:
+def _confirm(paths: list[str], allowed: bool, file: Path, what: str, option: str) -> None:
+    """Raises CommandError unless it is wanted."""
+    if not paths or allowed:
         return
-    named = ", ".join(gone)
+    named = what.format(", ".join(paths))
     if str(file) == "-" or not sys.stdin.isatty():
-        raise CommandError(f"this would delete {named}; nothing has changed: say --delete")
-    if not typer.confirm(clean(f"Delete {named}?"), err=True):
+        raise CommandError(f"this would {named}; nothing has changed: say {option}")
+    if not typer.confirm(clean(f"{named[:1].upper()}{named[1:]}?"), err=True):
         raise CommandError("nothing has changed")
 
 
@@ -120,6 +125,8 @@ def show(session: Session, found: dict[str, Any]) -> None:
         if item["action"] == "replaced":
             for entry in item["diff"]:
                 typer.echo(clean(f"  {entry['path']}: {_value(entry['from'])} -> {_value(entry['to'])}"))
+        if item.get("revives"):
+            typer.echo("  WARNING: this key has expired, and would be valid again")
     session.out.remark(f"{len(found['items'])} differences, {found['unchanged']} equal")
 
 

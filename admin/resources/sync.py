@@ -72,19 +72,23 @@ class DumpQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SyncQuery(Written, forbid_unknown_fields=True):
-    """delete: what the file lacks may be deleted. plan: what a dry run answered; nothing is done if it would be something else by now."""
+    """delete: what the file lacks may be deleted. revive: keys that have expired may be valid again. plan: what a dry run answered; nothing
+    is done if it would be something else by now."""
 
     delete: bool = False
+    revive: bool = False
     plan: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class SyncedView(msgspec.Struct, kw_only=True):
-    """One difference. missing: a key that has to be created, as only that makes a secret."""
+    """One difference. missing: a key that has to be created, as only that makes a secret. revives: a key that has expired would be valid
+    again."""
 
     kind: str
     name: str
     action: Literal["created", "replaced", "deleted", "missing"]
     diff: list[Change]
+    revives: bool = False
 
 
 class Synced(msgspec.Struct, kw_only=True):
@@ -119,6 +123,7 @@ class Item:
     kept: dict[str, Any] | None = None
     key: KeyDecided | None = None
     needs: Sequence[tuple[str, str]] = ()
+    revives: bool = False
 
     @property
     def path(self) -> str:
@@ -285,7 +290,7 @@ def _wanted(
 
 
 def _wanted_keys(call: Call, found: Held) -> list[Item]:
-    ours, items = filed(call, "keys"), []
+    ours, items, now = filed(call, "keys"), list[Item](), call.ports.clock.wall()
     wanted: dict[str, KeyDecided] = _by_name("keys", call.body.keys, "id")
     for id, settings in wanted.items():
         record = found.keys.get(id)
@@ -301,7 +306,9 @@ def _wanted_keys(call: Call, found: Held) -> list[Item]:
             if record.tenant != settings.tenant:
                 raise RequestError(f"The key belongs to the tenant {record.tenant!r}; that does not change.", param="tenant")
         if diff := values.diff(keys.plain(record.settings()), after):
-            items.append(Item("keys", id, "replaced", diff, record, key=settings))
+            later = settings.settings().expires
+            revives = record.state(now) == "expired" and (later is None or later > now)
+            items.append(Item("keys", id, "replaced", diff, record, key=settings, revives=revives))
     for record in sorted(_counting_keys(call, found), key=lambda key: key.id):
         if record.id not in wanted:
             before = {"tenant": record.tenant, **keys.plain(record.settings())}
@@ -310,7 +317,7 @@ def _wanted_keys(call: Call, found: Held) -> list[Item]:
 
 
 def _shown(items: Sequence[Item], unchanged: int, dry_run: bool) -> dict[str, Any]:
-    listed = [{"kind": item.kind, "name": item.name, "action": item.action, "diff": item.diff} for item in items]
+    listed = [{"kind": item.kind, "name": item.name, "action": item.action, "diff": item.diff, "revives": item.revives} for item in items]
     versions = [None if item.before is None else item.before.version for item in items]
     digest = hashlib.sha256(msgspec.json.encode([listed, versions], order="sorted")).hexdigest()
     return {"items": listed, "unchanged": unchanged, "plan": digest, "dry_run": dry_run}
@@ -333,7 +340,9 @@ async def sync(call: Call) -> Answer:
     if call.query.plan is not None and call.query.plan != answer["plan"]:
         raise problems.simple(409, "plan_changed", "The store or the file has changed since the dry run: look at the differences again.")
     if not call.dry_run and not call.query.delete:
-        _refuse_deletions([item.path for item in doing if item.action == "deleted"])
+        _refuse([item.path for item in doing if item.action == "deleted"], "would_delete", "This would delete {}", "delete")
+    if not call.dry_run and not call.query.revive:
+        _refuse([item.path for item in doing if item.revives], "would_revive", "{} expired, and would be valid again", "revive")
     then = afterwards(found, doing)
     for item in doing:
         await asyncio.sleep(0)  # requests get the loop in between
@@ -344,10 +353,10 @@ async def sync(call: Call) -> Answer:
     return Answer(answer)
 
 
-def _refuse_deletions(gone: Sequence[str]) -> None:
-    if gone:
-        named = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
-        raise problems.simple(409, "would_delete", f"This would delete {named}: allow it with delete=true.", param="delete")
+def _refuse(paths: Sequence[str], code: str, what: str, allow: str) -> None:
+    if paths:
+        named = ", ".join(paths[:SHOWN]) + (f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else "")
+        raise problems.simple(409, code, f"{what.format(named)}: allow it with {allow}=true.", param=allow)
 
 
 def afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:

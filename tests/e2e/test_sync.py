@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 from tests.e2e.test_cli import environment
+from tests.waiting import until
 
 Cli = Callable[..., Result]
 SECRET = "sk-0123456789abcdef0123456789abcdef"
@@ -253,3 +255,25 @@ def test_a_key_does_not_delete_itself(first: Gatehouse, root: httpx.Client) -> N
     with admin(first, key=made["secret"]) as client:
         problem(client.post("/sync", params={"delete": "true"}, json={"keys": []}), 409, "own_rights")
     assert root.get("/keys/self").status_code == 200
+
+
+def test_an_older_file_makes_no_expired_key_valid_again_by_itself(first: Gatehouse, root: httpx.Client, cli: Cli) -> None:
+    assert root.post("/tenants", json={"name": "initech"}).status_code == 201
+    made = root.post("/keys", json={"id": "old", "tenant": "initech", "roles": ["viewer"]}).json()
+    older = {"keys": root.get("/dump", params={"kinds": "keys"}).json()["keys"]}
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
+    changed = root.patch("/keys/old", json={"expires": soon}, headers={"content-type": "application/merge-patch+json"})
+    assert changed.status_code == 200, changed.text
+    with admin(first, key=made["secret"]) as client:
+        until(lambda: client.get("/models").status_code == 401, what="the end of the key")
+        [item] = root.post("/sync:diff", json=older).json()["items"]
+        assert (item["action"], item["revives"]) == ("replaced", True)
+        answer = problem(root.post("/sync", params={"delete": "true"}, json=older), 409, "would_revive")
+        assert "keys/old expired" in answer["detail"]
+        refused = cli(first, "sync", "-", "--delete", input=json.dumps(older), code=1).output
+        assert "WARNING: this key has expired" in refused and "say --revive" in refused
+        still = {"keys": [{**older["keys"][0], "description": "ended", "expires": soon}]}
+        assert root.post("/sync", json=still).json()["items"][0]["revives"] is False
+        assert client.get("/models").status_code == 401
+        cli(first, "sync", "-", "--revive", input=json.dumps(older))
+        until(lambda: client.get("/models").status_code == 200, what="the key again")

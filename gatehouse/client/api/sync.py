@@ -18,9 +18,21 @@ class SyncApi:
         return self._connection.json(Call("POST", "/sync:diff", body=body))
 
     def create(
-        self, body: SyncWanted, *, delete: bool | None = None, plan: str | None = None, wait: float | None = None, dry_run: bool = False
+        self,
+        body: SyncWanted,
+        *,
+        delete: bool | None = None,
+        revive: bool | None = None,
+        plan: str | None = None,
+        wait: float | None = None,
+        dry_run: bool = False,
     ) -> Synced:
         """Make the store equal to a file, all or nothing. Needs the permission `resources:sync`."""
         return self._connection.json(
-            Call("POST", "/sync", query={"dry_run": dry_run or None, "delete": delete, "plan": plan, "wait": wait}, body=body)
+            Call(
+                "POST",
+                "/sync",
+                query={"dry_run": dry_run or None, "delete": delete, "revive": revive, "plan": plan, "wait": wait},
+                body=body,
+            )
         )

@@ -75,9 +75,12 @@ class Synced(TypedDict):
 
 
 class SyncedView(TypedDict):
-    """One difference. missing: a key that has to be created, as only that makes a secret."""
+    """One difference. missing: a key that has to be created, as only that makes a secret. revives: a key that has expired would be valid
+    again.
+    """
 
     kind: str
     name: str
     action: Literal["created", "deleted", "missing", "replaced"]
     diff: list[ResourceChange]
+    revives: NotRequired[bool]
