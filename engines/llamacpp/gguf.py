@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from engines.confinement import confine
-from engines.llamacpp import sanity, vocabulary
+from engines.llamacpp import recurrent, sanity, vocabulary
 from engines.llamacpp.cursor import FORMATS, SCALARS, Cursor, GgufError
 from engines.sidecar.loading import readable
 from engines.windows import DEFAULT_WINDOWS, windowed
@@ -356,6 +356,7 @@ def describe(file: Gguf) -> Metadata:
     number = _numbers(pairs, architecture)
     layers, width = number("block_count", 1, sanity.MOST_LAYERS), number("embedding_length", 1, 1 << 20)
     wrong = sanity.check(pairs, architecture, layers, number)
+    wrong = wrong or recurrent.check(pairs, architecture, layers, number, {tensor.name for tensor in file.tensors})
     if wrong := wrong or sanity.check_types((tensor.name, len(tensor.dims), tensor.kind) for tensor in file.tensors):
         raise GgufError(wrong)
     context, experts = number("context_length", sanity.LEAST_CONTEXT, 1 << 31), number("expert_used_count", 0, 65_536, 0)

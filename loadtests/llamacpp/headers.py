@@ -41,7 +41,7 @@ TRIES: Final = 250
 """Loads until an architecture's file is whole."""
 TEXT: Final = "the fox <|im_start|> é \0 日本 a  b"
 _LACKS_KEY = re.compile(r"(?<!array )key not found in model: (\S+)")
-_LACKS_TENSOR = re.compile(r"(?:missing )?tensor '([^']+)'(?: not found|$)")
+_LACKS_TENSOR = re.compile(r"(?:missing )?tensor '([^']+)'(?: not found| is missing|$)")
 _LACKS_ARRAY = re.compile(r"array key not found in model: (\S+)")
 _OTHER_TYPE = re.compile(r"key (\S+) has wrong type \S+ but expected type (\S+)")
 _OTHER_SHAPE = re.compile(r"tensor '([^']+)' has wrong shape; expected ([\d, ]+), got")
@@ -49,6 +49,9 @@ _EXPERTS: Final = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forwa
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {}, {"rope.dimension_count": 16}, _EXPERTS, {**_EXPERTS, "rope.dimension_count": 16}, {"attention.head_count_kv": 2},
     {"attention.head_count_kv": (0, 1)}, {**_EXPERTS, "attention.head_count_kv": (0, 1)}, {**_EXPERTS, "interleave_moe_layer_step": 1},
+    {"attention.head_count_kv": (0, 1), "ssm.group_count": 0}, {"attention.head_count_kv": (0, 1), "feed_forward_length": (0, 0)},
+    {**_EXPERTS, "attention.head_count_kv": (0, 1), "leading_dense_block_count": 1}, {"full_attention_interval": 2, "ssm.inner_size": 64},
+    {**_EXPERTS, "full_attention_interval": 2, "ssm.inner_size": 64}, {"token_shift_count": 1}, {"attention.gate_lora_rank": 16},
 )  # fmt: skip
 """What the architectures want beside the plain keys: one of these."""
 
