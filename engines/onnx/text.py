@@ -21,6 +21,14 @@ KNOWN_INPUTS = frozenset({IDS, MASK, TYPES, POSITIONS})
 DEFAULT_MAX_LENGTH = 512
 LONG_TEXT = 2048
 """Characters."""
+BEGINNING = 8192
+"""Characters of a text that are always tokenized, so that what is said of a text that is cut is exact."""
+CHARACTERS_PER_TOKEN = 8
+"""More than tokens have in most languages."""
+MARGIN = 64
+"""Tokens behind the last that is kept: where a text was cut before it was tokenized, the tokens at its end are not those of the whole."""
+LONGEST = 512 * 1024
+"""Bytes of a text of which all tokens are wanted. A token for each, the worst there is, holds the interpreter for 40 ms."""
 LEAST_TOKENS = 256
 """Tokens of a batch that keep a processor's cores busy: more at once save nothing there, and a batch has them however long they take."""
 
@@ -148,22 +156,41 @@ class TextReader:
             found = self.tokenizer.encode_batch([text], add_special_tokens=special)[0]
         return found
 
+    def beginning(self, text: str) -> tuple[Encoding, bool]:
+        """The tokens of a text, of a long one at least as many as the model reads and some more; and whether these are all. What is cut
+        off need not be tokenized, and each token is memory that is freed with the interpreter held."""
+        size = max(BEGINNING, CHARACTERS_PER_TOKEN * self.max_length)
+        while size < len(text):
+            found = self.encode(text[:size])
+            if len(found) >= self.max_length + MARGIN:
+                return found, False
+            size *= 4
+        return self.encode(text), True
+
+    def whole(self, text: str, what: str) -> str:
+        """A text of which all tokens are wanted. Raises ApiError when it is too long for that."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if size > LONGEST:
+            raise ApiError(400, f"{what}: expected at most {LONGEST} bytes, received {size}", param=what)
+        return text
+
     def read(self, text: str, truncate: bool, what: str) -> Tokens:
         """Tokens of a text, special ones included. Raises ApiError when it is too long and may not be cut."""
-        encoding, frame = self.encode(text), self._frame
+        (encoding, exact), frame = self.beginning(text), self._frame
         room = self.max_length - self._special
-        dropped = self._excess(len(encoding), room, truncate and frame is not None, what)
+        dropped = self._excess(len(encoding), room, truncate and frame is not None, what, exact)
         if dropped and frame is not None:
             return self._tokens(*frame.around(encoding.ids[:room], []), dropped, what)
         whole = self.tokenizer.post_process(encoding, None, True)
         return self._tokens(whole.ids, whole.type_ids, 0, what)
 
     def pair(self, query: Encoding, document: str, truncate: bool, what: str) -> Tokens:
-        """Tokens of two texts that the model reads together; those of the query are its own (`encode`). The document is cut first, to no
+        """Tokens of two texts that the model reads together; those of the query are its own (`beginning`). The document is cut first, to no
         less than half of the room; then the query. Raises ApiError when they are too long together and may not be cut."""
-        second, frame = self.encode(document), self._pair_frame
+        (second, exact), frame = self.beginning(document), self._pair_frame
         room = self.max_length - self.tokenizer.num_special_tokens_to_add(True)
-        dropped = self._excess(len(query) + len(second), room, truncate and frame is not None, what)
+        exact = exact and len(query) < self.max_length + MARGIN
+        dropped = self._excess(len(query) + len(second), room, truncate and frame is not None, what, exact)
         if dropped and frame is not None:
             kept = min(len(query), max(room - len(second), room - room // 2))
             return self._tokens(*frame.around(query.ids[:kept], second.ids[: room - kept]), dropped, what)
@@ -208,9 +235,9 @@ class TextReader:
         kept = np.asarray(ids[: self.max_length], self._types[IDS])
         return Tokens(kept, np.zeros(len(kept), self._types[TYPES]) if TYPES in self._types else None, dropped)
 
-    def _excess(self, length: int, room: int, truncate: bool, what: str) -> int:
+    def _excess(self, length: int, room: int, truncate: bool, what: str, exact: bool = True) -> int:
         if length > room and not truncate:
-            message = f"{what}: expected at most {room} tokens, received {length}"
+            message = f"{what}: expected at most {room} tokens, received {'' if exact else 'at least '}{length}"
             raise ApiError(400, message, code="context_length_exceeded", param=what)
         return max(0, length - room)
 

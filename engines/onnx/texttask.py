@@ -109,7 +109,7 @@ class TextTask:
             found, before, query = [], "", self.reader.encode("")
             for index, (one, two) in enumerate(pairs):
                 if one != before:  # in most requests all pairs have one query
-                    before, query = one, self.reader.encode(one)
+                    before, query = one, self.reader.beginning(one)[0]
                 found.append(self.reader.pair(query, two, cut, what(index)))
             return Read(found)
 

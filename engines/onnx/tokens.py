@@ -16,7 +16,7 @@ class TextTokenizer(Tokenizer):
         self.longest, self.vocabulary = reader.max_length, reader.vocabulary
 
     def text(self, text: str, special: bool) -> list[int]:
-        tokens: list[int] = self._reader.encode(text, special).ids
+        tokens: list[int] = self._reader.encode(self._reader.whole(text, "prompt"), special).ids
         return tokens
 
     def joined(self, tokens: Sequence[int]) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, pre_tokenizers, processors
 
 from engines.onnx.embeddings import Embedder, find_output
 from engines.onnx.options import OnnxOptions
 from engines.onnx.session import Session, load_session
-from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping, frame_of
+from engines.onnx.text import LONGEST, Grouping, TextReader, Tokens, choose_grouping, frame_of
 from engines.onnx.texttask import inputs_of
 from engines.sidecar.loading import LoadError
 from engines.sidecar.shell import ApiError
@@ -80,7 +80,8 @@ def test_two_long_texts_are_cut_without_framing_what_is_cut_off(folder: Path) ->
     query, document = reader.encode("cat " * 16_000), "a " * 16_000
     found = reader.pair(query, document, True, "documents[0]")
     assert found.ids.tolist() == [15] * 8 + [4] * 8
-    assert found.dropped == 32_000 - (models.MAX_LENGTH - reader.tokenizer.num_special_tokens_to_add(True))
+    read = len(query) + len(reader.beginning(document)[0])
+    assert read < 32_000 and found.dropped == read - (models.MAX_LENGTH - reader.tokenizer.num_special_tokens_to_add(True))
 
 
 def test_a_tokenizer_that_repeats_a_text_cuts_none(tmp_path: Path, folder: Path) -> None:
@@ -174,3 +175,68 @@ def test_inputs_that_cannot_be(wrong: Any) -> None:
         inputs_of(wrong)
     assert (caught.value.status, caught.value.param) == (400, "input")
     assert "expected" in caught.value.message
+
+
+class Counting:
+    """A tokenizer that notes how many characters it was given."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.seen = tokenizer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+    def encode(self, text: str, **options: Any) -> Any:
+        self.seen += len(text)
+        return self.tokenizer.encode(text, **options)
+
+    def encode_batch(self, texts: list[str], **options: Any) -> Any:
+        self.seen += sum(map(len, texts))
+        return self.tokenizer.encode_batch(texts, **options)
+
+
+@pytest.fixture
+def counting(reader: TextReader, monkeypatch: pytest.MonkeyPatch) -> Counting:
+    made = Counting(reader.tokenizer)
+    monkeypatch.setattr(reader, "tokenizer", made)
+    return made
+
+
+def test_of_a_text_that_will_be_cut_only_the_beginning_is_tokenized(reader: TextReader, counting: Counting) -> None:
+    text = "cat a " * 500_000
+    found = reader.read(text, True, "input")
+    assert found.ids.tolist() == reader.read(text[:600], True, "input").ids.tolist() and found.dropped > 0
+    assert reader.pair(reader.encode("cat"), text, True, "documents[0]").dropped > 0
+    assert reader.pair(reader.beginning(text)[0], "cat", True, "documents[0]").dropped > 0
+    with pytest.raises(ApiError, match=r"input: expected at most 14 tokens, received at least [0-9]+$"):
+        reader.read(text, False, "input")
+    assert counting.seen < 50_000
+
+
+@pytest.mark.parametrize("text", ["hello world the gateway ", "日本語", "a", ",", "1", "Ünïcödé\u0301 ", " \n\t", "\U0001f600"])
+@pytest.mark.parametrize("unit", [True, False])
+def test_a_beginning_has_the_tokens_of_the_whole(folder: Path, text: str, unit: bool) -> None:
+    """With a tokenizer of pieces of words, and with one that takes a text for one word."""
+    reader = TextReader(Path("engines/demo/artefacts/demo-embed/tokenizer.json"), open_folder(folder), 128)
+    if unit:
+        reader.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    whole = reader.encode(text * (20_000 // len(text)))
+    found, exact = reader.beginning(text * (20_000 // len(text)))
+    assert found.ids[:128] == whole.ids[:128] and exact == (len(found) == len(whole))
+    assert exact or len(found) < len(whole)
+
+
+@pytest.mark.parametrize("begin", [" ", "a" * 300 + "\n", "\u200b"])
+def test_a_beginning_of_few_tokens_is_not_all_that_is_read(reader: TextReader, counting: Counting, begin: str) -> None:
+    """Blanks have no tokens, and an unknown word one however long it is."""
+    text = begin * 200_000 if len(begin) == 1 else begin.strip() * 500
+    found = reader.read(f"{text} a cat", False, "input")
+    assert found.ids.tolist()[-3:] == [4, 15, 3] and found.dropped == 0
+
+
+def test_the_whole_of_a_text_is_bounded(reader: TextReader) -> None:
+    assert reader.whole("a" * LONGEST, "prompt") == "a" * LONGEST
+    for text in ("a" * (LONGEST + 1), "日" * (LONGEST // 2)):
+        with pytest.raises(ApiError) as caught:
+            reader.whole(text, "prompt")
+        assert caught.value.param == "prompt" and caught.value.message.startswith(f"prompt: expected at most {LONGEST} bytes, received ")
