@@ -19,7 +19,11 @@ _INNER: Final = frozenset({9, 15})
 """Q8_1, Q8_K: what a computation makes of numbers on its way. No file has them."""
 _UNCOUNTED: Final = frozenset({24, 25, 26, 27, 28})
 """I8, I16, I32, I64, F64: llama.cpp multiplies none of them."""
-_MULTIPLIED: Final = re.compile(r"(token_embd|output|blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(up|down|gate)))\.weight")
+_MULTIPLIED: Final = re.compile(
+    r"(token_embd|output|blk\.\d+\.(attn_(q|k|v|qkv|gate|output)|ffn_(up|down|gate)|ssm_(in|out|x|dt|alpha|beta|ba)"
+    r"|(time|channel)_mix_(key|value|receptance|gate|output)))\.weight"
+)
+_PLAIN: Final = re.compile(r"blk\.\d+\.(time|channel)_mix_lerp_[a-z]+\.weight")
 
 _WHOLLY: Final = frozenset({"chameleon", "granite", "paddleocr", "pockettts", "qwen2", "qwen3moe", "starcoder2"})
 """Architectures whose heads are rotated as a whole."""
@@ -79,6 +83,6 @@ def check_types(tensors: Iterable[tuple[str, int, int]]) -> str | None:
     for name, dims, kind in tensors:
         if kind in _INNER or (kind in _UNCOUNTED and _MULTIPLIED.fullmatch(name)):
             return f"tensor {name!r} has a type that llama.cpp cannot compute with ({kind})"
-        if dims == 1 and kind not in _FLOATS and name.endswith(("norm.weight", "norm.bias")):
+        if kind not in _FLOATS and ((dims == 1 and name.endswith(("norm.weight", "norm.bias"))) or _PLAIN.fullmatch(name)):
             return f"tensor {name!r} is no row of plain numbers: its type is {kind}"
     return None

@@ -83,6 +83,8 @@ def test_what_would_end_llama_cpp_is_refused_by_its_key(tmp_path: Path, changes:
     [
         ("token_embd.weight", 24, "tensor 'token_embd.weight' has a type that llama.cpp cannot compute with (24)"),
         ("blk.0.ffn_up.weight", 28, "cannot compute with (28)"),
+        ("blk.0.ssm_out.weight", 26, "cannot compute with (26)"),
+        ("blk.0.channel_mix_lerp_k.weight", 39, "'blk.0.channel_mix_lerp_k.weight' is no row of plain numbers: its type is 39"),
         ("blk.0.ffn_other.weight", 15, "cannot compute with (15)"),
         ("blk.0.ffn_other.weight", 26, ""),
         ("output_norm.weight", 20, "tensor 'output_norm.weight' is no row of plain numbers: its type is 20"),
