@@ -20,7 +20,6 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_IDS = 1 << 20
 """Most tokens of a prompt that is given as such."""
@@ -60,7 +59,7 @@ class Common(Struct, forbid_unknown_fields=True, kw_only=True):
     seed: Seed | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=1024)] | None = None
     grammar: Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR)] | None = None
     response_format: dict[str, Any] | None = None
     ignore_eos: bool | None = None
@@ -217,6 +216,8 @@ def _bias(bias: dict[str, float] | None, n_vocab: int) -> tuple[tuple[int, float
     for key, value in bias.items():
         if not key.isascii() or not key.isdigit() or len(key) > 10 or int(key) >= n_vocab:
             raise ApiError(400, f"logit_bias: {key[:32]!r} is not a token of this model", param="logit_bias")
+        if not -100 <= value <= 100:
+            raise ApiError(400, f"logit_bias: {key!r} has {value}, not a number from -100 to 100", param="logit_bias")
         # OpenAI: -100 bans a token, 100 makes it the only choice
         items.append((int(key), float("-inf") if value <= -100 else value))
     return tuple(items)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import RequestError
+from gateway.wire.surrogates import lone_surrogate
 
 _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
@@ -34,6 +35,9 @@ def unreadable(body: bytes, error: Exception) -> RequestError:
     if isinstance(error, msgspec.DecodeError):
         if not body or body.isspace():
             return RequestError("The body is empty; send a JSON object.", code="invalid_json")
+        if not isinstance(error, msgspec.ValidationError) and (half := lone_surrogate(body)) is not None:
+            problem, param = half
+            return RequestError(f"{param or 'The body'}: {problem}.", param=param or None, code="invalid_json")
         return decode_error(error)
     return RequestError(f"The body is not valid JSON: {error}.", code="invalid_json")
 

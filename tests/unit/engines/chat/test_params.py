@@ -28,7 +28,7 @@ def refused(kind: type[Any], body: Any) -> ApiError:
         ({"top_logprobs": 21}, "top_logprobs", "invalid_value"), ({"seed": "x"}, "seed", "invalid_value"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
         ({"presence_penalty": 3}, "presence_penalty", "invalid_value"),
-        ({"stop": [""]}, "stop[0]", "invalid_value"), ({"logit_bias": {"1": 101}}, "logit_bias[...]", "invalid_value"),
+        ({"stop": [""]}, "stop[0]", "invalid_value"), ({"logit_bias": {"1": "x"}}, "logit_bias[...]", "invalid_value"),
         ({"modalities": ["audio"]}, "modalities[0]", "invalid_value"), ({"grammar": "x" * 70_000}, "grammar", "invalid_value"),
     ],
 )  # fmt: skip
@@ -98,6 +98,9 @@ def test_defaults_and_requests_become_sampling_settings() -> None:
 
 def test_bias_is_by_token_and_minus_100_bans() -> None:
     assert settings(logit_bias={"5": -100, "6": 2}).logit_bias == ((5, float("-inf")), (6, 2.0))
+    for value in (101, -100.5):
+        with pytest.raises(ApiError, match=f"logit_bias: '6' has {float(value)}, not a number from -100 to 100"):
+            settings(logit_bias={"5": 1, "6": value})
     for key in ("100", "-1", "x", "１", "9" * 5000):
         with pytest.raises(ApiError):
             settings(logit_bias={key: 1})
