@@ -95,7 +95,7 @@ def _typed(text: str, bases: frozenset[type]) -> Any:
         return text
     try:
         value = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text
     return text if value is None else value
 

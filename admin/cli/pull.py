@@ -95,7 +95,7 @@ def _layer(repository: str, tag: str, name: str) -> Origin:
     try:
         layers: list[dict[str, Any]] = msgspec.json.decode(body)["layers"]
         digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == MODEL_LAYER]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         raise CommandError(f"{repository}: the answer is not an image manifest") from None
     kind, _, digest = digests[0].partition(":") if digests else ("", "", "")
     if kind != "sha256" or not _HEX.fullmatch(digest):

@@ -225,7 +225,7 @@ def _cursor(entry: dict[str, Any]) -> str:
 def _place(cursor: str) -> tuple[float, int]:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=tuple[float, int])
-    except (msgspec.MsgspecError, binascii.Error, ValueError):
+    except (msgspec.MsgspecError, RecursionError, binascii.Error, ValueError):
         raise RequestError("cursor: this one is from no search", param="cursor") from None
 
 

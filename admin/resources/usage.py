@@ -400,7 +400,7 @@ def _after(cursor: str | None) -> list[str] | None:
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[str])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestError("This cursor did not come from a page.", param="cursor") from None
 
 

@@ -379,7 +379,7 @@ class SidecarProcess:
             async with asyncio.timeout(self.spec.health.timeout):
                 answer = await ask(self._client, "GET", "/health", {})
             report = msgspec.json.decode(answer.body)
-        except (EngineError, TimeoutError, ValueError):
+        except (EngineError, TimeoutError, ValueError, RecursionError):
             return None
         return report if isinstance(report, dict) else None
 

@@ -138,7 +138,7 @@ def _normalizes(root: Path) -> bool:
         return True  # cosine similarity is what clients of an embeddings API expect
     try:
         modules = json.loads(path.read_bytes())
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise LoadError("model_invalid", f"{path}: {exc}") from None
     return any(isinstance(module, dict) and str(module.get("type", "")).endswith("Normalize") for module in modules)
 

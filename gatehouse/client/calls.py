@@ -99,7 +99,7 @@ def decoded(response: httpx.Response) -> Any:
         return None
     try:
         return msgspec.json.decode(response.content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problem = {"detail": f"{response.url.host} did not answer with JSON: is it the admin listener?"}
         raise AdminError(response.status_code, problem) from None
 

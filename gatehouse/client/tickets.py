@@ -83,7 +83,7 @@ def _ticket(response: httpx.Response) -> Ticket:
         raise TicketRefused(response)
     try:
         return msgspec.json.decode(response.content, type=Ticket)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectionFailed(f"the answer is no ticket: {error}") from error
 
 

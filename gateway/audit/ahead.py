@@ -59,7 +59,7 @@ def covered(path: Path) -> bytes:
             for line in read_lines(file):
                 try:
                     found.append(_covers(line).covers)
-                except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
                     continue
     return array("Q", sorted(found)).tobytes()
 

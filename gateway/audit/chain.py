@@ -155,5 +155,5 @@ def read_line(line: bytes) -> Line | None:
         return None
     try:
         return _decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -92,7 +92,7 @@ def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entr
             continue
         try:
             entry = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         entry.segment, entry.offset, entry.writer = position.segment, begin, position.writer
         entry.sealed = int(SEALED in line)

@@ -42,7 +42,7 @@ def records(writer: str, lines: Iterable[bytes]) -> list[Record]:
     for line in lines:
         try:
             record = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             record = {"kind": "unreadable", "line": line.decode("ascii", "replace")}
         record["writer"] = writer
         found.append(record)

@@ -49,7 +49,7 @@ class Holds:
             found = msgspec.json.decode((self._directory / FILE).read_bytes(), type=list[Hold])
         except FileNotFoundError:
             return []
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise OSError(f"{self._directory / FILE} cannot be understood: {error}") from error
         return sorted(found, key=lambda hold: hold.tenant)
 

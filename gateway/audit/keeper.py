@@ -229,7 +229,7 @@ class Keeper:
                 self._progress = msgspec.json.decode(self._state.read_bytes(), type=Progress)
             except FileNotFoundError:
                 self._progress = Progress({}, {})
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 log.error("%s cannot be understood (%s): all closed segments are archived again", self._state, error)
                 self._progress = Progress({}, {})
         return self._progress

@@ -139,7 +139,7 @@ class LedgerReader:
                 continue
             try:
                 spent = decode_spent(self._opener.line(writer, line) if SEALED in line else line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue  # `audit verify` tells
             self.unopened += bool(spent.unopened)
             if spent.attempts and spent.time >= self.counted_from:

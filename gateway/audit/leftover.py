@@ -51,6 +51,6 @@ def _is_record(entry: bytes) -> bool:
         return False
     try:
         msgspec.json.decode(b'{"seq":0' + entry + b"}")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

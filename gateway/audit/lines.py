@@ -61,6 +61,6 @@ def lines_at(directory: Path, writer: str, places: Iterable[tuple[int, int]], op
         for line in at(writer, places):
             try:
                 found.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
     return found

@@ -181,7 +181,7 @@ class TransitMaster:
             raise MasterUnavailable(f"{settings.url} answered {status} when asked to {what}")
         try:
             return msgspec.json.decode(answer, type=_Answer).data
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise MasterUnavailable(f"the answer of {settings.url} cannot be read") from None
 
 

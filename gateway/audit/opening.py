@@ -130,7 +130,7 @@ class Opener:
         """What is in a line; why it cannot be opened; None where it is not sealed."""
         try:
             told = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         envelope = told.sealed
         if envelope is None or _HASH not in line:

@@ -38,7 +38,7 @@ class PlacesFile:
             return None
         try:
             return msgspec.json.decode(data, type=Places)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.error("%s cannot be understood (%s): the audit log is sent from its beginning", self.path, error)
             return Places()
 

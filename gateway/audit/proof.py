@@ -142,7 +142,7 @@ def _covering(directory: Path, signer: Signer, place: Place) -> CheckpointRecord
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
             checkpoint = _decode_checkpoint(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if checkpoint.covers >= place.seq and checkpoint.writer == place.writer and verifier.genuine(checkpoint):
             return checkpoint

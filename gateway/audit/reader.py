@@ -263,5 +263,5 @@ def _last_lines(path: Path, count: int) -> list[bytes]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         return _decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -110,7 +110,7 @@ def read_header(line: bytes) -> SegmentRecord | None:
         return None
     try:
         return _decode_header(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -118,7 +118,7 @@ def read_checkpoint(line: bytes) -> CheckpointRecord | None:
     """The checkpoint in a line of the checkpoints file or of the chain, or None."""
     try:
         return _decode_checkpoint(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

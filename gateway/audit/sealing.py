@@ -149,7 +149,7 @@ def _of_events(body: bytes, most: int) -> Text:
 def _leaves(data: bytes) -> list[tuple[str, str]]:
     try:
         event = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [("", data.decode(errors="replace"))]
     if not isinstance(event, dict):
         return [("", data.decode(errors="replace"))]

@@ -71,7 +71,7 @@ def _genuine(line: bytes) -> Endorsement | None:
         found = _decode(line)
         old = CheckpointVerifier.from_raw(bytes.fromhex(found.previous_public))
         new = CheckpointVerifier.from_raw(bytes.fromhex(found.public))
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     text = _text(found)
     ours = (old.key_id, new.key_id) == (found.previous, found.key)

@@ -90,7 +90,7 @@ class Statements:
         for number, line in enumerate(data[: self.size].splitlines(), start=1):
             try:
                 one = decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.bad.append((number, "this is not a signed statement about a segment"))
                 continue
             if not verifier.confirms(context, one):

@@ -121,7 +121,7 @@ def _take(line: bytes, intents: dict[str, list[_Open]]) -> None:
                     del intents[outcome.request_id]
         elif _OPENED in line[:128]:
             intents.clear()  # those that were open then got their outcomes just before this line
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # a torn line, which is set aside
 
 

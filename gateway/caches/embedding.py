@@ -78,7 +78,7 @@ class Embedder:
         except GatehouseError as error:
             if error.type != "permission_error":  # of this text's labels alone
                 self._fails(model, error)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             self._fails(model, error)
         finally:
             self._asked -= 1

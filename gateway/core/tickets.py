@@ -173,7 +173,7 @@ def opened(prefix: str, text: str, kind: type[T]) -> tuple[T, bytes, bytes]:
     payload, signature = _bytes(first), _bytes(second)
     try:
         return msgspec.json.decode(payload, type=kind), _TAGS[prefix] + payload, signature
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from gateway.core.asking import Answered, Asker
 from gateway.core.deadlines import Patience
+from gateway.core.decoding import answered
 from gateway.core.errors import EngineError
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
@@ -150,10 +151,7 @@ class Classifier:
 
     def _read(self, body: bytes, count: int) -> tuple[list[dict[str, float]], set[int]]:
         """The scores of each piece, and the numbers of those that were cut. Raises EngineError."""
-        try:
-            answer = _ANSWER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(f"The answer of {self.model!r} is not a classification: {error}") from None
+        answer = answered(_ANSWER, body, f"The answer of {self.model!r} is not a classification")
         items = {item.index: item for item in answer.data}
         if sorted(items) != list(range(count)):
             raise EngineError(f"{self.model!r} classified {len(answer.data)} of {count} texts.")

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, field
 
 from gateway.core.asking import Asker, summed
 from gateway.core.deadlines import Patience
+from gateway.core.decoding import answered
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
 from gateway.core.pseudonyms import Layer, Pseudonyms, PseudonymSettings, Replace
@@ -139,10 +140,7 @@ class Entities:
         return Verdict("rewrite" if passed != list(came) else "annotate", self.name, reason, tuple(passed), kept, summed(usages), label)
 
     def _read(self, body: bytes, texts: list[str]) -> list[list[_Entity]]:
-        try:
-            answer = _ANSWER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(f"The answer of {self.model!r} does not say what is in the texts: {error}") from None
+        answer = answered(_ANSWER, body, f"The answer of {self.model!r} does not say what is in the texts")
         items = {item.index: item.entities for item in answer.data}
         if sorted(items) != list(range(len(texts))):
             raise EngineError(f"{self.model!r} answered for {len(answer.data)} of {len(texts)} texts.")

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from gateway.core.decoding import answered
 from gateway.core.errors import EngineError
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from gateway.guardrails.pieces import sendable
@@ -59,10 +60,7 @@ def moderation_question(texts: list[str], model: str | None) -> dict[str, Any]:
 
 def moderation_flagged(body: bytes, count: int) -> list[int]:
     """The numbers of the texts that were flagged."""
-    try:
-        results = _RESULTS.decode(body).results
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"the server's answer is not a moderation: {error}") from None
+    results = answered(_RESULTS, body, "the server's answer is not a moderation").results
     if len(results) != count:
         raise EngineError(f"the server answered for {len(results)} of {count} texts")
     return [number for number, result in enumerate(results) if result.flagged]
@@ -88,10 +86,7 @@ def presidio_question(text: str, language: str, threshold: float, entities: Sequ
 
 def presidio_found(body: bytes, text: str, number: int, threshold: float) -> list[Finding]:
     """What stands in one text, from left to right; places may overlap."""
-    try:
-        places = _PLACES.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"the server's answer is not an analysis: {error}") from None
+    places = answered(_PLACES, body, "the server's answer is not an analysis")
     if len(places) > MOST_RESULTS:
         raise EngineError(f"the server found {len(places)} places in one text")
     if any(not 0 <= place.start < place.end <= len(text) for place in places):
@@ -160,10 +155,7 @@ def generic_question(name: str, texts: list[str]) -> dict[str, Any]:
 
 
 def generic_verdict(body: bytes, name: str, texts: Sequence[str]) -> Verdict:
-    try:
-        said = _VERDICT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"the server's answer is not a verdict: {error}") from None
+    said = answered(_VERDICT, body, "the server's answer is not a verdict")
     for span in said.findings:
         if not 0 <= span.text < len(texts) or not 0 <= span.start < span.end <= len(texts[span.text]):
             raise EngineError("the server gave a place that is not in the texts")

@@ -188,7 +188,7 @@ class Judge:
             answered = await self._asker.ask(self.model, PATH, self._question(group), left, principal, labels)
         try:
             content = _ANSWER.decode(answered.body).choices[0].message.content
-        except (msgspec.DecodeError, UnicodeDecodeError, IndexError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
             raise EngineError(f"The answer of {self.model!r} is not a chat completion.") from None
         found = self._template.read(content or "")
         if found is None:  # what it said may quote the text, so it is not shown

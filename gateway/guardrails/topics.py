@@ -227,7 +227,7 @@ class Topics:
         try:
             answer = _ANSWER.decode(body)
             items = {item.index: _floats(item.embedding) for item in answer.data}
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise EngineError(f"The answer of {self.model!r} has no embeddings: {error}") from None
         if sorted(items) != list(range(count)):
             raise EngineError(f"{self.model!r} embedded {len(answer.data)} of {count} texts.")

@@ -134,7 +134,7 @@ class IntrospectionAuthenticator:
         try:
             async with within(ASK_SECONDS):
                 answer = await self._question(value)
-        except (EngineError, TimeoutError, ValueError, OSError) as error:
+        except (EngineError, TimeoutError, ValueError, RecursionError, OSError) as error:
             if not self._away:
                 log.warning("the issuer %s does not say what tokens are worth: %s", self._spec.name, str(error) or "too late")
             self._away = True

@@ -276,7 +276,7 @@ async def _asked(x: Exchange, entry: ModelEntry, counter: Counter, path: bytes, 
 def _read(body: bytearray) -> int | None:
     try:
         found = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     count = max(found.input_tokens, found.count)
     return count if 0 < count <= MOST else None

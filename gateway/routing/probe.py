@@ -167,7 +167,7 @@ def _judged(answer: Reply, path: str) -> ProbeResult:
     if (answer.head.get(b"content-type") or b"").startswith(b"application/json") and len(body) <= MAX_BODY:
         try:
             said = msgspec.json.decode(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ProbeResult(False, f"{path} did not answer with JSON", details=details)
         if isinstance(said, dict):
             details.update((key, said[key]) for key in _DETAILS if key in said)
@@ -182,7 +182,7 @@ def _says_loading(body: bytes) -> bool:
     """Whether the body of a 503 says that the model is being loaded, as a sidecar's state or as llama.cpp's own server does."""
     try:
         said = msgspec.json.decode(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(said, dict):
         return False

@@ -184,6 +184,6 @@ def _error(body: bytes) -> dict[str, object]:
     try:
         found = msgspec.json.decode(body)
         error = found["error"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return {}
     return error if isinstance(error, dict) else {"message": error, "code": found.get("code")}

@@ -106,7 +106,7 @@ class TicketEndpoint:
             raise RequestError(f"endpoint: a ticket is for one of {known}.", param="endpoint")
         try:
             model = _named.decode(wish.request).model
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"request: {str(error)[:200]}.", param="request") from None
         entry = snapshot.models.get(model)
         seen = entry is not None and snapshot.authorizer.may_see(principal, model)

@@ -60,7 +60,7 @@ def _identifier(body: bytes, stream: bool) -> bytes:
 def _named(document: bytes) -> bytes:
     try:
         view = _NAMED.decode(document)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""
     inner = view.message or view.response
     name = view.id or ("" if inner is None else inner.id)

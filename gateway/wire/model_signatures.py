@@ -202,7 +202,7 @@ def digest(path: Path) -> str:
 def _read(data: bytes, kind: Any, problem: str) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Unsigned(problem) from None
 
 

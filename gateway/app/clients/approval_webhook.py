@@ -119,7 +119,7 @@ class ApprovalWebhook:
             raise VersionMismatch("This message has been used.", code="replayed", status=409)
         try:
             wanted = msgspec.json.decode(body, type=SignedDecision)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"The decision cannot be read: {error}.", code="invalid_value") from None
         approve = wanted.decision == "approve"
         return await self._book.decide_signed(wanted.id, approve, wanted.reason, wanted.by, wanted.arguments_sha256)

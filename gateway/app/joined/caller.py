@@ -80,7 +80,7 @@ class Caller:
             return None
         try:
             joined = msgspec.json.decode(answer.content, type=Joined)
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._note("its answer is not that of a gateway")
             return None
         self._note("")
@@ -134,7 +134,7 @@ class Caller:
     def _heard(self, answer: httpx.Response) -> Heard | None:
         try:
             heard = msgspec.json.decode(answer.content, type=Heard)
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._note("its answer is not that of a gateway")
             return None
         self._note("")
@@ -184,7 +184,7 @@ def _problem(answer: httpx.Response) -> tuple[str, str]:
     """(code, what it says). Of a new session: that."""
     try:
         said = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         return "", f"answered {answer.status_code}"

@@ -97,5 +97,5 @@ def _read(decoder: msgspec.json.Decoder[M], body: bytes) -> M:
     """Raises RequestError."""
     try:
         return decoder.decode(body)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The message cannot be read: {error}", code="invalid_value") from None

@@ -101,7 +101,7 @@ class Orders:
     def _read(self, body: bytes) -> Order:
         try:
             return self._order.decode(body)
-        except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _wrong(f"The order cannot be read: {error}")
 
 

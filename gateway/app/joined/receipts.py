@@ -92,7 +92,7 @@ class Receipts:
             try:
                 told = _told.decode(line)
                 ticket = opened(TICKET, told.ticket, Ticket)[0]
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, RecursionError, ValueError):
                 continue  # a line that a kill has torn
             self._waiting[ticket.id] = _Waiting(told, _until(ticket), now)
 
@@ -186,7 +186,7 @@ class Receipts:
         """told: the receipts that this is about."""
         try:
             self._drop([id for id in _taken.decode(answer).ids if id in told])
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             log.warning("the answer to a report of tickets is not that of a gateway")
 
     def _drop(self, ids: Sequence[str]) -> None:

@@ -120,7 +120,7 @@ def _piece(path: Path, offset: int) -> bytes:
 def _read(answer: Reply, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("Its answer is not that of a machine.") from None
 
 
@@ -128,5 +128,5 @@ def _refused(answer: Reply) -> Refused:
     try:
         error = msgspec.json.decode(answer.body)["error"]
         return Refused(str(error["message"])[:256], code=str(error["code"])[:64], status=answer.head.status)
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return Refused(f"It answered {answer.head.status}.", code="engine_failed", status=answer.head.status)

@@ -80,7 +80,7 @@ class Tally:
     def _look(self, data: bytes) -> None:
         try:
             found = _answer.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         if found.usage is not None:
             self._usage = found.usage

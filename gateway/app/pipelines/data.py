@@ -111,7 +111,7 @@ def documents_of(fields: dict[str, Raw]) -> list[str]:
         return []
     try:
         found = _DOCUMENTS.decode(given) or []
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise RequestError("documents: write a list of texts, or of objects with text and title.", param=DOCUMENTS) from None
     if len(found) > MOST_DOCUMENTS:
         raise RequestError(f"documents: there are {len(found)}; a request has {MOST_DOCUMENTS} at most.", param=DOCUMENTS)

@@ -292,7 +292,7 @@ class Run:
                 results[name] = await self._near(step, step.embed)
             elif step.rerank is not None:
                 results[name] = await self._reranked(step, step.rerank)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise of_step(name, EngineError("The engine's answer cannot be read.")) from None
 
     def _uses_documents(self) -> bool:

@@ -101,7 +101,7 @@ def named(writer: str, lines: Sequence[bytes]) -> bytes:
     for line in lines:
         try:
             plain = line.isascii() and line.endswith(b'"}') and names_writer(line).writer is msgspec.UNSET
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             plain = False
         found.append(line[:-1] + end if plain else ndjson(records(writer, [line]), "", ""))
     return b"".join(found)
@@ -111,7 +111,7 @@ def _check_bulk(answer: bytes, count: int) -> None:
     """Elasticsearch answers 200 for a body of which it refused parts. What is there already (409) is no error."""
     try:
         found = msgspec.json.decode(answer, type=BulkAnswer)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OSError(f"the answer is not that of a bulk request: {error}") from None
     if len(found.items) != count:
         raise OSError(f"the answer tells of {len(found.items)} records, {count} were sent")

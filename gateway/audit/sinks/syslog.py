@@ -176,7 +176,7 @@ class SyslogSink:
         """RFC 5424. The line is printable ASCII, so it can neither end the message nor forge another one."""
         try:
             head = decode_head(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             head = Head()
             line = b"".join(b"%c" % byte if 32 <= byte < 127 else b"?" for byte in line)  # somebody has changed the log: `verify` tells
         severity = SEVERITIES.get(head.outcome, 6) if head.kind in REQUESTS else NOTICE

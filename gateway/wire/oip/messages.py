@@ -321,7 +321,7 @@ def metadata_response(body: bytes) -> bytes:
     """A ModelMetadataResponse for the body of `GET /v2/models/...`. Raises EngineError."""
     try:
         found = msgspec.json.decode(body, type=_Metadata)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("The engine's metadata does not follow the Open Inference Protocol.") from None
     written = [field(1, found.name), *(field(2, one) for one in found.versions or ()), field(3, found.platform)]
     for number, tensors in ((4, found.inputs), (5, found.outputs)):

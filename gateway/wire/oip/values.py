@@ -81,7 +81,7 @@ def _decode(tensor: Tensor, depth: int) -> list[Any]:
         decoders = _FLOATS if datatype in ("FP16", "BF16", "FP32", "FP64") else _INTS
     try:
         values: list[Any] = decoders[depth - 1].decode(tensor.raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = str(error)
         got, place = _GOT.search(text), _PLACE.search(text)
         received = f"{got.group(1)} at data{place.group(1) if place else ''}" if got else text

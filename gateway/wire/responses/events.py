@@ -104,7 +104,7 @@ def viewed(payload: bytes) -> EventView | None:
     except msgspec.ValidationError:
         try:
             return EventView(KIND.decode(payload).type)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

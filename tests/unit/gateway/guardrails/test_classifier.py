@@ -95,6 +95,7 @@ async def test_what_the_engine_cut_is_asked_about_again_in_halves() -> None:
     ("answer", "message"),
     [
         (b"no", "not a classification"),
+        (b'{"a":' + b"[" * 100_000, "not a classification"),
         ({"labels": ["fine"], "data": []}, "classified 0 of 1"),
         ({"labels": ["fine", "evil"], "data": [{"index": 0, "probs": [1, 0]}]}, "no label 'bad'; it has fine, evil"),
         ({"data": [{"index": 0, "probs": [1, 0], "label": "fine"}]}, "does not name its labels"),

@@ -81,6 +81,7 @@ async def test_json_stays_json() -> None:
     "answer",
     [
         b"no",
+        b'{"a":' + b"[" * 100_000,
         {"data": []},
         {"data": [{"index": 0, "entities": [{"entity": "PER", "start": 3, "end": 99, "score": 1}]}]},
         {"data": [{"index": 0, "entities": [{"entity": "PER", "start": -1, "end": 2, "score": 1}]}]},

@@ -79,6 +79,7 @@ async def test_nothing_to_read_asks_nobody(make: Make, server: ModerationServer)
         (response(500, {}), "answered with status 500"),
         (response(200, b"flagged: no"), "is not a moderation"),
         (response(200, {"results": [{"flagged": "no"}]}), "is not a moderation"),
+        (response(200, b'{"a":' + b"[" * 100_000), "is not a moderation"),
         (response(200, {"results": []}), "for 0 of 1 texts"),
         (response(200, {"results": [{"flagged": False}] * 2}), "for 2 of 1 texts"),
         (response(200, b'{"results": [' + b" " * (2 << 20) + b"]}"), "is longer than"),

@@ -101,7 +101,7 @@ async def test_a_verdict_that_cannot_be_read_is_a_failure_that_quotes_nothing(co
     assert "secret" not in failed.value.message and (not content or content not in failed.value.message)
 
 
-@pytest.mark.parametrize("answer", [b"{}", b'{"choices":[]}', b"no", b'{"choices":[{"message":{"content":null}}]}'])
+@pytest.mark.parametrize("answer", [b"{}", b'{"choices":[]}', b"no", b'{"choices":[{"message":{"content":null}}]}', b"[" * 100_000])
 async def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
     with pytest.raises(EngineError):
         await verdict(made(FakeAsker("", lambda path, question: answer)), "hello")

@@ -110,6 +110,7 @@ async def test_what_the_model_cannot_read_whole_is_asked_about_in_halves() -> No
     ("answer", "why"),
     [
         (b"nothing", "has no embeddings"),
+        (b'{"a":' + b"[" * 100_000, "has no embeddings"),
         ({"data": [{"index": 0, "embedding": "!"}]}, "has no embeddings"),
         ({"data": []}, "embedded 0 of 1"),
         ({"data": [{"index": 0, "embedding": [0.0, 0.0]}]}, "not a direction"),

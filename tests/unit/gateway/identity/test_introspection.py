@@ -115,9 +115,10 @@ async def test_an_answer_without_an_audience_counts_where_the_settings_say_so() 
     assert await other.who() is None, "one that names another audience never does"
 
 
-async def test_an_issuer_that_is_away_refuses_nobody_for_good(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fault", [ValueError("status 500"), RecursionError("nested too deep")])
+async def test_an_issuer_that_is_away_refuses_nobody_for_good(caplog: pytest.LogCaptureFixture, fault: Exception) -> None:
     issuer = Issuer()
-    issuer.away = ValueError("status 500")
+    issuer.away = fault
     for _ in range(2):
         with pytest.raises(Overloaded) as caught:
             await issuer.who()

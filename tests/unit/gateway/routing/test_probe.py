@@ -115,6 +115,8 @@ async def test_silence_is_not_a_refusal(probe: HttpProbe):
     ("sent", "ok", "reason"),
     [
         (answer(200), False, "did not answer with JSON"),
+        (answer(200, b"[" * 10_000), False, "did not answer with JSON"),
+        (answer(503, b"[" * 10_000), False, "answered 503"),
         (answer(200, b"", "text/plain"), True, ""),
         (answer(204, b"", "text/plain"), True, ""),
         (answer(200, b'{"state": "ready"}'), True, ""),

@@ -31,7 +31,10 @@ def test_a_whole_answer_gets_another_identifier(document: dict[str, Any], name: 
     assert json.loads(renewed(json.dumps(document, separators=separators).encode())) == {**document, "id": name}
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"id":null}', b'{"id":5}', b"[]", b"not json", b'{"id":""}', b'{"id":"a\\"b"}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'{"id":null}', b'{"id":5}', b"[]", b"not json", b'{"id":""}', b'{"id":"a\\"b"}', b"\xff", b'{"a":' + b"[" * 100_000],
+)
 def test_what_has_no_plain_identifier_stays(body: bytes) -> None:
     assert cut(body, False) == ([body], b"")
     assert cut(body, True) == ([body], b"")

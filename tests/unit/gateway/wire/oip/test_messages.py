@@ -192,6 +192,12 @@ def test_an_answer_in_json_or_binary_becomes_a_response() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("body", [b"no", b"[]", b'{"name":"\xff"}', b'{"a":' + b"[" * 100_000])
+def test_what_is_no_metadata(body: bytes) -> None:
+    with pytest.raises(EngineError):
+        metadata_response(body)
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"outputs":[{"name":"x","datatype":"BF16","shape":[1],"data":[1]}]}'])
 def test_what_is_no_answer(body: bytes) -> None:
     with pytest.raises(EngineError):
