@@ -11,7 +11,7 @@ from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.wire.anthropic.answers import block_texts, finish_in, trim, usage_from
 from gateway.wire.anthropic.views import EVENT, CountsView, EventView
-from gateway.wire.openai.answers import append_text, is_name, only_figures, without_codes
+from gateway.wire.openai.answers import WHOLE, Figure, append_text, is_name, only_figures, said_once, without_codes
 from gateway.wire.openai.media import is_base64
 from gateway.wire.shapes import MAX_MISSES, shape
 from gateway.wire.sse import data_of, no_event, opened, says_nothing
@@ -31,6 +31,10 @@ AROUND: Final = 5
 """Events of a stream that carry no token: the start and the end of the message and of its first block, and `message_delta`."""
 _DELTAS: Final[dict[Any, str]] = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
 """The field of a piece of a block -> the piece's type."""
+SIGNATURE: Final = "signature_delta"
+_SIGNATURE: Final[Path] = ("signature",)
+_WHOLE_DELTAS: Final = frozenset({SIGNATURE, "citations_delta"})
+"""Pieces that are whole by themselves: clients do not put the texts of two of them together."""
 _NO_COUNTS: Final = CountsView()
 
 
@@ -42,7 +46,7 @@ class MessagesReader(EventReader):
     kept, and decoded only if the stream breaks off.
     """
 
-    __slots__ = ("_after", "_before", "_begun", "_counts", "_misses", "_started")
+    __slots__ = ("_after", "_before", "_begun", "_counts", "_kinds", "_misses", "_signatures", "_started")
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +56,9 @@ class MessagesReader(EventReader):
         self._started = False
         self._begun = b""
         """The event that began the block that has not ended."""
+        self._kinds: dict[tuple[Any, Path], str] = {}
+        """The type of the pieces of a text, where it is not the usual one."""
+        self._signatures: dict[tuple[Any, Path], str] = {}
 
     # --- events that are forwarded as they are
 
@@ -177,12 +184,12 @@ class MessagesReader(EventReader):
         document = opened(payload, _WHOLE)
         kind = document.get("type")
         if kind == "content_block_delta":
-            return _piece(document, texts)
+            return self._inspected(document, texts)
         if kind == "content_block_start":
             return _start(document, texts)
         if kind == "content_block_stop":
             index = _number(document)
-            return _held(index, texts.finish(index)) + _event({"type": kind, "index": index})
+            return self._held(index, texts.finish(index)) + _event({"type": kind, "index": index})
         if kind == "message_start":
             message = document.get("message")
             if message.__class__ is not dict:
@@ -197,7 +204,42 @@ class MessagesReader(EventReader):
         return PING if kind == "ping" else b""
 
     def rest(self, texts: TextFilter) -> bytes:
-        return b"".join([_held(index, [(path, rest)]) for index, path, rest in texts.finish_all()])
+        return b"".join([self._held(index, [(path, rest)]) for index, path, rest in texts.finish_all()])
+
+    def _inspected(self, document: dict[str, Any], texts: TextFilter) -> bytes:
+        """A piece of a block; b"" if all of it is held."""
+        index, delta = _number(document), document.get("delta")
+        if delta.__class__ is not dict or delta.get("type").__class__ is not str:
+            raise no_event(_WHOLE)
+        kind = delta["type"]
+        if kind == SIGNATURE and delta.get("signature").__class__ is str:
+            said_once(self._signatures, index, _SIGNATURE, delta["signature"])
+            if is_base64(delta["signature"]):
+                return _event({"type": "content_block_delta", "index": index, "delta": {"type": kind, "signature": delta["signature"]}})
+        says, holds = False, False
+        without_codes(delta)
+        for path, holder, key in block_texts(delta):
+            text = holder[key]
+            if key == WHOLE or kind in _WHOLE_DELTAS:
+                holder[key] = texts.whole(text)
+                says |= holder.__class__ is dict or holder.__class__ is Figure  # not for its key alone
+                continue
+            released = holder[key] = texts.feed(index, path, text)
+            if released != text and _DELTAS.get(path[-1]) != kind:
+                self._kinds[(index, path)] = kind
+            says |= released != ""
+            holds |= released == "" and text != ""
+        return b"" if holds and not says else _event({"type": "content_block_delta", "index": index, "delta": delta})
+
+    def _held(self, index: Any, rests: list[tuple[Path, str]]) -> bytes:
+        """What was held of a block, as pieces of it."""
+        events: list[bytes] = []
+        for path, rest in rests:
+            kind = self._kinds.pop((index, path), "") or _DELTAS.get(path[-1], "text_delta")
+            delta: dict[str, Any] = {"type": kind}
+            append_text(delta, path, rest)
+            events.append(_event({"type": "content_block_delta", "index": index, "delta": delta}))
+        return b"".join(events)
 
 
 def _start(document: dict[str, Any], texts: TextFilter) -> bytes:
@@ -212,38 +254,8 @@ def _start(document: dict[str, Any], texts: TextFilter) -> bytes:
     return _event({"type": "content_block_start", "index": index, "content_block": block})
 
 
-def _piece(document: dict[str, Any], texts: TextFilter) -> bytes:
-    """A piece of a block; b"" if all of it is held."""
-    index, delta = _number(document), document.get("delta")
-    if delta.__class__ is not dict:
-        raise no_event(_WHOLE)
-    kind = delta.get("type")
-    if kind == "signature_delta" and delta.get("signature").__class__ is str and is_base64(delta["signature"]):
-        return _event({"type": "content_block_delta", "index": index, "delta": {"type": kind, "signature": delta["signature"]}})
-    dropped = False
-    without_codes(delta)
-    for path, holder, key in block_texts(delta):
-        text = holder[key]
-        if not _comes_in_pieces(path):
-            holder[key] = texts.whole(text)
-            continue
-        released = holder[key] = texts.feed(index, path, text)
-        dropped = released == "" and text != ""
-    return b"" if dropped else _event({"type": "content_block_delta", "index": index, "delta": delta})
-
-
 def _comes_in_pieces(path: Path) -> bool:
     return len(path) == 1 and path[0] in _DELTAS
-
-
-def _held(index: Any, rests: list[tuple[Path, str]]) -> bytes:
-    """What was held of a block, as pieces of it."""
-    events: list[bytes] = []
-    for path, rest in rests:
-        delta: dict[str, Any] = {"type": _DELTAS.get(path[-1], "text_delta")}
-        append_text(delta, path, rest)
-        events.append(_event({"type": "content_block_delta", "index": index, "delta": delta}))
-    return b"".join(events)
 
 
 def _last(document: dict[str, Any], texts: TextFilter) -> bytes:

@@ -43,6 +43,8 @@ EMBEDDING: Final = "embedding"
 BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
+MAX_SAID_ONCE: Final = 1024
+"""Names in one stream."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
 """Written freely by the model: every string and every number inside is a text."""
 FIELDS: Final = frozenset(
@@ -245,6 +247,17 @@ _NUMBERS: Final = (int, float)
 
 
 _TEXTS: Final = (str, dict, list)
+
+
+def said_once(said: dict[tuple[Any, Path], str], index: Any, path: Path, text: str) -> None:
+    """Remembers a text of a stream that comes whole, such as the name of a call: it has been read by itself, so a second one that clients
+    may put behind it has not been read. Raises EngineError for a second one that differs. In a list, only parts with an index are known."""
+    if not text or any([step.__class__ is tuple and step[0].__class__ is not int for step in path]):
+        return
+    if said.setdefault((index, path), text) != text:
+        raise EngineError(f"The engine sent two values for the {path[-1]} of one part of its answer, which must come whole.")
+    if len(said) > MAX_SAID_ONCE:
+        raise EngineError(f"The engine's answer has more than {MAX_SAID_ONCE} names.")
 
 
 def append_text(choice: dict[str, Any], path: Path, text: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import EngineError
-from gateway.core.wire import EventReader, TextFilter
-from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim, without_codes
+from gateway.core.wire import EventReader, Path, TextFilter
+from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, said_once, trim, without_codes
 from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.shapes import MAX_MISSES, Spoken, plain, shape
@@ -34,7 +34,7 @@ class OpenAiReader(EventReader):
     bracket follows it.
     """
 
-    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses", "_spoken", "_withheld")
+    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses", "_names", "_spoken", "_withheld")
 
     def __init__(self, include_usage: bool) -> None:
         super().__init__()
@@ -42,6 +42,7 @@ class OpenAiReader(EventReader):
         self._before = self._after = b""
         self._misses = 0
         self._frame: dict[str, Any] = _NO_FRAME
+        self._names: dict[tuple[Any, Path], str] = {}
         self._spoken: Spoken | None = None
         self._withheld: dict[str, dict[str, Any]] = _NO_CHUNKS
 
@@ -204,7 +205,7 @@ class OpenAiReader(EventReader):
         text, holder[key] = holder[key], _PROBE
         try:
             same = msgspec.json.decode(before[6:] + _PROBE.encode() + after) == document
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             same = False
         holder[key] = text
         frame = {name: value for name, value in document.items() if name not in ("choices", "usage")}
@@ -233,7 +234,7 @@ class OpenAiReader(EventReader):
         for choice in choices:
             if choice.__class__ is not dict or choice.get("index", 0).__class__ is not int:
                 raise EngineError("The engine sent an event that is not a chunk of an answer.")
-            changed |= _filtered(choice, texts)
+            changed |= _filtered(choice, texts, self._names)
             before += self._released(choice)
         count = len(choices)
         self._withhold(document, choices, texts)
@@ -313,7 +314,7 @@ def _event(document: dict[str, Any]) -> bytes:
     return b"%b\n\n" % _line(document)
 
 
-def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:
+def _filtered(choice: dict[str, Any], texts: TextFilter, names: dict[tuple[Any, Path], str]) -> bool:
     """Puts the texts of one choice of a chunk through the filter; returns whether the event must be rewritten."""
     index, changed = choice.get("index", 0), False
     if choice.get("logprobs") is not None:  # the same text again, token by token, ahead of what the guardrails hold
@@ -321,7 +322,12 @@ def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:
         changed = True
     for path, holder, key in choice_texts(choice):
         text = holder[key]
-        released = texts.whole(text) if key == WHOLE else texts.feed(index, path, text)
+        if key == WHOLE:
+            if holder.__class__ is dict:  # no key or number, which have no pieces
+                said_once(names, index, path, text)
+            released = texts.whole(text)
+        else:
+            released = texts.feed(index, path, text)
         if released != text:
             holder[key] = released
             changed = True

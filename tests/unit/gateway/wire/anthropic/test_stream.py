@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.errors import EngineError
+from gateway.core.wire import Path, TextFilter
 from gateway.wire.anthropic.chat_stream import ChatReader
 from gateway.wire.anthropic.stream import MessagesReader
 from tests.unit.gateway.pipeline.world import DONE, SSE_HEAD, chunk
@@ -57,3 +62,73 @@ def test_a_shape_is_not_learned_from_a_chunk_that_begins_no_text() -> None:
     reader = ChatReader()
     assert reader.read(chunk("", role="assistant")) and not reader.translated(chunk("a", role="assistant"))
     assert b"content_block_start" in reader.read(chunk("a", role="assistant"))
+
+
+# --- what guardrails read
+
+
+class Held(TextFilter):
+    """Holds every text until its end, as a guardrail may."""
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[Any, Path], str] = {}
+        self.alone: list[str] = []
+
+    def feed(self, choice: Any, path: Path, text: str) -> str:
+        self.texts[(choice, path)] = self.texts.get((choice, path), "") + text
+        return ""
+
+    def whole(self, text: str) -> str:
+        self.alone.append(text)
+        return text
+
+    def finish(self, choice: Any) -> list[tuple[Path, str]]:
+        return [(path, self.texts.pop((index, path))) for index, path in list(self.texts) if index == choice]
+
+    def finish_all(self) -> list[tuple[Any, Path, str]]:
+        return [(index, path, self.texts.pop((index, path))) for index, path in list(self.texts)]
+
+
+def inspected(texts: Held, *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    reader = MessagesReader()
+    pieces = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
+    given = [*pieces, {"type": "content_block_stop", "index": 0}]
+    found = b"".join([reader.inspected(b"data: " + msgspec.json.encode(one), texts) for one in given])
+    said = [msgspec.json.decode(line[6:]) for line in found.split(b"\n") if line.startswith(b"data: ")]
+    return [one["delta"] for one in said if one["type"] == "content_block_delta"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whole"),
+    [
+        (
+            {"type": "new_delta", "saying": "red "},
+            {"type": "new_delta", "saying": "falcon"},
+            {"type": "new_delta", "saying": "red falcon"},
+        ),
+        ({"type": "new_delta", "a": {"b": "x"}}, {"type": "new_delta", "a": {"b": "y"}}, {"type": "new_delta", "a": {"b": "xy"}}),
+        ({"type": "text_delta", "text": "a"}, {"type": "text_delta", "text": "b"}, {"type": "text_delta", "text": "ab"}),
+    ],
+)
+def test_pieces_of_an_unknown_type_are_read_as_one_text_too(first: Any, second: Any, whole: Any) -> None:
+    assert inspected(Held(), first, second) == [whole]
+
+
+def test_citations_are_whole_by_themselves() -> None:
+    texts = Held()
+    cited = [{"type": "citations_delta", "citation": {"type": "char_location", "cited_text": text}} for text in ("one", "two")]
+    assert inspected(texts, *cited) == cited and [one for one in texts.alone if one in ("one", "two")] == ["one", "two"]
+
+
+def test_a_block_has_one_signature() -> None:
+    """Clients keep the last one, or put them together."""
+    one, other = ({"type": "signature_delta", "signature": text} for text in ("c2lnbmVk", "YW5ldw=="))
+    assert inspected(Held(), one, {"type": "signature_delta", "signature": ""}, one) == [one, {**one, "signature": ""}, one]
+    with pytest.raises(EngineError, match="signature"):
+        inspected(Held(), one, other)
+
+
+@pytest.mark.parametrize("delta", [None, {}, {"type": None}, {"type": []}, {"type": {}}])
+def test_a_piece_without_a_type_is_none(delta: Any) -> None:
+    with pytest.raises(EngineError):
+        inspected(Held(), delta)
