@@ -26,7 +26,7 @@ from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.server.login import identified, record_denial
-from gateway.server.meant import meant
+from gateway.server.meant import unknown
 from gateway.server.tickets import PATH as TICKETS
 from gateway.server.tickets import TicketEndpoint
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
@@ -117,7 +117,7 @@ class DataApplication:
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight
             if not known:
-                raise RequestError(f"There is no {path.decode('latin-1')[:200]}.{meant(path)}", code="not_found", status=404)
+                raise unknown(path)
             if path == PATH and method == "POST" and self._tokens is not None:
                 return await self._tokens.answer(scope, receive)
             if path == TICKETS and method == "POST" and self._tickets is not None:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.errors import RequestError
 from gateway.wire.table import find
 
 _MOST: Final = 512
 _SEGMENTS: Final = 8
 _BEFORE: Final = b"/v1"
 _READ: Final = frozenset({b"/v1/models", b"/v1/files", b"/v1/batches"})
+_ELSEWHERE: Final = b"/v1/messages/batches"
+"""Anthropic's own, of which nothing here is the same."""
+_ROOTS: Final = ("models", "engines", "files", "batches", "tickets", "stream", "responses/resp_")
+_HERE: Final = (b"/v2", b"/auth/", b"/health", b"/livez", b"/readyz", b"/.well-known/", *(f"/v1/{root}".encode() for root in _ROOTS))
+"""Begins of the paths that exist beside those of inference, and of some that do not."""
+
+
+def is_nowhere(path: bytes) -> bool:
+    """Whether nothing here has a path that begins like this one: not even one that only GET reads."""
+    return find(path) is None and not path.startswith(_HERE)
+
+
+def unknown(path: bytes) -> RequestError:
+    """The refusal of a path that does not exist."""
+    return RequestError(f"There is no {path.decode('latin-1')[:200]}.{meant(path)}", code="not_found", status=404)
 
 
 def meant(path: bytes) -> str:
     """A sentence with the path that exists and has the longest end of this one; "" where there is none."""
-    start = 0 if len(path) <= _MOST else -1
+    start = 0 if len(path) <= _MOST and not path.startswith(_ELSEWHERE) else -1
     for _ in range(_SEGMENTS):
         if start < 0:
             break

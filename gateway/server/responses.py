@@ -1,4 +1,5 @@
-"""`GET` and `DELETE /v1/responses/{id}`: what is kept of a caller's tenant. Each costs a request."""
+"""`GET` and `DELETE /v1/responses/{id}` and `GET /v1/responses/{id}/input_items`: what is kept of a caller's tenant. Each costs a
+request."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from urllib.parse import unquote
 
 import msgspec
 
+from gateway.core.conversations import Said
 from gateway.core.errors import GatehouseError, NotFound, RequestError
+from gateway.core.slices import in_slices
 from gateway.core.types import InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import WAITS, Signal, as_future
 from gateway.core.wire import WireApi
@@ -16,10 +19,16 @@ from gateway.pipeline.conversations import wanted
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import outcome_of
 from gateway.server.asgi import Message
+from gateway.server.meant import unknown
+from gateway.server.work import limit_of, query_of
+from gateway.wire.responses.kept import input_items
 
 PREFIX: Final = b"/v1/responses/"
 _KEPT: Final = PREFIX + b"resp_"
 METHODS: Final = ("GET", "HEAD", "DELETE")
+_ITEMS: Final = "/input_items"
+_MOST_ITEMS: Final = 100
+_ITEMS_UNASKED: Final = 20
 _OPERATION: Final = WireApi("chat")
 _MOST: Final = 128
 
@@ -35,13 +44,17 @@ class ResponsesEndpoint:
         snapshot, method = self._plane.current(), scope["method"]
         path: bytes = scope["raw_path"]
         if method == "POST" and not path.startswith(_KEPT):
-            raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
+            raise unknown(path)
         desk = self._plane.conversations if snapshot.spec.responses is not None else None
         if desk is None:
             raise RequestError("This gateway keeps no responses (setting: responses).", code="unsupported_parameter")
-        if method not in METHODS:
-            raise RequestError("Use GET or DELETE.", code="method_not_allowed", status=405, headers=(("allow", "GET, HEAD, DELETE"),))
-        identity = unquote(scope["raw_path"][len(PREFIX) :].decode("latin-1"))
+        identity = unquote(path[len(PREFIX) :].decode("latin-1"))
+        lists = identity.endswith(_ITEMS)
+        allowed = METHODS[:2] if lists else METHODS
+        if method not in allowed:
+            use = "Use GET." if lists else "Use GET or DELETE."
+            raise RequestError(use, code="method_not_allowed", status=405, headers=(("allow", ", ".join(allowed)),))
+        identity = identity.removesuffix(_ITEMS)
         if "/" in identity or scope["query_string"].find(b"stream=true") >= 0:
             raise RequestError("A response can only be read as a whole and deleted.", code="not_found", status=404)
         try:
@@ -49,13 +62,14 @@ class ResponsesEndpoint:
             found = await wanted(snapshot, desk, principal, identity, method == "DELETE")
             if found is None:
                 raise NotFound(f"There is no response {identity[:_MOST]!r}.", code="response_not_found")
+            answer = await _input_items(scope, identity, found) if lists else found.answer
         except GatehouseError as error:
             self._record(scope, principal, method, error)
             raise
         self._record(scope, principal, method, None)
         if method == "DELETE":
             return 200, msgspec.json.encode({"id": identity, "object": "response", "deleted": True}), []
-        return 200, found.answer, []
+        return 200, answer, []
 
     async def _charge(self, principal: Principal, path: bytes) -> None:
         """Takes one request from the caller's limits."""
@@ -85,3 +99,12 @@ class ResponsesEndpoint:
                 detail={"api": "responses", "does": "erase" if method == "DELETE" else "read"},
             )
         )
+
+
+async def _input_items(scope: Message, identity: str, found: Said) -> bytes:
+    """A page of what a response was made from. Raises RequestError."""
+    query = query_of(scope, "limit", "after", "order")
+    if (order := query.get("order", "desc")) not in ("asc", "desc"):
+        raise RequestError("order is asc or desc.", param="order")
+    limit = limit_of(query, _MOST_ITEMS, _ITEMS_UNASKED)
+    return await in_slices(input_items(identity, found.items, found.answer, limit, query.get("after"), order == "desc"))

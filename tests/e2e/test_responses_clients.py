@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,13 @@ def test_a_conversation_goes_on_in_python(
             turns = [{"role": "user", "content": text} for text in (FIRST, SECOND)]
             asked(model=model, input=[turns[0], {"type": "item_reference", "id": first.output[0].id}, turns[1]])
             assert engine.received[-1].json()["messages"] == sent
+        items: list[Any] = list(client.responses.input_items.list(second.id, limit=1, order="asc"))
+        assert [(one.role, one.content[0].text) for one in items] == [
+            ("user", FIRST),
+            ("assistant", first.output_text),
+            ("user", SECOND),
+        ]
+        assert items[1].id == first.output[0].id and client.responses.input_items.list(second.id).data == items[::-1]
         third = asked(model=model, input="so?", previous_response_id=second.id, store=False)
         assert third.store is False
         with pytest.raises(openai.NotFoundError):
@@ -150,17 +157,51 @@ def test_an_answer_is_its_callers_alone(keeping: Gatehouse) -> None:
         mine = client.responses.create(model="m1", input=FIRST).id
         for key in (OTHER_KEY, "second" + KEY, NARROW_KEY):
             with python(keeping.url, key) as stranger:
-                for act in (
-                    lambda stranger=stranger: stranger.responses.retrieve(mine),
-                    lambda stranger=stranger: stranger.responses.delete(mine),
-                    lambda stranger=stranger: stranger.responses.create(model="m1", input="x", previous_response_id=mine),
-                ):
+                answers = stranger.responses
+                acts: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+                    (answers.retrieve, {"response_id": mine}),
+                    (answers.input_items.list, {"response_id": mine}),
+                    (answers.delete, {"response_id": mine}),
+                    (answers.create, {"model": "m1", "input": "x", "previous_response_id": mine}),
+                ]
+                for act, params in acts:
                     with pytest.raises(openai.NotFoundError) as refused:
-                        act()
+                        act(**params)
                     assert FIRST.upper() not in str(refused.value) and FIRST not in str(refused.value)
         assert client.responses.retrieve(mine).output_text == FIRST.upper()
+        assert len(client.responses.input_items.list(mine).data) == 1
     found = until(lambda: [one for one in keeping.audit() if one.get("detail", {}).get("does") == "erase"] or None, what="records")
     assert {(one["status"], one.get("code")) for one in found} >= {(404, "response_not_found")}
+
+
+def test_items_are_only_listed(keeping: Gatehouse) -> None:
+    with keeping.client() as client:
+        mine = client.post("/v1/responses", json={"model": "m1", "input": FIRST}).json()["id"]
+        path = f"/v1/responses/{mine}/input_items"
+        head = client.head(path)
+        assert head.status_code == 200 and head.content == b"" and int(head.headers["content-length"]) > 100
+        for method in ("DELETE", "POST"):
+            refused = client.request(method, path)
+            assert refused.status_code == 405 and refused.headers["allow"] == "GET, HEAD"
+        for query in ("limit=0", "limit=101", "limit=x", "order=up", "after=x"):
+            refused = client.get(f"{path}?{query}")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, query.partition("=")[0])
+        assert client.get(f"{path}/x").status_code == client.get(f"{path}{path}").status_code == 404
+        assert client.get(f"/v1/responses/{mine}").json()["id"] == mine
+
+
+def test_what_else_openai_has_does_not_exist(keeping: Gatehouse) -> None:
+    with python(keeping.url) as client:
+        asks: list[Callable[[], Any]] = [
+            lambda: client.responses.compact(model="m1", input="x"),
+            lambda: client.responses.input_tokens.count(model="m1", input="x"),
+            lambda: client.images.edit(model="m1", prompt="x", image=("a.png", b"PNG", "image/png")),
+            lambda: client.conversations.create(),
+        ]
+        for act in asks:
+            with pytest.raises(openai.NotFoundError) as refused:
+                act()
+            assert refused.value.code == "not_found" and "There is no /v1/" in refused.value.message
 
 
 def test_guessing_is_limited(keeping: Gatehouse) -> None:
