@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import RequestError
 from gateway.core.types import Headers
+from gateway.server.meant import is_nowhere, unknown
 from gateway.wire.table import APIS
 
 QUESTION_MARK, UNDERSCORE, PERCENT, DOT, SLASH = b"?_%./"
@@ -72,6 +73,8 @@ def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> R
     if method == b"POST" and (kind := headers.get(b"content-type")) is not None and kind != b"application/json":
         base = kind.partition(b";")[0].strip().lower()
         if base not in (b"application/json", b"application/octet-stream", b"") and path not in FORMS:
+            if is_nowhere(path):  # refused either way; this says what is wrong
+                return unknown(path)
             return RequestError("Send the body as application/json.", code="unsupported_media_type", status=415)
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
         return RequestError(

@@ -67,6 +67,7 @@ async def test_what_is_not_in_the_table_does_not_exist(path: bytes) -> None:
         ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
         ("/openai/deployments/m/chat/completions", "/v1/chat/completions"),
         ("/api/tags", ""),
+        ("/v1/messages/batches", ""),
         ("/" * 400 + "v1/embeddings", ""),
     ],
 )

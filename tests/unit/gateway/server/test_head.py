@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.types import Headers
 from gateway.server.head import check_head, foreign_protocol, has_dot_segment, split_target
+from gateway.wire.table import APIS
 
 HOST: Headers = {b"host": b"a"}
 
@@ -67,9 +68,34 @@ def test_heads_that_pass(headers: Headers) -> None:
     ],
 )
 def test_heads_that_do_not(headers: Headers, status: int, code: str) -> None:
-    error = check_head(b"POST", b"/", HOST | headers, 100)
+    error = check_head(b"POST", b"/v1/chat/completions", HOST | headers, 100)
     assert error is not None
     assert (error.status, error.code) == (status, code)
+
+
+FORM = {b"content-type": b"multipart/form-data; boundary=x"}
+
+
+@pytest.mark.parametrize(
+    "path", [b"/", b"/v1/images/edits", b"/v1/uploads", b"/v1/responses/compact", b"/api/chat", b"/images/generations"]
+)
+def test_a_form_to_a_path_that_does_not_exist_is_told_so(path: bytes) -> None:
+    error = check_head(b"POST", path, HOST | FORM, 100)
+    assert error is not None and (error.status, error.code) == (404, "not_found")
+    assert error.message.startswith(f"There is no {path.decode()}.")
+    assert ("Did you mean /v1/images/generations?" in error.message) is (path == b"/images/generations")
+
+
+EVERY = [path for api in APIS if not api.forms for path in api.paths]
+
+
+@pytest.mark.parametrize(
+    "path", [*EVERY, b"/v2/models/m/infer", b"/v1/engines/m/completions", b"/v1/batches", b"/v1/tickets", b"/v1/models", b"/v1/stream"]
+)
+@pytest.mark.parametrize("kind", [b"text/plain", b"application/x-www-form-urlencoded", *FORM.values()])
+def test_a_form_of_another_page_reaches_no_path_of_json(path: bytes, kind: bytes) -> None:
+    error = check_head(b"POST", path, HOST | {b"content-type": kind}, 100)
+    assert error is not None and (error.status, error.code) == (415, "unsupported_media_type")
 
 
 def test_a_host_is_needed() -> None:
