@@ -145,7 +145,7 @@ class StoreAdditions:
         kind, name, body = resource.kind, resource.name, resource.body
         denies = kind == "bindings" and body.get("effect", "allow") != "allow"
         try:
-            return Addition(resource.version, resource.created, self.spec_of(kind, name, body), denies=denies)
+            return Addition(resource.version, resource.created, _dated(self.spec_of(kind, name, body), resource.created), denies=denies)
         except ConfigError as error:
             return Addition(resource.version, resource.created, _legible(kind, name, body), error, denies)
 
@@ -162,6 +162,13 @@ class StoreAdditions:
                 self._schemas.rule(found)
             return found
         return with_plain_settings(found, self._schemas)
+
+
+def _dated(spec: Spec, made: float) -> Spec:
+    """A model that does not say when it was made was made with its resource."""
+    if isinstance(spec, ModelSpec) and not spec.created:
+        return msgspec.structs.replace(spec, created=int(made))
+    return spec
 
 
 def _in_order(found: dict[str, Addition]) -> Steps[dict[str, Addition]]:

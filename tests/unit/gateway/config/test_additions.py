@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.additions import StoreAdditions
 from gateway.core.errors import ConfigError, StoreUnavailable
-from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, LimitSpec, RoleSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, LimitSpec, ModelSpec, RoleSpec
 from gateway.identity import keys
 from gateway.store.store import Store
 
@@ -39,6 +39,16 @@ async def additions(store: Store) -> StoreAdditions:
     store.subscribe(lambda change: made.changed(change.kind, change.name))
     await made.read()
     return made
+
+
+async def test_a_model_was_made_with_its_resource_unless_it_says_when(store: Store, additions: StoreAdditions) -> None:
+    made = (await store.create("models", "a", {**MODEL, "name": "a"}, actor="x")).created
+    await store.create("models", "b", {**MODEL, "name": "b", "created": 5}, actor="x")
+    await additions.read()
+    await store.update("models", "a", {**MODEL, "name": "a", "max_tokens": 5}, actor="x")
+    await additions.read()
+    specs = [additions.by_kind["models"][name].spec for name in ("a", "b")]
+    assert [spec.created for spec in specs if isinstance(spec, ModelSpec)] == [int(made), 5] and made > 1e9
 
 
 async def test_only_what_has_changed_is_read_again(store: Store, additions: StoreAdditions, monkeypatch: pytest.MonkeyPatch) -> None:
