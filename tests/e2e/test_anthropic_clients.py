@@ -130,6 +130,17 @@ def test_errors_are_the_clients_own(client: anthropic.Anthropic, gateway: Gateho
     assert refused["error"]["status"] == 400 and refused["error"]["type"] == "invalid_request_error"
 
 
+def test_a_conversation_that_is_not_held_is_sent_whole(client: anthropic.Anthropic) -> None:
+    """As the client's `tool_runner` does by default."""
+    thread = client.beta.messages.thread(**SAYS, unsupported_request_behavior="continue_unthreaded")
+    for text in ("What is Gatehouse?", "And?"):
+        assert thread.send({"role": "user", "content": text}).content
+    assert [message["role"] for message in thread.messages] == ["user", "assistant"] * 2 and not thread.previous_message_id
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        client.beta.messages.create(**{**ASK, "thread": {"type": "create"}})
+    assert refused.value.error_code == "thread_unsupported_request"
+
+
 def test_models_and_identifiers(client: anthropic.Anthropic, gateway: Gatehouse) -> None:
     page = client.models.list()
     assert [(one.id, one.type) for one in page.data] == [("demo-chat", "model")] and not page.has_more

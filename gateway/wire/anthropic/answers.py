@@ -14,6 +14,7 @@ import msgspec
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, Overloaded
 from gateway.core.types import Usage
 from gateway.core.wire import WholeAnswer
+from gateway.wire.anthropic.fields import NO_THREADS
 from gateway.wire.anthropic.views import ANSWER, CountsView
 from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures, without_codes
 from gateway.wire.openai.media import is_base64
@@ -175,6 +176,8 @@ def error_document(error: GatehouseError, request_id: bytes) -> dict[str, Any]:
         inner["param"] = error.param
     if isinstance(error, ApprovalPending):
         inner |= error.told()
+    if error.code == NO_THREADS:
+        inner["details"] = {"error_code": NO_THREADS, "unsupported": []}
     document: dict[str, Any] = {"type": "error", "error": inner}
     if request_id:
         document["request_id"] = request_id.decode()

@@ -40,6 +40,11 @@ SERVER_RESULT: Final = "_tool_result"
 """Ends the type of a block with the result of a tool that the API's own server ran."""
 NEVER: Final = names("mcp_servers container betas user_profile_id workspace_id")
 """At the top level, besides those of gateway.wire.openai.fields.NEVER."""
+THREAD: Final = "thread"
+"""At the top level: the server is to hold the conversation, or to go on with one, of which the request then has only the end. Dropped or
+passed on, what was said before would be lost, or unseen by policies."""
+NO_THREADS: Final = "thread_unsupported_request"
+"""The API's own code for it: clients then send the whole conversation."""
 METADATA: Final = names("user_id data_label")
 TOOL: Final = names(
     "name description input_schema type cache_control strict input_examples defer_loading allowed_callers eager_input_streaming"

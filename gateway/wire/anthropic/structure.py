@@ -149,6 +149,13 @@ def settle_unknown(fields: dict[str, Raw], known: frozenset[str], unknown: Seque
     unknown = engine_tools.others(fields, unknown, policy, tools)
     if not unknown:
         return
+    if lists.THREAD in unknown:
+        raise RequestError(
+            "thread: this gateway holds no conversations of this API; send the whole conversation, without thread. "
+            "In Anthropic's SDK: tool_runner(thread=False).",
+            param=lists.THREAD,
+            code=lists.NO_THREADS,
+        )
     if policy == "refuse":
         place = unknown[0]
         raise openai.refused(place, frozenset() if _never(place) else _known_at(place, known))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.errors import AuthenticationError, EngineTimeout, LimitExceeded, Overloaded, PermissionDenied
+from gateway.core.errors import AuthenticationError, EngineTimeout, LimitExceeded, Overloaded, PermissionDenied, RequestError
 from gateway.core.types import ResponseHead
 from gateway.pipeline.held import Gathering, Replacing
 from gateway.wire.anthropic.answers import MessagesAnswer
@@ -262,6 +262,17 @@ def test_what_unknown_fields_may_do_is_the_models_setting() -> None:
     assert request.unknown == ("novel", "messages[0].content[0].new")
     request.api.settle_unknown(request, "drop")
     assert "novel" not in request.fields and b"new" not in bytes(request.fields["messages"])
+
+
+@pytest.mark.parametrize("policy", ["refuse", "drop", "forward"])
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+def test_no_conversation_is_held_whatever_unknown_fields_may_do(thread: dict[str, str], policy: str) -> None:
+    request = world(True).snapshot.parse(PATH, json.dumps({**HI, "thread": thread}).encode(), {})
+    with pytest.raises(RequestError) as refused:
+        request.api.settle_unknown(request, policy)
+    error = json.loads(request.api.error_body(refused.value, {}))["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "thread", "thread_unsupported_request")
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": []}
 
 
 def test_the_head_of_an_answer_of_other_apis_does_not_change() -> None:
