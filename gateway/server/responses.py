@@ -10,7 +10,9 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.core.conversations import Said
+from gateway.core.decided import caller_facts
 from gateway.core.errors import GatehouseError, NotFound, RequestError
+from gateway.core.ports import Reservation
 from gateway.core.slices import in_slices
 from gateway.core.types import InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import WAITS, Signal, as_future
@@ -57,30 +59,36 @@ class ResponsesEndpoint:
         identity = identity.removesuffix(_ITEMS)
         if "/" in identity or scope["query_string"].find(b"stream=true") >= 0:
             raise RequestError("A response can only be read as a whole and deleted.", code="not_found", status=404)
+        reservation = None
         try:
-            await self._charge(principal, scope["raw_path"])
+            reservation = await self._charged(principal, scope["raw_path"])
             found = await wanted(snapshot, desk, principal, identity, method == "DELETE")
             if found is None:
                 raise NotFound(f"There is no response {identity[:_MOST]!r}.", code="response_not_found")
             answer = await _input_items(scope, identity, found) if lists else found.answer
         except GatehouseError as error:
-            self._record(scope, principal, method, error)
+            self._record(scope, principal, method, reservation, error)
             raise
-        self._record(scope, principal, method, None)
+        self._record(scope, principal, method, reservation, None)
         if method == "DELETE":
             return 200, msgspec.json.encode({"id": identity, "object": "response", "deleted": True}), []
         return 200, answer, []
 
-    async def _charge(self, principal: Principal, path: bytes) -> None:
-        """Takes one request from the caller's limits."""
+    async def _charged(self, principal: Principal, path: bytes) -> Reservation:
+        """Takes one request from the caller's limits. Raises LimitExceeded, StoreUnavailable."""
         one = InferenceRequest(_OPERATION, path, "", {}, None)
         reservation: Any = self._plane.current().limiter.reserve(principal, one)
         if isinstance(reservation, WAITS):
             reservation = await (as_future(reservation) if isinstance(reservation, Signal) else reservation)
-        if reservation is not None:
-            reservation.settle(Usage())
+        reservation.settle(Usage())
+        charged: Reservation = reservation
+        return charged
 
-    def _record(self, scope: Message, principal: Principal, method: str, error: GatehouseError | None) -> None:
+    def _record(self, scope: Message, principal: Principal, method: str, charged: Reservation | None, error: GatehouseError | None) -> None:
+        """The log says what was charged, and to whom it applied: `limits reconcile` counts by it."""
+        detail: dict[str, Any] = {"api": "responses", "does": "erase" if method == "DELETE" else "read"}
+        if charged is not None and charged.not_enforced:
+            detail["limits_not_enforced"] = list(charged.not_enforced)
         peer: Peer = scope["state"]["peer"]
         request_id: bytes = scope["state"]["request_id"]
         self._plane.current().audit.outcome(
@@ -93,10 +101,14 @@ class ResponsesEndpoint:
                 tenant=principal.tenant,
                 principal=principal.id,
                 peer=peer.address,
+                operation=_OPERATION.operation,
+                charged=charged is not None,
+                credential=principal.kind,
+                caller=caller_facts(principal),
                 user=principal.user,
                 agent=principal.agent,
                 session=principal.session,
-                detail={"api": "responses", "does": "erase" if method == "DELETE" else "read"},
+                detail=detail,
             )
         )
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.approvals import HEADER as APPROVAL
+from gateway.core.decided import caller_facts
 from gateway.core.errors import ClientGone, GatehouseError, LimitExceeded, NotFound, PermissionDenied, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.snapshot import ModelEntry, Snapshot
@@ -227,6 +228,11 @@ class TicketEndpoint:
                 operation=OPERATION,
                 model=snapshot.models[model].name,
                 charged=True,
+                user=principal.user,
+                agent=principal.agent,
+                session=principal.session,
+                credential=principal.kind,
+                caller=caller_facts(principal),
             )
         )
 

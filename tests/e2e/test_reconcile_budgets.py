@@ -47,6 +47,7 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
             engines=[external("fake", engine.port), external("away", nobody)],
             models=[{"name": "m1", "pool": ["fake"]}, {"name": "gone", "pool": ["away"], "fallbacks": ["m1"]}],
             prices=[{"model": "m1", "prompt": 10, "completion": 30, "currency": "eur"}, {"model": "gone", "prompt": 1, "currency": "usd"}],
+            responses={"retention": "1h"},
             limits=[
                 {"name": "tokens", "per": "tenant", "budget": {"amount": 100_000, **day}, "weights": {"completion": 3}},
                 {"name": "eur", "budget": {"amount": 10, "unit": "eur", **day}},
@@ -80,10 +81,15 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
             found = settled(gatehouse, tmp_path)
             assert 0 < found["late", "acme/api_key/test"]["from_audit"] < tokens, "what came before it was added is not its own"
             assert found["rate", "acme/api_key/test"]["from_audit"] < tokens
+            with gatehouse.client() as client:
+                kept = client.post("/v1/responses", json={"model": "m1", "input": "x", "max_output_tokens": 5}).json()["id"]
+                assert [client.get(f"/v1/responses/{name}").status_code for name in (kept, "resp_1")] == [200, 404]
+            assert settled(gatehouse, tmp_path)["month", ""]["from_audit"] == 10, "reading what is kept costs a request, too"
+            assert reconciled(gatehouse, tmp_path)["not_compared"] == [], "the log says to whom each limit applied"
         finally:
             gatehouse.stop(signal.SIGKILL)
         with gatehouse:
             assert gatehouse.chat(max_tokens=5).status_code == 200
             after = settled(gatehouse, tmp_path)
-            assert after["month", ""]["from_audit"] == 8, "what was in hand of the process that was killed came back"
+            assert after["month", ""]["from_audit"] == 11, "what was in hand of the process that was killed came back"
             assert reconciled(gatehouse, tmp_path)["difference"] == 0
