@@ -185,6 +185,14 @@ def test_sidecars_keep_running_and_an_address_may_change(start: Start) -> None:
     until(refuses, what="the end of the old listener")
     os.kill(after["pid"], signal.SIGKILL)
     until(lambda: gatehouse.chat(model="demo", max_tokens=4).status_code == 200, what="the sidecar's successor")
+    assert gatehouse.config["engines"][-1]["name"] == "chat"
+    gatehouse.config["engines"][-1]["context"] = 512
+    gatehouse.file.write_text(yaml.safe_dump(gatehouse.config))
+    by_the_api(gatehouse)
+    until(lambda: len(events(gatehouse, "upgraded")) == 2, 120, "the second upgrade")
+    kept, replaced = (record["detail"] for record in events(gatehouse, "upgraded"))
+    assert kept["adopted_engines"] == ["chat"] and "replaced_engines" not in kept
+    assert (replaced["adopted_engines"], replaced["replaced_engines"]) == ([], ["chat"]), "its settings are others"
 
 
 def test_one_at_a_time_and_none_while_leaving(start: Start, engines: Callable[..., EngineThread]) -> None:

@@ -217,8 +217,11 @@ class Upgrader:
         await self._workers.renew()
         seconds = round(time.time() - handed.began, 3)
         self._last = {"outcome": "done", "before": handed.version, "actor": handed.actor, "at": time.time(), "seconds": seconds}
-        adopted = [one.spec.name for one in handed.engines.sidecars]
+        running = {one["name"]: one.get("pid") for one in self._gateway.fleet.supervisor.engines()}
+        adopted = [one.spec.name for one in handed.engines.sidecars if running.get(one.spec.name) == one.pid]
         detail = {"from": handed.version, "to": release(), "seconds": seconds, "adopted_engines": adopted}
+        if others := [one.spec.name for one in handed.engines.sidecars if one.spec.name not in adopted]:
+            detail["replaced_engines"] = others  # whose settings are others now, or whose process has ended
         self._gateway.events.record("upgraded", "gatehouse", detail, actor=handed.actor or "gatehouse")
         log.info("the upgrade from version %s to %s is complete, after %.1f s", handed.version, release(), seconds)
         self.state = "idle"
