@@ -31,6 +31,8 @@ from tests.e2e.harness import Gatehouse, configuration, external
 ROOT_KEY: Final = "root-key-0123456789abcdef0123456789abcdef"
 PEPPER: Final = "a pepper for measuring, 32 characters"
 BATCH: Final = 10_000
+QUIET_SECONDS: Final = 1.0
+QUIET_AT_MOST: Final = 300.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -79,6 +81,10 @@ class Process:
         lines = (self._folder / "status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
+    def runs(self) -> bool:
+        """Whether its main thread computes, or would if it were given a processor."""
+        return (self._folder / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+
     def read(self) -> int:
         return int((self._folder / "io").read_text().split()[1])
 
@@ -86,7 +92,7 @@ class Process:
 class Measured:
     def __init__(self, gatehouse: Gatehouse, admin: httpx.Client) -> None:
         assert gatehouse.process is not None
-        self._metrics = f"{gatehouse.admin_url}/metrics"
+        self._admin, self._metrics = admin, f"{gatehouse.admin_url}/metrics"
         self._ids = gatehouse.process.pid, admin.get("/workers").json()["items"][0]["pid"]
         self.both = [Process(pid) for pid in self._ids]
 
@@ -95,13 +101,32 @@ class Measured:
         return [({"process": name, "anonymous, MiB": one.anonymous()}, one) for name, one in names]
 
     def quiet(self) -> None:
-        """Returns once neither process has used the processor for half a second."""
-        before, since, end = [-1.0, -1.0], time.monotonic(), time.monotonic() + 120
-        while time.monotonic() < min(since + 0.6, end):
+        """Returns once neither process has computed for a while, nor waited for a processor, and the worker lags behind in nothing. Raises
+        TimeoutError."""
+        before, since, end, told = [-1.0, -1.0], time.monotonic(), time.monotonic() + QUIET_AT_MOST, False
+        while time.monotonic() - since < QUIET_SECONDS or not told:
+            if time.monotonic() > end:
+                raise TimeoutError("the gateway has not become quiet")
             time.sleep(0.05)
             now = [one.cpu() for one in self.both]
-            if any(new - old > 0.03 for new, old in zip(now, before, strict=True)):
-                before, since = now, time.monotonic()
+            if any(one.runs() for one in self.both) or any(new - old > 0.03 for new, old in zip(now, before, strict=True)):
+                before, since, told = now, time.monotonic(), False
+            elif not told and time.monotonic() - since >= QUIET_SECONDS:
+                told = self._admin.get("/workers").json()["items"][0]["lag"] == 0
+                before, since = [one.cpu() for one in self.both], time.monotonic()
+
+    def version(self) -> int:
+        """Of the configuration in force."""
+        lines = httpx.get(self._metrics, trust_env=False, timeout=60).text.splitlines()
+        return int(next(float(line.split()[-1]) for line in lines if line.startswith("gatehouse_config_version")))
+
+    def in_force(self, version: int) -> None:
+        """Returns once a later configuration than this one is in force. Raises TimeoutError."""
+        end = time.monotonic() + QUIET_AT_MOST
+        while self.version() <= version:
+            if time.monotonic() > end:
+                raise TimeoutError("the change has not come into force")
+            time.sleep(0.25)
 
     def late(self) -> dict[float, float]:
         """By bound, in all processes together: wake-ups that were not later."""
@@ -112,14 +137,17 @@ class Measured:
                 found[bound] = float(line.split()[-1])
         return found
 
-    def change(self, what: str, act: Callable[[], httpx.Response], profile: Path | None) -> dict[str, Any]:
+    def change(self, what: str, act: Callable[[], httpx.Response], configures: bool, profile: Path | None) -> dict[str, Any]:
         self.quiet()
         recorders = [] if profile is None else [self._recorded(pid, profile / f"{what}-{place}.txt") for place, pid in enumerate(self._ids)]
         if recorders:
             time.sleep(2)
+        version = self.version()
         late, cpu, read, begin = self.late(), [one.cpu() for one in self.both], self.both[1].read(), time.monotonic()
         act().raise_for_status()
         answered = time.monotonic() - begin
+        if configures:
+            self.in_force(version)
         self.quiet()
         told, used = self.both[1].read() - read, [one.cpu() - was for one, was in zip(self.both, cpu, strict=True)]
         after = self.late()
@@ -175,7 +203,7 @@ def main() -> None:
                 measured.quiet()
                 print(table_of([{**row, "start, s of CPU": one.cpu()} for row, one in measured.shown()]), flush=True)
                 changes = [one for turn in range(given.changes) for one in plan(given.of, admin, given.count, turn)]
-                print(table_of([measured.change(what, act, given.profile) for what, act in changes]))
+                print(table_of([measured.change(what, act, what != "tenant changed", given.profile) for what, act in changes]))
                 print(table_of([row for row, _ in measured.shown()]), flush=True)
         finally:
             gatehouse.stop()

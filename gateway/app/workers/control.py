@@ -306,7 +306,7 @@ class Workers:
     def _swapped(self, built: Built) -> None:
         ready, self._next = self._next, None
         spec = built.snapshot.spec
-        if ready is None or ready.before is not self._teller.spec or ready.after is not spec:
+        if ready is None or not self._teller.fits(ready, spec):
             ready = at_once(self._teller.steps(spec))
         self.hub.change(ConfigChanged(settings=ready.settings, version=built.snapshot.version), ready.frames)
         self._teller.told(spec, built.snapshot.version)

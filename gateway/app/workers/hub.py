@@ -103,12 +103,14 @@ class Hub:
     # --- connections
 
     async def connect(self, worker: Worker, sock: socket.socket) -> None:
-        """Sends the state to a new worker, and from now on every change. Nothing, if its process ends before that."""
+        """Sends the state to a new worker, and from now on every change. Nothing, if its process or the feed to it ends before that."""
         channel = self._channel(worker)
         await channel.open(sock)
         await self.introduce(channel)
         if worker.over.is_set():  # everybody has heard of its end
             channel.end("its process has ended")
+            return
+        if channel.ended is not None:  # and everybody has heard that it leaves
             return
         worker.channel, worker.acknowledged = channel, self.number
         self.workers[worker.id] = worker

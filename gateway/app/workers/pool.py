@@ -39,10 +39,12 @@ Record = Callable[[str, str, dict[str, Any], str], None]
 
 
 class Place:
-    """One of the N. worker: the one that serves there or is about to."""
+    """One of the N. worker: the one that serves there or is about to. failed: why one could not be told its settings, which time does not
+    mend."""
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
+        self.failed = ""
         self.quick_deaths = 0
         self.replacing = asyncio.Lock()
 
@@ -116,6 +118,8 @@ class Pool:
                         break
                     if not worker.adopted:
                         raise GatehouseError(f"worker {worker.id} did not start: {worker.reason}")
+                elif place.failed:
+                    raise GatehouseError(f"a worker could not be started: {place.failed}")
                 await asyncio.sleep(0.01)
 
     async def leave(self, delay: float) -> None:
@@ -194,9 +198,11 @@ class Pool:
                         self.restarts += again
                         place.worker = await self._launch()
                     worker = place.worker
-            except OSError as error:
+            except (OSError, GatehouseError) as error:
                 log.error("a worker could not be started: %s", error)
                 place.quick_deaths += states.QUICK_DEATHS
+                if isinstance(error, GatehouseError):
+                    place.failed = str(error)
             else:
                 while worker is place.worker:
                     await worker.left.wait()

@@ -22,6 +22,7 @@ from gateway.app.workers.codec import Codec
 from gateway.app.workers.messages import MESSAGES, ConfigChanged, Drain, Failed, Retire, State
 from gateway.app.workers.settings import Received, SettingsPart, SettingsTold, Whole
 from gateway.app.workers.worker import Worker, worker_handlers
+from gateway.core.deadlines import Deadline
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.slices import at_once, in_slices
 from gateway.core.tasks import TaskOwner
@@ -62,7 +63,7 @@ class WorkerProcess:
         self._state: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         self._worker: Worker | None = None
         self._failed = False
-        self._deadline: asyncio.Timeout | None = None
+        self._deadline = Deadline(STATE_SECONDS, self._late)
         self._received = Received()
         self._unfit: GatehouseError | None = None
         """What was wrong with a part of the configuration: the one that it belongs to is not put into force."""
@@ -79,8 +80,9 @@ class WorkerProcess:
         self._channel = Channel("control", Codec(MESSAGES), self._handlers, tasks, on_end=self._feed_ended)
         await self._channel.open(self._feed)
         try:
-            async with asyncio.timeout(STATE_SECONDS) as self._deadline:
-                await self._state
+            self._wait_for_state()
+            await self._state
+            self._deadline.cancel()
             await self._serve()
         except (ConfigError, GatehouseError, TimeoutError) as error:
             reason = str(error) or f"no state came within {STATE_SECONDS:.0f} s"
@@ -88,6 +90,7 @@ class WorkerProcess:
             self._channel.tell(Failed(reason))
             self._failed = True
         finally:
+            self._deadline.cancel()
             self._data.close()
             if self._worker is not None:
                 await self._worker.aclose()
@@ -95,20 +98,32 @@ class WorkerProcess:
             await tasks.aclose()
         return 1 if self._failed else 0
 
+    def _wait_for_state(self) -> None:
+        self._deadline.cancel()
+        self._deadline = Deadline(STATE_SECONDS, self._late)
+
+    def _late(self) -> None:
+        if not self._state.done():
+            self._state.set_exception(TimeoutError())
+
     def _part(self, part: SettingsPart) -> None:
-        if not self._state.done() and self._deadline is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + STATE_SECONDS)  # a large state comes as long as it takes
+        if not self._state.done():
+            self._wait_for_state()  # a large state comes as long as it takes
         try:
             self._received.part(part)
         except GatehouseError as error:
             self._unfit = error
+        except Exception as error:  # boundary: whatever was wrong, the configuration is not whole without it
+            log.exception("a part of the configuration could not be taken")
+            self._unfit = GatehouseError(f"a part of the configuration could not be taken: {error}")
 
     def _begin(self, state: State) -> None:
         """The parts are there before the next message is read."""
         try:
             if self._unfit is not None:
                 raise self._unfit
-            state = msgspec.structs.replace(state, spec=at_once(self._received.composed(self._received.take(state.spec), state.digests)))
+            told = self._received.take(state.spec, state.version)
+            state = msgspec.structs.replace(state, spec=at_once(self._received.composed(told, state.digests)))
             log_as_configured(state.spec.telemetry, state.worker)
             self._worker = Worker(state, self._channel, with_installed(WORKER))
         except GatehouseError as error:
@@ -116,8 +131,11 @@ class WorkerProcess:
             return
         self._channel.applied.reset(state.number)
         worker_handlers(self._handlers, self._worker)
-        self._handlers.change(ConfigChanged, lambda _, change: self._apply(self._received.take(change.settings.rest), change))
+        self._handlers.change(ConfigChanged, lambda _, change: self._apply(self._taken(change), change))
         self._state.set_result(state)
+
+    def _taken(self, change: ConfigChanged) -> Whole:
+        return self._received.take(change.settings.rest, change.version, change.settings.since)
 
     async def _apply(self, told: Whole, change: ConfigChanged) -> None:
         """Returns once it is in force; never, if it cannot be put into force: then the worker ends."""

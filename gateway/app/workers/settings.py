@@ -5,8 +5,8 @@ and of new members; `SettingsPart`s carry this, in order, before the message tha
 everything else (`Settings`). A new worker has been told nothing, so for it every member is new. In a worker, `Received` makes the lists as
 the parts arrive. A member that has not changed stays the same object, so that what is built from it sees that by identity.
 
-Nothing but the order of the feed keeps the two the same. So the message also has a digest of the names in each list that has changed, and
-a worker whose lists differ from it ends; its successor is told everything.
+Nothing but the order of the feed keeps the two the same. So the message also says which version its parts change, and has a digest of the
+names in each list that has changed; a worker that has another version, or other names, ends, and its successor is told everything.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ Run = tuple[int, int, list[Raw]]
 
 
 class Settings(Struct, frozen=True):
-    """rest: the configuration with those lists, and the roles, empty. digests: of each list that parts have told anew."""
+    """rest: the configuration with those lists, and the roles, empty. digests: of each list that parts have told anew. since: the version
+    that the parts change."""
 
     rest: ConfigSpec
     digests: dict[str, bytes]
+    since: int
 
 
 class SettingsPart(Message, frozen=True):
@@ -211,10 +213,11 @@ def _in_parts(name: str, runs: Iterator[tuple[int, int, int] | None], new: Seque
 
 
 class Whole(Struct, frozen=True):
-    """A configuration as it was told. lists: its members, the roles as pairs."""
+    """A configuration as it was told. lists: its members, the roles as pairs. fits: whether its parts change what was told before."""
 
     rest: ConfigSpec
     lists: dict[str, Sequence[Any]]
+    fits: bool
 
 
 class Received:
@@ -223,6 +226,8 @@ class Received:
     def __init__(self) -> None:
         self._lists: dict[str, Sequence[Any]] = dict.fromkeys(LISTS, ())
         """As they were told last."""
+        self._version = 0
+        """Of what was told last."""
         self._next: dict[str, list[Any]] = {}
         self._roles: tuple[Sequence[Any], dict[str, RoleSpec]] = ((), {})
         """The roles that were made a mapping last."""
@@ -251,13 +256,17 @@ class Received:
         self._lists = {**self._lists, **{name: made if name == ROLES else tuple(made) for name, made in self._next.items()}}
         self._next = {}
 
-    def take(self, rest: ConfigSpec) -> Whole:
-        """A configuration with the lists that were told; those without a part are as before."""
+    def take(self, rest: ConfigSpec, version: int, since: int = 0) -> Whole:
+        """A configuration with the lists that were told; those without a part are as before. since: the version that they change, 0 for the
+        first."""
         self.settle()
-        return Whole(rest, self._lists)
+        fits, self._version = since == self._version, version
+        return Whole(rest, self._lists, fits)
 
     def composed(self, whole: Whole, digests: Mapping[str, bytes]) -> Steps[ConfigSpec]:
         """The settings. Raises FeedError where a list is not the one that the control process has."""
+        if not whole.fits:
+            raise FeedError("the changes told are those of another version of the configuration")
         for name, wanted in digests.items():
             if name not in LISTS or (yield from digest(name, whole.lists[name])) != wanted:
                 raise FeedError(f"the {name[:64]} told are not those of the control process")

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.app.workers.channel import Channel
-from gateway.app.workers.codec import TELL, Codec, FeedError
+from gateway.app.workers.codec import CHANGE, TELL, Codec, FeedError
 from gateway.app.workers.messages import ConfigChanged
 from gateway.app.workers.settings import NOTHING, Settings, SettingsPart, SettingsTold, difference, without_lists
 from gateway.core.errors import ConfigError
@@ -19,6 +19,8 @@ from gateway.core.specs import ConfigSpec
 AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of its first configuration that may wait for a new worker."""
 LOOK_SECONDS: Final = 0.005
+LARGEST: Final = 2**63 - 1
+"""Of numbers, the one that takes the most room in a frame."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Teller:
         """Workers have been told this now; a new one is told it whole."""
         self.spec, self.version = spec, version
 
+    def fits(self, ready: Telling, after: ConfigSpec) -> bool:
+        """Whether this leads from what workers have been told last to that."""
+        return ready.before is self.spec and ready.settings.since == self.version and ready.after is after
+
     async def prepare(self, after: ConfigSpec) -> Telling:
         """What workers are to be told of a configuration. Raises ConfigError for what cannot be sent to them."""
         try:
@@ -55,8 +61,10 @@ class Teller:
     def steps(self, after: ConfigSpec) -> Steps[Telling]:
         """Raises FeedError."""
         before, frames = self.spec, list[bytes]()
-        settings = Settings(without_lists(after), (yield from self._framed(before, after, frames)))
-        self._codec.encode(TELL, 0, ConfigChanged(settings=settings, version=0))  # refuses what is too large, before anything is in force
+        since = self.version
+        settings = Settings(without_lists(after), (yield from self._framed(before, after, frames)), since)
+        message = ConfigChanged(settings=settings, version=LARGEST)
+        self._codec.encode(CHANGE, LARGEST, message)  # refuses what is too large, before anything is in force
         return Telling(before, after, frames, settings)
 
     def _framed(self, before: ConfigSpec, after: ConfigSpec, frames: list[bytes]) -> Steps[dict[str, bytes]]:

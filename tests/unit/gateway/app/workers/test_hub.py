@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.app.workers.channel import FeedClosed
+from gateway.app.workers.channel import Channel, FeedClosed
 from gateway.app.workers.codec import FeedError
 from gateway.app.workers.messages import Happened, KeyChanged, KeysMissed, Pulse
 from tests.unit.gateway.app.workers.fakes import Farm
@@ -77,6 +77,22 @@ async def test_those_who_want_to_know_hear_of_new_workers_and_of_their_end(farm:
     farm.fake("gw-2").end(-9)
     await reached(lambda: joined == ["gw-2"])
     assert farm.gone == ["gw-2"]
+
+
+async def test_nobody_hears_that_a_worker_joins_whose_feed_ends_while_it_is_told_its_settings(farm: Farm) -> None:
+    heard: list[str] = []
+
+    async def introduce(channel: Channel) -> None:
+        farm.hub.introduce = before
+        farm.made[-1].channel.end("it has died")
+        await reached(lambda: channel.ended is not None)
+
+    before, farm.hub.introduce = farm.hub.introduce, introduce
+    farm.hub.on_joined.append(lambda id: heard.append(f"joined {id}"))
+    farm.hub.on_leaving.append(lambda id: heard.append(f"leaving {id}"))
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: "joined gw-3" in heard)
+    assert "joined gw-1" not in heard
 
 
 async def test_nobody_hears_of_a_worker_that_ends_before_it_is_connected(farm: Farm) -> None:

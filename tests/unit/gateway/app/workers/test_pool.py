@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from gateway.app.workers import pool, states
+from gateway.app.workers.channel import Channel
+from gateway.app.workers.codec import FeedError
 from gateway.app.workers.hub import Worker
 from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed
 from gateway.app.workers.settings import Settings
 from gateway.core.errors import GatehouseError
 from gateway.core.specs import ConfigSpec, ListenSpec
 from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
-from tests.waiting import reached
+from tests.waiting import SECONDS, reached
 
 
 @pytest.fixture
@@ -131,6 +133,18 @@ async def test_a_process_that_cannot_be_started_is_tried_again(farm: Farm, monke
     farm.pool.start()
     await farm.pool.ready()
     assert farm.ids() == ["gw-1", "gw-2"]
+
+
+async def test_the_start_fails_with_the_reason_where_a_worker_cannot_be_told_its_settings(farm: Farm) -> None:
+    async def introduce(channel: Channel) -> None:
+        raise FeedError("a SettingsPart is too large for the feed")
+
+    farm.hub.introduce = introduce
+    farm.pool.start()
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(GatehouseError, match="a worker could not be started: a SettingsPart is too large"):
+            await farm.pool.ready()
+    assert all(fake.killed for fake in farm.made)
 
 
 async def test_deaths_in_a_row_make_pauses(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +308,7 @@ async def test_workers_of_the_program_before_are_adopted_and_replaced_one_by_one
         first, second = await handed_over(farm, heir)
         await heir.pool.ready()
         assert heir.made == [] and heir.pool.adopted() == ["gw-1", "gw-2"]
-        heir.hub.change(ConfigChanged(settings=Settings(ConfigSpec(version=1), {}), version=1))
+        heir.hub.change(ConfigChanged(settings=Settings(ConfigSpec(version=1), {}, 0), version=1))
         heir.hub.change(KeyChanged("k", "revoked"))
         await reached(lambda: len(first.heard) == len(second.heard) == 2)
         assert [type(each) for each in first.heard] == [KeysMissed, KeyChanged], "it keeps its configuration"

@@ -45,10 +45,12 @@ def told(before: ConfigSpec, after: ConfigSpec) -> Told:
     return [one for one in heard if isinstance(one, SettingsPart)], digests
 
 
-def taken(received: Received, after: ConfigSpec, heard: Told) -> ConfigSpec:
+def taken(received: Received, after: ConfigSpec, heard: Told, version: int = 1, since: int | None = None) -> ConfigSpec:
+    """since: where it is not the version that was told last."""
     for part in heard[0]:
         received.part(part)
-    return at_once(received.composed(received.take(without_lists(after)), heard[1]))
+    whole = received.take(without_lists(after), version, received._version if since is None else since)
+    return at_once(received.composed(whole, heard[1]))
 
 
 def same(one: ConfigSpec, other: ConfigSpec) -> bool:
@@ -117,6 +119,15 @@ def test_a_worker_that_missed_a_change_of_members_does_not_go_on(first: ConfigSp
     for name in told(missed, last)[1]:
         names = [[one[0] if name == "roles" else one.name for one in at_once(members(of, name))] for of in (spec, last)]
         assert names[0] == names[1]
+
+
+@settings(max_examples=20)
+@given(specs, specs)
+def test_a_worker_that_missed_a_change_notices_also_where_the_names_are_the_same(first: ConfigSpec, last: ConfigSpec) -> None:
+    received = Received()
+    taken(received, first, told(NOTHING, first), version=3)
+    with pytest.raises(FeedError, match="another version"):
+        taken(received, last, told(first, last), version=5, since=4)
 
 
 def test_what_has_not_changed_stays_the_same_object_and_is_not_sent() -> None:
@@ -225,9 +236,11 @@ async def test_a_new_worker_is_told_what_changes_meanwhile_too() -> None:
     peer: Any = Peer()
     await teller.introduce(peer)
     assert teller.spec is specs[2] and peer.heard > 12
-    assert same(at_once(received.composed(received.take(without_lists(teller.spec)), teller.digests)), specs[2])
+    assert same(at_once(received.composed(received.take(without_lists(teller.spec), teller.version), teller.digests)), specs[2])
     telling = await teller.prepare(msgspec.structs.replace(specs[2], roles={**specs[2].roles, "new": role(0)}))
-    assert len(telling.frames) == 1 and telling.before is specs[2]
+    assert len(telling.frames) == 1 and telling.settings.since == teller.version and teller.fits(telling, telling.after)
+    teller.told(specs[2], 99)
+    assert not teller.fits(telling, telling.after), "workers have another version meanwhile"
 
 
 async def test_what_cannot_be_told_is_refused_before_it_is_in_force() -> None:
