@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import time
 from typing import Any, Final
 
+from gateway.core.slices import Steps
 from gateway.core.specs import ModelSpec
 from gateway.core.types import NARROWED, Decision, InferenceRequest, Peer, Principal
 from policies.conditions import Condition, Read
@@ -96,26 +97,56 @@ class Plan:
 class Grants:
     """All bindings, found by subject. Patterns among the subjects are looked through; exact ones are looked up.
 
-    Of a hundred thousand bindings most stay when one changes: a Grant may be in several of these, which share what they keep of it.
+    Of a hundred thousand bindings most stay when one changes: a Grant may be in several of these, which share what they keep of it, and
+    `without` begins the next of them with little work.
     """
 
     def __init__(self) -> None:
         self._exact: dict[tuple[str, str], Grant | list[Grant]] = {}
         self._patterns: dict[str, list[tuple[str, Grant]]] = {kind: [] for kind in SUBJECTS}
-        self._places: dict[Grant, int] = {}
+        self._places: dict[Grant, float] = {}
+        self._own: set[tuple[str, str]] | None = None
+        """Subjects whose lists are of these alone, where others are shared; None: all are."""
 
-    def add(self, subjects: Iterable[str], grant: Grant) -> None:
-        """subjects: as in a binding, of known kinds; a Grant has the same ones wherever it is added."""
+    def without(self, removed: Sequence[Grant]) -> Steps[Grants]:
+        """The same without these, in steps; others may be added."""
+        made = Grants()
+        made._own = set()
+        made._exact = self._exact.copy()
+        yield
+        made._places = self._places.copy()
+        yield
+        gone = set(removed)
+        for kind, known in self._patterns.items():
+            made._patterns[kind] = [one for one in known if one[1] not in gone] if gone else known.copy()
+        for grant in removed:
+            yield
+            del made._places[grant]
+            for subject in grant.exact:
+                named = made._exact.get(subject)
+                if named is grant:
+                    del made._exact[subject]
+                elif isinstance(named, list):
+                    made._own.add(subject)
+                    made._exact[subject] = [one for one in named if one is not grant]
+        return made
+
+    def add(self, subjects: Iterable[str], grant: Grant, place: float | None = None) -> None:
+        """subjects: as in a binding, of known kinds; a Grant has the same ones wherever it is added. place: in the order of all, if it is
+        not the last."""
         if not grant.exact and not grant.patterns:
             split = [subject.partition("/") for subject in subjects]
             grant.exact = tuple([(kind, name) for kind, _, name in split if "*" not in name])
             grant.patterns = tuple([(kind, name) for kind, _, name in split if "*" in name])
-        self._places[grant] = len(self._places)
+        self._places[grant] = float(len(self._places)) if place is None else place
         for subject in grant.exact:
             known = self._exact.get(subject)
             if known is None:
                 self._exact[subject] = grant
             elif isinstance(known, list):
+                if self._own is not None and subject not in self._own:
+                    self._own.add(subject)
+                    known = self._exact[subject] = known.copy()
                 known.append(grant)
             else:
                 self._exact[subject] = [known, grant]
@@ -138,7 +169,7 @@ class Grants:
 
     def naming(self, kind: str, name: str, tenant: str) -> list[Grant]:
         """Those that name this subject, not by a pattern, for callers of this tenant."""
-        return [grant for grant in self._named(kind, name) if matches(grant.tenant, tenant)]
+        return [grant for grant in sorted(self._named(kind, name), key=self._place) if matches(grant.tenant, tenant)]
 
     def _named(self, kind: str, name: str) -> list[Grant]:
         known = self._exact.get((kind, name))
@@ -146,7 +177,7 @@ class Grants:
             return []
         return known if isinstance(known, list) else [known]
 
-    def _place(self, grant: Grant) -> int:
+    def _place(self, grant: Grant) -> float:
         return self._places[grant]
 
 

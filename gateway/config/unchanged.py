@@ -7,13 +7,17 @@ interpreter in between.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec
 
 T = TypeVar("T")
+COMPARED: Final = 256
+"""Members that are compared in one step of `common_start` and `common_end`."""
 
 
 def sharing(before: ConfigSpec, after: ConfigSpec) -> ConfigSpec:
@@ -55,6 +59,34 @@ def let_go(members: list[object]) -> None:
     """Ten thousand engines that end in one step would keep the interpreter from the event loop for as long as that takes."""
     while members:
         members.pop()
+
+
+def common_start(old: Sequence[Any], new: Sequence[Any]) -> Steps[int]:
+    """How many members at the beginning of both are the same. Members that are the same objects are not looked into."""
+    place = 0
+    while place < len(old) and place < len(new):
+        if old[place : place + COMPARED] != new[place : place + COMPARED]:
+            while place < len(old) and place < len(new) and old[place] == new[place]:
+                place += 1
+            break
+        place = min(place + COMPARED, len(old), len(new))
+        yield
+    return place
+
+
+def common_end(old: Sequence[Any], new: Sequence[Any], same: int) -> Steps[int]:
+    """How many members at the end of both are the same, beside so many at the beginning."""
+    most, count = min(len(old), len(new)) - same, 0
+    while count < most:
+        some = min(COMPARED, most - count)
+        before, after = len(old) - count, len(new) - count
+        if old[before - some : before] != new[after - some : after]:
+            while count < most and old[len(old) - count - 1] == new[len(new) - count - 1]:
+                count += 1
+            break
+        count += some
+        yield
+    return count
 
 
 def _named(member: object) -> bool:

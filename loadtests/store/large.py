@@ -103,13 +103,14 @@ class Measured:
     def quiet(self) -> None:
         """Returns once neither process has computed for a while, nor waited for a processor, and the worker lags behind in nothing. Raises
         TimeoutError."""
-        before, since, end, told = [-1.0, -1.0], time.monotonic(), time.monotonic() + QUIET_AT_MOST, False
+        before, since, end, told, ran = [-1.0, -1.0], time.monotonic(), time.monotonic() + QUIET_AT_MOST, False, 0
         while time.monotonic() - since < QUIET_SECONDS or not told:
             if time.monotonic() > end:
                 raise TimeoutError("the gateway has not become quiet")
             time.sleep(0.05)
             now = [one.cpu() for one in self.both]
-            if any(one.runs() for one in self.both) or any(new - old > 0.03 for new, old in zip(now, before, strict=True)):
+            ran = ran + 1 if any(one.runs() for one in self.both) else 0
+            if ran > 2 or any(new - old > 0.08 for new, old in zip(now, before, strict=True)):
                 before, since, told = now, time.monotonic(), False
             elif not told and time.monotonic() - since >= QUIET_SECONDS:
                 told = self._admin.get("/workers").json()["items"][0]["lag"] == 0

@@ -6,10 +6,11 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, pairwise
 
 from admin.permissions import ALL, ROLES
 from gateway.config.convert import COMPARED
+from gateway.config.unchanged import common_end, common_start
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Authorizer
 from gateway.core.slices import Steps
@@ -27,6 +28,10 @@ REMEMBERED = 4096
 """Conditions that a check remembers."""
 BATCH = 50
 """Roles or bindings that are looked at between two pauses of a build."""
+PORTION = 1024
+"""The same, where each takes little."""
+EXCHANGED = 32
+"""Roles and bindings that are exchanged in an index, at least; and the part of all that is exchanged at most."""
 
 
 def check(spec: ConfigSpec, error: ErrorAt, built_in: Collection[str] = ()) -> None:
@@ -183,21 +188,62 @@ class Conditions:
         self._known = {text: condition for text, condition in self._known.items() if text in texts}
 
 
+Made = tuple[BindingSpec, tuple[Permission, ...], Grant]
+"""A binding, the permissions of its role, and what was made of both."""
+
+
 class _Index:
     """What was made of some roles and bindings. infer: what roles permit. ignored: names of those that say nothing about inference.
-    made: by the name of its rule, each binding with the permissions of its role and the Grant."""
+    made: by the name of its rule. texts: the conditions, with how many bindings have each. places: of the bindings, rising. unnamed: from
+    this number on every binding has a name."""
 
     def __init__(self, roles: Mapping[str, RoleSpec], bindings: tuple[BindingSpec, ...]) -> None:
         self.roles, self.bindings = roles, bindings
         self.infer: dict[str, tuple[Permission, ...]] = {}
         self.ignored: set[str] = set(ROLES)
-        self.made: dict[str, tuple[BindingSpec, tuple[Permission, ...], Grant]] = {}
+        self.made: dict[str, Made] = {}
         self.grants = Grants()
+        self.texts: dict[str | None, int] = {}
+        self.places: list[float] = []
+        self.unnamed = 0
+
+    def permit(self, name: str, infer: tuple[Permission, ...]) -> None:
+        if infer:
+            self.infer[name] = infer
+        else:
+            self.ignored.add(name)
+
+    def forget(self, name: str) -> None:
+        """A role is not there any more, or is another one."""
+        self.infer.pop(name, None)
+        if name not in ROLES:
+            self.ignored.discard(name)
+
+    def put(self, number: int, known: Made) -> None:
+        binding, _, grant = known
+        self.texts[binding.when] = self.texts.get(binding.when, 0) + 1
+        self.made[grant.rule] = known
+        self.grants.add(binding.subjects, grant, self.places[number])
+
+    def take(self, number: int) -> Made | None:
+        """The binding with this number, which is not in it any more but for its Grant. None if it says nothing about inference."""
+        binding = self.bindings[number]
+        if binding.role in self.ignored:
+            return None
+        known = self.made.pop(_rule(number, binding), None)
+        if known is None or known[0] != binding:
+            raise _TooMuch  # two have the same rule
+        self.texts[binding.when] -= 1
+        return known
+
+
+class _TooMuch(Exception):
+    """An index is better made anew."""
 
 
 class AccessBuilder:
-    """Builds Authorizers. Conditions outlive them: a reload compiles only those that are new. What bindings say is indexed anew only when
-    one of them, or a role, has changed, and then of the others everything is kept but the index. country: of an address."""
+    """Builds Authorizers. Conditions outlive them: a reload compiles only those that are new. Where few roles and bindings have changed,
+    these are exchanged in a copy of the index; else it is made anew, but of the others everything is kept. country: of an address."""
 
     def __init__(self, country: Callable[[str], str] = nowhere) -> None:
         self._conditions, self._country = Conditions(), country
@@ -209,56 +255,134 @@ class AccessBuilder:
             access = ModelAccess(spec.models)
             yield
             return access
-        same = yield from self._unchanged(spec)
-        if not same:
-            self._last = yield from self._indexed(spec)
+        before = self._last
+        roles = yield from _changed(before.roles, spec.roles)
+        start = yield from common_start(before.bindings, spec.bindings)
+        if roles or not start == len(before.bindings) == len(spec.bindings):
+            try:
+                self._last = yield from self._exchanged(spec, frozenset(roles), start)
+            except _TooMuch:
+                self._last = yield from self._indexed(spec)
         found = self._last
         return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country)
 
-    def _unchanged(self, spec: ConfigSpec) -> Steps[bool]:
-        if spec.roles != self._last.roles or len(spec.bindings) != len(self._last.bindings):
-            return False
+    def _exchanged(self, spec: ConfigSpec, roles: frozenset[str], start: int) -> Steps[_Index]:
+        """roles: those that have changed. start: how many bindings are the same at the beginning. Raises _TooMuch."""
+        before, old, new = self._last, self._last.bindings, spec.bindings
+        end = yield from common_end(old, new, start)
+        stop, until = len(old) - end, len(new) - end
+        most = max(EXCHANGED, len(new) // EXCHANGED)
+        if max(stop, until) - start + len(roles) > most or (len(old) != len(new) and before.unnamed > stop):
+            raise _TooMuch  # or the rules of bindings without a name, their numbers, have changed
+        others = yield from _naming(new, roles, start, until, most)
+        made = _Index(before.roles, old)
+        made.infer, made.ignored, made.texts = before.infer.copy(), before.ignored.copy(), before.texts.copy()
         yield
-        for start in range(0, len(spec.bindings), BATCH):
-            if spec.bindings[start : start + BATCH] != self._last.bindings[start : start + BATCH]:
-                return False
+        made.made = before.made.copy()
+        yield
+        more = len(new) - len(old)
+        taken = [made.take(number) for number in (*range(start, stop), *[other if other < start else other - more for other in others])]
+        known = {one[2].rule: one for one in taken if one is not None}
+        made.grants = yield from before.grants.without([one[2] for one in known.values()])
+        made.roles, made.bindings = spec.roles, new
+        made.places = _between(before.places, start, stop, until - start)
+        made.unnamed = before.unnamed if before.unnamed > stop else until
+        for name in roles:
+            made.forget(name)
+            if (role := spec.roles.get(name)) is not None:
+                made.permit(name, _infer(role))
             yield
-        return True
+        for number in (*range(start, until), *others):
+            if (rule := _rule(number, new[number])) in made.made:
+                raise _TooMuch
+            self._bind(made, number, known.get(rule))
+            yield
+        if 0 in made.texts.values():
+            yield from self._forget(made)
+        return made
 
     def _indexed(self, spec: ConfigSpec) -> Steps[_Index]:
         before, made = self._last, _Index(spec.roles, spec.bindings)
         roles = iter(spec.roles.items())
         while some := list(islice(roles, BATCH)):
             for name, role in some:
-                infer = before.infer.get(name, ()) if before.roles.get(name) is role else _infer(role)
-                if infer:
-                    made.infer[name] = infer
-                else:
-                    made.ignored.add(name)
+                made.permit(name, before.infer.get(name, ()) if before.roles.get(name) is role else _infer(role))
             yield
-        texts = set()
-        rest = iter(enumerate(spec.bindings))
-        while batch := list(islice(rest, BATCH)):
-            for number, binding in batch:
-                if binding.role in made.ignored:
-                    continue  # says nothing about inference
-                texts.add(binding.when)
-                rule = f"binding:{binding.name or number}"
-                permissions = made.infer.get(binding.role, ())
-                known = before.made.get(rule)
-                if known is None or known[0] is not binding or known[1] is not permissions:
-                    known = binding, permissions, self._grant(rule, binding, permissions)
-                made.made[rule] = known
-                made.grants.add(binding.subjects, known[2])
+        made.places = list(map(float, range(len(spec.bindings))))
+        for start in range(0, len(spec.bindings), BATCH):
+            for number, binding in enumerate(spec.bindings[start : start + BATCH], start):
+                if binding.name is None:
+                    made.unnamed = number + 1
+                self._bind(made, number, before.made.get(_rule(number, binding)))
             yield
-        self._conditions.keep(texts)
-        yield
+        yield from self._forget(made)
         return made
+
+    def _bind(self, made: _Index, number: int, known: Made | None) -> None:
+        """known: what was made of this rule before."""
+        binding = made.bindings[number]
+        if binding.role in made.ignored:
+            return  # says nothing about inference
+        permissions = made.infer.get(binding.role, ())
+        if known is None or known[0] is not binding or known[1] is not permissions:
+            known = binding, permissions, self._grant(_rule(number, binding), binding, permissions)
+        made.put(number, known)
+
+    def _forget(self, made: _Index) -> Steps[None]:
+        """Forgets the conditions that no binding has any more."""
+        if 0 in made.texts.values():
+            yield
+            made.texts = {text: count for text, count in made.texts.items() if count}
+        yield
+        self._conditions.keep(made.texts)
+        yield
 
     def _grant(self, rule: str, binding: BindingSpec, permissions: tuple[Permission, ...]) -> Grant:
         """A binding whose role is not there gives its subjects a role that permits nothing (gateway.config.merge keeps such ones)."""
         condition = None if binding.when is None else self._conditions.compiled(binding.when)
         return Grant(rule, permissions, binding.effect == "deny", condition, binding.tenant)
+
+
+def _rule(number: int, binding: BindingSpec) -> str:
+    return f"binding:{binding.name or number}"
+
+
+def _changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec]) -> Steps[list[str]]:
+    """Names of the roles that are new, gone or different."""
+    found: list[str] = []
+    if before is after:
+        return found
+    rest = iter(after.items())
+    while some := list(islice(rest, PORTION)):
+        found += [name for name, role in some if (known := before.get(name)) is not role and known != role]
+        yield
+    if len(before) != len(after) - sum([name not in before for name in found]):
+        names = iter(before)
+        while gone := list(islice(names, PORTION)):
+            found += [name for name in gone if name not in after]
+            yield
+    return found
+
+
+def _naming(bindings: tuple[BindingSpec, ...], roles: frozenset[str], start: int, until: int, most: int) -> Steps[list[int]]:
+    """Numbers of the bindings that give one of these roles, but for those from start to until. Raises _TooMuch."""
+    found: list[int] = []
+    for first in range(0, len(bindings) if roles else 0, PORTION):
+        found += [number for number, one in enumerate(bindings[first : first + PORTION], first) if one.role in roles]
+        if len(found) > most:
+            raise _TooMuch
+        yield
+    return [number for number in found if not start <= number < until]
+
+
+def _between(places: list[float], start: int, stop: int, count: int) -> list[float]:
+    """With so many in the room of those from start to stop. Raises _TooMuch where there is no room."""
+    low = places[start - 1] if start else -1.0
+    high = places[stop] if stop < len(places) else low + count + 1.0
+    made = [low + (high - low) * number / (count + 1) for number in range(1, count + 1)]
+    if any(one >= other for one, other in pairwise([low, *made, high])):
+        raise _TooMuch
+    return [*places[:start], *made, *places[stop:]]
 
 
 def _infer(role: RoleSpec) -> tuple[Permission, ...]:

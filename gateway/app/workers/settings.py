@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.app.workers.codec import FeedError, revealed
+from gateway.config.unchanged import COMPARED, common_end, common_start
 from gateway.core.messages import Message
 from gateway.core.secret import secret_hook
 from gateway.core.slices import Steps, portions
@@ -45,8 +46,6 @@ PART_MEMBERS: Final = 64
 PART_RUNS: Final = 256
 PART_BYTES: Final = 64 * 1024
 """Of new members, from which on a part is full; a single member may be larger."""
-COMPARED: Final = 256
-"""Members that are compared in one step."""
 PORTION: Final = 1024
 """Members that are gone through in one step, where each takes little."""
 NOTHING: Final = ConfigSpec(version=1)
@@ -90,10 +89,10 @@ def difference(before: ConfigSpec, after: ConfigSpec, found: list[SettingsPart])
             continue
         old = yield from members(before, name)
         new = yield from members(after, name)
-        same = yield from _common(old, new)
+        same = yield from common_start(old, new)
         if same == len(old) == len(new):
             continue
-        end = yield from _common_end(old, new, same)
+        end = yield from common_end(old, new, same)
         yield from _in_parts(name, _runs(old, new, same, end), new, found)
         digests[name] = yield from digest(name, new)
     return digests
@@ -120,34 +119,6 @@ def digest(name: str, members: Sequence[Any]) -> Steps[bytes]:
         made.update("".join([f"{len(one)}:{one}" for one in names]).encode())
         yield
     return made.digest()
-
-
-def _common(old: Sequence[Any], new: Sequence[Any]) -> Steps[int]:
-    """How many members at the beginning of both are the same. Members that are the same objects are not looked into."""
-    place = 0
-    while place < len(old) and place < len(new):
-        if old[place : place + COMPARED] != new[place : place + COMPARED]:
-            while place < len(old) and place < len(new) and old[place] == new[place]:
-                place += 1
-            break
-        place = min(place + COMPARED, len(old), len(new))
-        yield
-    return place
-
-
-def _common_end(old: Sequence[Any], new: Sequence[Any], same: int) -> Steps[int]:
-    """How many members at the end of both are the same, beside so many at the beginning."""
-    most, count = min(len(old), len(new)) - same, 0
-    while count < most:
-        some = min(COMPARED, most - count)
-        before, after = len(old) - count, len(new) - count
-        if old[before - some : before] != new[after - some : after]:
-            while count < most and old[len(old) - count - 1] == new[len(new) - count - 1]:
-                count += 1
-            break
-        count += some
-        yield
-    return count
 
 
 def _runs(old: Sequence[Any], new: Sequence[Any], same: int, end: int) -> Iterator[tuple[int, int, int] | None]:

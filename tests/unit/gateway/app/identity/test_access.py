@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.app.identity.access import AccessBuilder, check, models_there, unknown_role
 from gateway.core.errors import ConfigError
@@ -91,6 +94,89 @@ def test_what_has_not_changed_is_kept_and_decides_as_if_all_were_new() -> None:
         assert decisions(access) == decisions(fresh)
         former.append((access, decisions(access)))
     assert all(decisions(access) == before for access, before in former)
+
+
+NAMES = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "0", "2", "5"]))
+BOUND = st.builds(
+    BindingSpec,
+    name=NAMES,
+    role=st.sampled_from(["r0", "r1", "r2", "admin"]),
+    subjects=st.lists(st.sampled_from(["user/u1", "user/u2", "user/*", "group/g", "user/u*"]), min_size=1, max_size=3).map(tuple),
+    effect=st.sampled_from(["allow", "allow", "deny"]),
+    when=st.sampled_from([None, None, SMALL, "request.max_tokens > 20"]),
+)
+PERMITTED = st.sampled_from([("infer:chat:model/m",), ("infer:*",), ("infer:chat:model/x",), ("admin:keys:read",)])
+CHANGE = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 12), BOUND),
+    st.tuples(st.just("insert"), st.integers(0, 12), BOUND),
+    st.tuples(st.just("move"), st.integers(0, 12), st.integers(0, 12)),
+    st.tuples(st.just("delete"), st.integers(0, 12), st.none()),
+    st.tuples(st.just("role"), st.sampled_from(["r0", "r1", "r2"]), PERMITTED),
+    st.tuples(st.just("no role"), st.sampled_from(["r0", "r1", "r2"]), st.none()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(BOUND, max_size=10), st.lists(st.lists(CHANGE, min_size=1, max_size=3), max_size=8), st.integers(1, 3))
+def test_whatever_has_changed_an_index_decides_and_explains_as_one_that_is_new(
+    bindings: list[BindingSpec], rounds: list[list[tuple[str, Any, Any]]], copies: int
+) -> None:
+    builder, roles = AccessBuilder(), {f"r{n}": RoleSpec(permissions=("infer:chat:model/m",)) for n in range(3)}
+    former: list[tuple[object, list[object]]] = []
+    for changes in [[], *rounds]:
+        for what, place, value in changes:
+            match what:
+                case "put" if place < len(bindings):
+                    bindings[place] = value
+                case "insert" | "put":
+                    bindings.insert(place, value)
+                case "move" if place < len(bindings):
+                    bindings.insert(value, bindings.pop(place))
+                case "delete":
+                    del bindings[place : place + copies]
+                case "role":
+                    roles = {**roles, place: RoleSpec(permissions=value)}
+                case "no role":
+                    roles = {name: role for name, role in roles.items() if name != place}
+        wanted = spec(*bindings, roles=roles)
+        access, fresh = at_once(builder.steps(wanted)), at_once(AccessBuilder().steps(wanted))
+        assert explained(access) == explained(fresh)
+        former.append((access, explained(access)))
+    assert all(explained(access) == before for access, before in former), "what is in force meanwhile stays as it is"
+
+
+def explained(access: Any) -> list[object]:
+    found: list[object] = []
+    for user, groups in (("u1", ()), ("u2", ("g",)), ("v", ())):
+        who = Principal(user, "t", "oidc", user=user, groups=groups)
+        for tokens in (1, 99):
+            request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, max_tokens=tokens)
+            found += [access.decide(who, request, Peer("10.0.0.1"), 1), access.explain(who, request, Peer("10.0.0.1"), 1)]
+        found.append(access.may_see(who, "m"))
+    return found
+
+
+@pytest.mark.parametrize("what", ["binding", "role", "gone", "new", "first"])
+def test_of_many_bindings_one_that_changes_is_exchanged(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, roles = AccessBuilder(), {f"r{n}": ROLES["r"] for n in range(3000)}
+    bindings = [BindingSpec(name=f"b{n}", role=f"r{n}", subjects=(f"user/u{n}", "group/all")) for n in range(3000)]
+    built(builder.steps(spec(*bindings, roles=roles)))
+    monkeypatch.setattr(builder, "_indexed", None)
+    match what:
+        case "binding":
+            bindings[7] = msgspec.structs.replace(bindings[7], effect="deny")
+        case "role":
+            roles = {**roles, "r7": RoleSpec(permissions=("admin:keys:read",))}
+        case "gone":
+            del bindings[7]
+        case _:
+            bindings.insert(0 if what == "first" else 3000, BindingSpec(name="new", role="r7", subjects=("user/u7",), effect="deny"))
+    access, pauses = built(builder.steps(spec(*bindings, roles=roles)))
+    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, max_tokens=1)
+    for user, allowed in (("u7", False), ("u8", True)):
+        decision = access.decide(Principal(user, "t", "oidc", user=user), request, Peer("10.0.0.1"), 1)  # type: ignore[attr-defined]
+        assert decision.allow is allowed
+    assert pauses < 60
 
 
 def decisions(access: object) -> list[tuple[bool, str]]:

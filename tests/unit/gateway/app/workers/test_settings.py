@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gateway.app.workers.codec import TELL, Codec, FeedError, FrameReader
 from gateway.app.workers.messages import MESSAGES
 from gateway.app.workers.settings import (
-    COMPARED,
     LISTS,
     NOTHING,
     PART_BYTES,
@@ -26,6 +25,7 @@ from gateway.app.workers.settings import (
     without_lists,
 )
 from gateway.app.workers.telling import AT_ONCE, Teller
+from gateway.config.unchanged import COMPARED
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.slices import at_once
