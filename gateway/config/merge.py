@@ -132,7 +132,7 @@ def merge_access(
     left_out: dict[Which, ConfigError] = {}
     roles = yield from _roles(file, additions.get("roles", {}), built_in, left_out)
     yield
-    bindings = yield from _bindings(file, additions.get("bindings", {}), {*roles, *built_in}, left_out)
+    bindings = yield from _bindings(file, additions.get("bindings", {}), roles, built_in, left_out)
     return roles, bindings, left_out
 
 
@@ -155,8 +155,9 @@ def _roles(
 
 
 def _bindings(
-    file: ConfigSpec, added: Mapping[str, Addition], roles: Collection[str], left_out: dict[Which, ConfigError]
+    file: ConfigSpec, added: Mapping[str, Addition], roles: Collection[str], built_in: Collection[str], left_out: dict[Which, ConfigError]
 ) -> Steps[tuple[BindingSpec, ...]]:
+    known: tuple[str, ...] = ()
     own = {binding.name for binding in file.bindings}
     taken = list(file.bindings)
     for count, (name, one) in enumerate(added.items()):
@@ -165,8 +166,9 @@ def _bindings(
         if name in own:
             continue
         spec, error = one.spec, one.error
-        if error is None and isinstance(spec, BindingSpec) and spec.role not in roles:
-            error = _error("role", f"there is no role {quoted(spec.role)}; {nearest(spec.role, roles)}")
+        if error is None and isinstance(spec, BindingSpec) and spec.role not in roles and spec.role not in built_in:
+            known = known or (*roles, *built_in)
+            error = _error("role", f"there is no role {quoted(spec.role)}; {nearest(spec.role, known)}")
         if error is None:
             taken.append(spec)  # type: ignore[arg-type]
             continue

@@ -286,7 +286,7 @@ class AccessBuilder:
         made.grants = yield from before.grants.without([one[2] for one in known.values()])
         made.roles, made.bindings = spec.roles, new
         made.places = _between(before.places, start, stop, until - start)
-        made.unnamed = before.unnamed if before.unnamed > stop else until
+        made.unnamed = before.unnamed if before.unnamed > stop else min(before.unnamed, start)
         for name in roles:
             made.forget(name)
             if (role := spec.roles.get(name)) is not None:
@@ -295,6 +295,8 @@ class AccessBuilder:
         for number in (*range(start, until), *others):
             if (rule := _rule(number, new[number])) in made.made:
                 raise _TooMuch
+            if new[number].name is None:
+                made.unnamed = max(made.unnamed, number + 1)
             self._bind(made, number, known.get(rule))
             yield
         if 0 in made.texts.values():

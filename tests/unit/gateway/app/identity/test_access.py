@@ -162,6 +162,8 @@ def test_of_many_bindings_one_that_changes_is_exchanged(what: str, monkeypatch: 
     bindings = [BindingSpec(name=f"b{n}", role=f"r{n}", subjects=(f"user/u{n}", "group/all")) for n in range(3000)]
     built(builder.steps(spec(*bindings, roles=roles)))
     monkeypatch.setattr(builder, "_indexed", None)
+    roles = {**roles, "r9": ROLES["all"]}
+    built(builder.steps(spec(*bindings, roles=roles)))
     match what:
         case "binding":
             bindings[7] = msgspec.structs.replace(bindings[7], effect="deny")
