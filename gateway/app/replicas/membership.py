@@ -26,6 +26,8 @@ LOST: Final = 3
 """Periods after which a replica that wrote nothing counts as lost."""
 SKEW_SECONDS: Final = 5.0
 """A larger difference to the database's clock is reported: keys expire by the replica's own clock."""
+STEP_SECONDS: Final = 1.0
+"""By which a clock's difference to the database's changes between two beats; by more, the other replicas are to know it at once."""
 
 
 class Clocks(NamedTuple):
@@ -115,7 +117,9 @@ class Membership:
         away, self._looked = self._looked is not None and roll.now - self._looked > 2 * self._period, roll.now
         alive = roll.now - LOST * self._period
         serving = {one.id: one for one in roll.replicas if one.seen >= alive or (away and one.id in self.serving)}
-        if away:  # this process stood still, or the store did: the others may have, too, and are asked before they count as lost
+        stepped = abs(mine.skew - self.skew) > STEP_SECONDS
+        if away or stepped:
+            # This process or the store stood still: others may have, too, and are asked before they count as lost. Or its clock is another.
             self.call()
         self.processes = max(1, sum(max(1, one.workers) for one in serving.values()))
         self.skew = mine.skew

@@ -17,6 +17,17 @@ from gateway.store.store import Store
 from tests.waiting import reached
 
 
+class Off(FakeClock):
+    """A machine's clock, which is always so many seconds ahead of another one."""
+
+    def __init__(self, true: FakeClock, offset: float) -> None:
+        super().__init__()
+        self._true, self._offset = true, offset
+
+    def wall(self) -> float:
+        return self._true.wall() + self._offset
+
+
 class World:
     """A store, a clock of its database, and the events that were recorded."""
 
@@ -26,7 +37,7 @@ class World:
         self.stores: list[Store] = []
 
     async def member(self, id: str, offset: float = 0.0) -> Membership:
-        clock = FakeClock(wall=self.clock.wall() + offset)
+        clock = Off(self.clock, offset)
         store = Store("sqlite", self.directory, keys, clock=clock, database_clock=lambda connection: self.clock.wall())
         self.stores.append(store)
         await store.start()
@@ -133,6 +144,16 @@ async def test_a_clock_that_is_off_is_said_once(world: World, caplog: pytest.Log
     await member.beat()
     assert member.skew == offset
     assert len([r for r in caplog.records if "clock differs from the database's" in r.message]) == said
+
+
+async def test_a_clock_that_is_off_is_told_to_the_others_at_once(world: World) -> None:
+    """What is revoked until now reaches to the clock that is furthest ahead: nobody is to wait a beat for it."""
+    member, calls = await world.member("gw-1", 25.0), list[float]()
+    member.call = lambda: calls.append(member.skew)
+    await member.beat()
+    assert len(calls) == 1
+    await member.beat()
+    assert len(calls) == 1, "not again while it stays as it is"
 
 
 async def test_the_clocks_of_all_replicas_that_serve_are_known(world: World) -> None:
