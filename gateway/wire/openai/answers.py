@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import EngineError, GuardrailViolation
-from gateway.core.wire import Path, WholeAnswer
+from gateway.core.wire import Path, TextFilter, WholeAnswer
 from gateway.wire.openai.scores import narrow
 from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import PlainAnswer
@@ -45,6 +45,8 @@ WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
 MAX_SAID_ONCE: Final = 1024
 """Names in one stream."""
+MAX_JOINED: Final = 4096
+"""Characters of the names that one index has in a stream."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
 """Written freely by the model: every string and every number inside is a text."""
 FIELDS: Final = frozenset(
@@ -250,12 +252,25 @@ _TEXTS: Final = (str, dict, list)
 
 
 def said_once(said: dict[tuple[Any, Path], str], index: Any, path: Path, text: str) -> None:
-    """Remembers a text of a stream that comes whole, such as the name of a call: it has been read by itself, so a second one that clients
-    may put behind it has not been read. Raises EngineError for a second one that differs. In a list, only parts with an index are known."""
-    if not text or any([step.__class__ is tuple and step[0].__class__ is not int for step in path]):
-        return
-    if said.setdefault((index, path), text) != text:
+    """Remembers a text of a stream that comes whole and once, such as the signature of a block. Raises EngineError for a second one that
+    differs: clients may put it behind the first, and nobody has read the two together."""
+    if text and said.setdefault((index, path), text) != text:
         raise EngineError(f"The engine sent two values for the {path[-1]} of one part of its answer, which must come whole.")
+    if len(said) > MAX_SAID_ONCE:
+        raise EngineError(f"The engine's answer has more than {MAX_SAID_ONCE} parts with a {path[-1]}.")
+
+
+def named(said: dict[tuple[Any, Path], str], index: Any, path: Path, name: str, texts: TextFilter) -> None:
+    """Remembers the name of a call, which comes whole and has been read by itself. Some engines send all calls under one index, and clients
+    put names of one index together: so what they make of them is read, too. In a list, only parts with an index are known. Raises
+    EngineError where the guardrails would change that, and what `texts` raises."""
+    if not name or any([step.__class__ is tuple and step[0].__class__ is not int for step in path]):
+        return
+    before = said.setdefault((index, path), name)
+    if before != name:
+        joined = said[(index, path)] = before + name
+        if len(joined) > MAX_JOINED or texts.whole(joined) != joined:
+            raise EngineError("The engine sent a name in pieces, which must come whole.")
     if len(said) > MAX_SAID_ONCE:
         raise EngineError(f"The engine's answer has more than {MAX_SAID_ONCE} names.")
 

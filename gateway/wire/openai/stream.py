@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, Path, TextFilter
-from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, said_once, trim, without_codes
+from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, named, trim, without_codes
 from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.shapes import MAX_MISSES, Spoken, plain, shape
@@ -324,7 +324,7 @@ def _filtered(choice: dict[str, Any], texts: TextFilter, names: dict[tuple[Any, 
         text = holder[key]
         if key == WHOLE:
             if holder.__class__ is dict:  # no key or number, which have no pieces
-                said_once(names, index, path, text)
+                named(names, index, path, text, texts)
             released = texts.whole(text)
         else:
             released = texts.feed(index, path, text)

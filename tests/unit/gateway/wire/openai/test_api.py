@@ -130,7 +130,7 @@ def test_fields_that_nobody_knows_pass_untouched() -> None:
         (b"{", "invalid_json", None, "The body is not valid JSON: Input data was truncated."),
         (b"nope", "invalid_json", None, None),
         (b'{"model":"m","messages":[{"role":"\xff"}]}', "invalid_json", None, None),
-        (b'{"model":"\\ud800","messages":[{"role":"u"}]}', "invalid_json", None, None),
+        (b'{"model":"\\ud800","messages":[{"role":"u"}]}', "invalid_json", "model", None),
         (b"[]", "invalid_value", None, "body: Expected `object`, got `array`."),
         (b'{"messages":[{"role":"u"}]}', "missing_required_parameter", "model", "model is required."),
         (b'{"model":"m"}', "missing_required_parameter", "messages", "messages is required."),
