@@ -30,7 +30,8 @@ class Automaton:
     """patterns: read without regard to case."""
 
     def __init__(self, patterns: Sequence[Bounded]) -> None:
-        self._sets: list[frozenset[int]] = []  # of each position: the codes that it takes
+        self._kinds: dict[frozenset[str], int] = {}  # sets of characters: positions share them, for there are thousands of positions
+        self._kind: list[int] = []  # of each position: which set of characters it takes
         self._owner: list[int] = []
         self._follow: list[list[int]] = []
         self._last: list[bool] = []
@@ -40,7 +41,8 @@ class Automaton:
             first |= begins
             for place in ends:
                 self._last[place] = True
-        self._classes, self._takes = self._classified()
+        codes = [_codes(members) for members in self._kinds]
+        self._classes, self._takes = _classified(codes)
         self._states: dict[frozenset[int], State] = {}
         self._nothing: list[int] = []
         self._lists: dict[tuple[int, ...], list[int]] = {(): self._nothing}
@@ -48,7 +50,8 @@ class Automaton:
         self._dead = State(none, self._nothing, self._nothing, len(self._takes))
         self._start = State(none, self._nothing, self._nothing, len(self._takes))
         self._first = first
-        self.begins: bytes = bytes([1 if any(code in self._sets[place] for place in first) else 0 for code in range(256)])
+        beginning = {self._kind[place] for place in first}
+        self.begins: bytes = bytes([1 if any(code in codes[kind] for kind in beginning) else 0 for code in range(256)])
         """By code: 1 if any pattern may begin with it, else 0."""
 
     def ends(self, data: bytes, place: int, size: int) -> list[tuple[list[int], int]]:
@@ -91,11 +94,11 @@ class Automaton:
         return state.alive
 
     def _built(self, state: State, kind: int) -> State:
-        takes = self._takes[kind]
+        takes, kinds = self._takes[kind], self._kind
         if state is self._start:
-            found = {place for place in self._first if place in takes}
+            found = {place for place in self._first if takes[kinds[place]]}
         else:
-            found = {place for member in state.members for place in self._follow[member] if place in takes}
+            found = {place for member in state.members for place in self._follow[member] if takes[kinds[place]]}
         if not found:
             after = self._dead
         else:
@@ -125,9 +128,8 @@ class Automaton:
     def _positions(self, piece: Piece, number: int) -> tuple[set[int], set[int], bool]:
         """Adds the positions of a piece: the first ones, the last ones, and whether it may be empty (V. M. Glushkov, 1961)."""
         if piece.kind == "set":
-            place = len(self._sets)
-            codes = {ord(one) for sign in piece.members for one in (sign, sign.lower(), sign.upper()) if len(one) == 1 and ord(one) < 256}
-            self._sets.append(frozenset(codes))
+            place = len(self._kind)
+            self._kind.append(self._kinds.setdefault(piece.members, len(self._kinds)))
             self._owner.append(number)
             self._follow.append([])
             self._last.append(False)
@@ -177,19 +179,14 @@ class Automaton:
             before = other
         return firsts, lasts, empty
 
-    def _classified(self) -> tuple[bytes, list[frozenset[int]]]:
-        """The class of each code, and which positions take each class: codes that all patterns treat alike are one class."""
-        kinds = list(dict.fromkeys(self._sets))
-        places: dict[frozenset[int], list[int]] = {kind: [] for kind in kinds}
-        for place, kind in enumerate(self._sets):
-            places[kind].append(place)
-        known: dict[tuple[bool, ...], int] = {}
-        classes: list[int] = []
-        takes: list[frozenset[int]] = []
-        for code in range(256):
-            key = tuple([code in kind for kind in kinds])
-            if key not in known:
-                known[key] = len(takes)
-                takes.append(frozenset([place for kind, taken in zip(kinds, key, strict=True) if taken for place in places[kind]]))
-            classes.append(known[key])
-        return bytes(classes), takes
+
+def _codes(members: frozenset[str]) -> frozenset[int]:
+    """The codes of these characters, in both cases."""
+    return frozenset(ord(one) for sign in members for one in (sign, sign.lower(), sign.upper()) if len(one) == 1 and ord(one) < 256)
+
+
+def _classified(sets: Sequence[frozenset[int]]) -> tuple[bytes, list[bytes]]:
+    """The class of each code, and by class and set 1 if the set has it, else 0: codes that all sets treat alike are one class."""
+    known: dict[bytes, int] = {}
+    classes = [known.setdefault(bytes([code in one for one in sets]), len(known)) for code in range(256)]
+    return bytes(classes), list(known)
