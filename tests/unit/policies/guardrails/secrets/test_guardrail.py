@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Awaitable, Generator
 from typing import Any
 
@@ -208,3 +209,15 @@ def test_more_secrets_than_a_request_may_have_are_refused(action: str) -> None:
     stream.feed(one * MOST)
     with pytest.raises(GuardrailViolation, match="1000 are the most"):
         stream.feed(one)
+
+
+def test_its_patterns_take_little_memory() -> None:
+    """Each process has them, and they have thousands of places, of which each takes one of a few sets of characters."""
+    tracemalloc.start()
+    try:
+        guardrail = made()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert check("nothing", guardrail) == ALLOW
+    assert taken < 8 * 2**20, f"{taken} bytes"
