@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from hashlib import sha256
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -207,8 +207,3 @@ def requester_of(principal: Principal) -> Requester:
 def shared(one: Sequence[str], other: Sequence[str]) -> list[str]:
     """The identities that two callers have in common."""
     return sorted(set(one) & set(other))
-
-
-def shown_uses(uses: Sequence[HeldUse]) -> list[dict[str, Any]]:
-    """For operators: everything."""
-    return [msgspec.to_builtins(use) for use in uses]

@@ -204,8 +204,3 @@ class LineUp:
             else:
                 self._begin = max(self._begin, end)
         return self._current
-
-    @property
-    def currencies(self) -> set[str]:
-        """Of all its prices."""
-        return {price.currency for _, _, price in self._prices}
