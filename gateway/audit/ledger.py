@@ -62,13 +62,18 @@ class Mark(NamedTuple):
 
 class LedgerReader:
     """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over.
-    verb: what happens to the lines, for messages. opener: of what was encrypted as a whole. unopened: outcomes that it could not open,
-    because their keys were destroyed; they are not counted."""
+    began: so are those before this time of a log that is not the one that was counted: an older copy was put back, and what it holds was
+    counted before. verb: what happens to the lines, for messages. opener: of what was encrypted as a whole. unopened: outcomes that it
+    could not open, because their keys were destroyed; they are not counted."""
 
-    def __init__(self, directory: Path, counted_from: float = 0.0, *, verb: str = "counted", opener: Opener = CLOSED) -> None:
+    def __init__(
+        self, directory: Path, counted_from: float = 0.0, *, began: float = 0.0, verb: str = "counted", opener: Opener = CLOSED
+    ) -> None:
         self._directory, self.counted_from, self._verb, self._opener = directory, counted_from, verb, opener
-        self.unopened = 0
+        self._began, self.unopened = began, 0
         self._seen: dict[str, Mark] = {}
+        self._put_back: set[str] = set()
+        """Writers whose lines of before `began` are passed over, until there is one since then."""
 
     def writers(self) -> dict[str, list[tuple[int, Path]]]:
         """Those that have a log here, with their segments in order. Raises OSError."""
@@ -91,7 +96,8 @@ class LedgerReader:
         return before if before.offset <= now.offset and head_at(path, before.offset) == before.head else Mark(number, 0, "")
 
     def resume(self, position: Position, segments: list[tuple[int, Path]]) -> Position:
-        """Where to go on after `position`. When the log is not the one that was counted (somebody has replaced it), its beginning."""
+        """Where to go on after `position`. When the log is not the one that was counted (somebody has replaced it), its beginning; `began`
+        says what of it counts."""
         if not segments or not position.segment:
             return position
         path = dict(segments).get(position.segment)
@@ -104,7 +110,15 @@ class LedgerReader:
         if path is not None and (found := _beyond(path, position)) is not None:
             log.error("the audit log of %s was changed before line %d, up to which it is %s", position.writer, position.seq, self._verb)
             return found
-        log.error("the audit log of %s is not the one that is %s up to line %d: it begins anew", position.writer, self._verb, position.seq)
+        if self._began:
+            self._put_back.add(position.writer)
+        log.error(
+            "the audit log of %s is not the one that is %s up to line %d: it begins anew%s",
+            position.writer,
+            self._verb,
+            position.seq,
+            ", with what was recorded since this start" if self._began else "",
+        )
         return Position(position.writer)
 
     def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
@@ -142,6 +156,10 @@ class LedgerReader:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue  # `audit verify` tells
             self.unopened += bool(spent.unopened)
+            if writer in self._put_back:
+                if spent.time < self._began:
+                    continue
+                self._put_back.discard(writer)
             if spent.attempts and spent.time >= self.counted_from:
                 add(sums, spent)
                 beside.add(spent)

@@ -35,13 +35,20 @@ ALARM: Final = 64 * 1024 * 1024
 class UsageCounter:
     """Counts the logs of all writers in one directory. Life: `start`, `count(settled=True)` once the own writer is closed, `aclose`.
 
-    sessions: what is kept of sessions, by the settings in force. behind: bytes of the log that were not counted at the last look.
+    sessions: what is kept of sessions, by the settings in force. began: when this process did, before it recorded anything. behind: bytes
+    of the log that were not counted at the last look.
     """
 
     def __init__(
-        self, store: ControlStore, directory: Path, sessions: Callable[[], SessionsSpec] = SessionsSpec, opener: Opener = CLOSED
+        self,
+        store: ControlStore,
+        directory: Path,
+        sessions: Callable[[], SessionsSpec] = SessionsSpec,
+        opener: Opener = CLOSED,
+        began: float | None = None,
     ) -> None:
-        self._store, self._reader, self._sessions = store, LedgerReader(directory, opener=opener), sessions
+        self._store, self._directory, self._sessions, self._opener = store, directory, sessions, opener
+        self._reader = LedgerReader(directory, began=time.time() if began is None else began, opener=opener)
         self._tasks = TaskOwner("usage")
         self._stored: dict[str, Position] | None = None
         self._at: dict[str, Position] = {}
@@ -126,14 +133,14 @@ class UsageCounter:
         """Counts what is new, then compares what the store says with what the log of this machine says, up to the same lines. Raises
         StoreUnavailable, OSError."""
         await self.count()
-        segments = await asyncio.to_thread(self._reader.writers)
+        reader = LedgerReader(self._directory, self._reader.counted_from, opener=self._opener)
+        segments = await asyncio.to_thread(reader.writers)
         positions, charged = await self._store.usage_of_writers(sorted(segments))
-        before = self._reader.unopened
-        lines, compared = await asyncio.to_thread(compare, self._reader, segments, positions, charged)
+        lines, compared = await asyncio.to_thread(compare, reader, segments, positions, charged)
         return {
             "scopes": lines,
             "difference": sum(abs(line["difference"]) for line in lines),
-            "unopened": self._reader.unopened - before,
+            "unopened": reader.unopened,
             "writers": [{"writer": one.writer, "up_to": one.up_to, "complete_from": one.complete_from or None} for one in compared],
         }
 

@@ -31,8 +31,8 @@ class Log:
         self.writer = ChainWriter(sink, load_signer(str(state_dir)), SystemClock())
         self.writer.open()
 
-    def spend(self, times: int = 1, **more: Any) -> None:
-        outcome = OutcomeRecord(NEW_YEAR, "r", "ok", 200, tenant="t", principal="k", model="m", attempts=1, prompt_tokens=2, **more)
+    def spend(self, times: int = 1, *, time: float = NEW_YEAR, **more: Any) -> None:
+        outcome = OutcomeRecord(time, "r", "ok", 200, tenant="t", principal="k", model="m", attempts=1, prompt_tokens=2, **more)
         self.writer.write([outcome] * times)
 
 
@@ -111,6 +111,30 @@ async def test_a_transaction_whose_answer_is_lost_counts_once(store: Store, tmp_
     for _ in range(2):
         assert await counted(counter)
     assert await requests(store) == 6
+
+
+async def test_an_older_copy_of_the_log_is_not_counted_twice(store: Store, tmp_path: Path) -> None:
+    log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit", began=NEW_YEAR)
+    log.spend(40)
+    kept = {path: path.read_bytes() for path in (tmp_path / "audit").glob("audit-a-*.jsonl")}
+    log.spend(40)
+    log.writer.close()
+    await counter.count(settled=True)
+    assert await requests(store) == 80
+    for path in (tmp_path / "audit").iterdir():
+        path.unlink()
+    for path, content in kept.items():
+        path.write_bytes(content)
+    log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit", began=NEW_YEAR + 1.0)
+    await counter.count(settled=True)
+    assert await requests(store) == 80
+    log.spend(3, time=NEW_YEAR + 2.0)
+    log.spend(1, time=NEW_YEAR)  # somebody has set the clock back
+    await counter.count(settled=True)
+    assert await requests(store) == 84
+    log.writer.close()
+    await UsageCounter(store, tmp_path / "audit", began=NEW_YEAR + 3.0).count(settled=True)
+    assert await requests(store) == 84
 
 
 async def test_a_counter_that_never_began_asks_for_nothing_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
