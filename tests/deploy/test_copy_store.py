@@ -41,7 +41,7 @@ def test_keys_go_on_working_and_the_target_must_be_empty(tmp_path: Path, postgre
         url = postgres.database()
         source = tmp_path / "state/gatehouse.db"
         running = copied(source, url)
-        assert running.returncode == 1 and "is running with the state directory" in running.stderr
+        assert running.returncode == 1 and "is running with the state directory" in running.stderr and "stop it first" in running.stderr
     done = copied(source, url)
     assert done.returncode == 0, done.stderr
     assert "keys: 1" in done.stdout

@@ -82,10 +82,10 @@ class StateLock:
     """Holds a state directory for this process, from the construction to `release` or the process's end, however it ends.
 
     The lock (flock) belongs to one open file that no child process inherits; after an exec in place the new image takes it again.
-    Raises ConfigError when another process has it.
+    Raises ConfigError when another process has it. advice: what to do then.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, advice: str = "give each one a directory of its own") -> None:
         path = state_dir / LOCK
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -100,7 +100,7 @@ class StateLock:
                 raise ConfigError(f"{path} cannot be locked: {error.strerror}", path="state_dir") from None
             named = f" (process {holder})" if holder.isdigit() else ""
             raise ConfigError(
-                f"another gateway{named} is running with the state directory {state_dir}: give each one a directory of its own",
+                f"another gateway{named} is running with the state directory {state_dir}: {advice}",
                 path="state_dir",
             ) from None
         os.ftruncate(self._descriptor, 0)

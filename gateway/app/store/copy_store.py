@@ -31,7 +31,7 @@ def copy(source: Path, target: str) -> dict[str, int]:
     if not source.is_file():
         raise ConfigError(f"{source} is not a file")
     new = _postgresql(target)
-    lock = StateLock(source.parent) if (source.parent / LOCK).exists() else None  # so that no gateway writes meanwhile
+    lock = StateLock(source.parent, "stop it first") if (source.parent / LOCK).exists() else None  # so that no gateway writes meanwhile
     # Read as it is, also what is still in the write-ahead log, and never written.
     place = f"{source.absolute().as_uri()}?mode=ro"
     old = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(place, uri=True), poolclass=sa.pool.NullPool)
