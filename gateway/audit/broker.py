@@ -28,7 +28,7 @@ from typing import Final
 from gateway.audit.about import about
 from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.audit.chain import Draft, Entry
-from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
+from gateway.audit.crypto import BodyHasher, load_body_key, no_hash
 from gateway.audit.envelopes import RecordSealer
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
@@ -37,7 +37,7 @@ from gateway.audit.opening import Opener
 from gateway.audit.privacy import privacy_of
 from gateway.audit.reliance import STEADY, Reliance
 from gateway.audit.sealing import seal_all
-from gateway.audit.signing_keys import KeyWatch
+from gateway.audit.signing_keys import KeyWatch, present_signer
 from gateway.audit.sinks import local_sink, segment_age
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
@@ -87,7 +87,7 @@ class AuditBroker:
         self._spec, self._clock = spec, clock or SystemClock()
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
-        self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
+        self._writer = ChainWriter(chosen, present_signer(state_dir, chosen.directory), self._clock, config)
         self._writer.renew = KeyWatch(state_dir)
         self._writer.age = segment_age(spec)
         self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash

@@ -156,6 +156,29 @@ def rotate(state_dir: str, directory: Path, clock: Clock) -> Endorsement:
     return begun
 
 
+def present_signer(state_dir: str, directory: Path) -> Signer:
+    """The signing key, for a writer of the log in `directory`. Raises ConfigError, also when the log says that another key has followed it:
+    what it signs from then on would count as forged."""
+    signer = load_signer(state_dir)
+    try:
+        if not (directory / FILE).exists():
+            return signer
+        keys = Path(state_dir) / "keys"
+        with _alone(keys):  # no change is half done
+            signer = load_signer(state_dir)
+            later = next((one for one in endorsements(directory) if one.previous == signer.key_id), None)
+            if later is None or (keys / NEXT_KEY).exists():
+                return signer
+    except OSError as error:
+        raise ConfigError(f"{FILE} cannot be read: {error.strerror}", path="state_dir") from None
+    raise ConfigError(
+        f"{keys / SIGNING_KEY} is the key {signer.key_id}, and {directory / FILE} says that the key {later.key} has replaced it: "
+        "put back the keys that belong to this log; if they are lost, move the log away and start an empty one "
+        "(docs/operations.md#backup-and-restore)",
+        path="state_dir",
+    )
+
+
 class KeyWatch:
     """Call it: the signing key, when its file has changed since the last call; else None. One that cannot be read changes nothing."""
 

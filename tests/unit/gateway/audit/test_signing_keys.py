@@ -11,14 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.audit.broker import AuditBroker
 from gateway.audit.checkpoint_tree import prove_consistency
 from gateway.audit.crypto import PUBLIC_KEY, SIGNING_KEY, CheckpointVerifier, load_signer, load_verifier
 from gateway.audit.neighbours import holder
 from gateway.audit.proof import prove
 from gateway.audit.repair import read_checkpoint
-from gateway.audit.signing_keys import FILE, NEXT_KEY, KeyWatch, endorsements, published, rotate, trusted
+from gateway.audit.signing_keys import FILE, NEXT_KEY, KeyWatch, endorsements, present_signer, published, rotate, trusted
+from gateway.audit.sinks.file import FileSink
 from gateway.audit.verify import verify_log
 from gateway.core.errors import ConfigError
+from gateway.core.specs import AuditSpec
 
 SCRIPT = Path(__file__).parents[4] / "scripts" / "verify-proof"
 
@@ -156,6 +159,21 @@ def test_an_endorsement_without_its_key_is_told(log_bench: Any) -> None:
     (log_bench.state_dir / "keys" / SIGNING_KEY).write_bytes(key)
     with pytest.raises(ConfigError, match="is gone"):
         rotate(str(log_bench.state_dir), log_bench.directory, log_bench.clock)
+
+
+def test_no_writer_begins_with_a_key_that_another_has_followed(log_bench: Any) -> None:
+    state_dir, keys = str(log_bench.state_dir), log_bench.state_dir / "keys"
+    log_bench.log()
+    older = (keys / SIGNING_KEY).read_bytes()
+    assert present_signer(state_dir, log_bench.directory).key_id == log_bench.signer.key_id
+    done = rotate(state_dir, log_bench.directory, log_bench.clock)
+    assert present_signer(state_dir, log_bench.directory).key_id == done.key
+    newer = (keys / SIGNING_KEY).read_bytes()
+    (keys / SIGNING_KEY).write_bytes(older)  # from a backup
+    with pytest.raises(ConfigError, match=f"the key {done.key} has replaced it"):
+        AuditBroker(AuditSpec(), state_dir, sink=FileSink(log_bench.directory, "0", segment_bytes=1000, sync=False))
+    (keys / NEXT_KEY).write_bytes(newer)  # as a crash leaves it
+    assert present_signer(state_dir, log_bench.directory).key_id == done.previous
 
 
 def test_proofs_over_a_change_are_verified_with_the_first_key(log_bench: Any, tmp_path: Path) -> None:
