@@ -314,7 +314,7 @@ class Gateway:
             self.scaling,
             self.discovery,
             ProcessGauges(self.plane, "control"),
-            MachineGauges(Path(self.spec.state_dir)),
+            MachineGauges.of(self.spec),
             EngineGauges(self.fleet.supervisor, self.fleet.times),
             self.work,
             self.operator_jobs,

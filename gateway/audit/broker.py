@@ -88,27 +88,22 @@ class AuditBroker:
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, present_signer(state_dir, chosen.directory), self._clock, config)
-        self._writer.renew = KeyWatch(state_dir)
-        self._writer.age = segment_age(spec)
+        self._writer.renew, self._writer.age = KeyWatch(state_dir), segment_age(spec)
         self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash
-        self._ready = _completed()
+        self._ready, self._fault = _completed(), Fault(self._clock)
         self._gathering = Gathering(spec.queue, spec.durability == "async")
-        self._writing = Writing()
-        self._path = FastPath()
-        self._fault = Fault(self._clock)
+        self._writing, self._path = Writing(), FastPath()
         self._reliance = Reliance(self._path, self._writer, self._fault, self._clock, cpu, steady)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker[Job] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._checkpoint_due = self._ticked = 0.0
-        self._pauses = Pauses(self._tick, self._clock.monotonic())
-        self._closing = False
+        self._pauses, self._closing = Pauses(self._tick, self._clock.monotonic()), False
         self._seals = spec.encryption is not None
         self._whole = spec.encryption is not None and spec.encryption.scope == "record"
         self._sealer: RecordSealer | None = None
         self._privacy = privacy_of(spec.privacy, lambda: load_body_key(state_dir))
-        if self._seals:
-            self._writer.seal = seal_all
+        self._writer.seal = seal_all if self._seals else None
         self._idle: asyncio.Event | None = None
         self.writes = Histogram(WRITE_BOUNDS)
 
@@ -160,6 +155,11 @@ class AuditBroker:
     def withheld(self) -> int:
         """How many records have nothing of people since the start, because their tenant's data key could not be had."""
         return 0 if self._sealer is None else self._sealer.withheld
+
+    @property
+    def damaged(self) -> float:
+        """When damage of the log, or deleted files of it, were last found; 0: not since the start."""
+        return self._writer.damaged
 
     @property
     def records(self) -> int:

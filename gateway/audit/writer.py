@@ -36,9 +36,10 @@ class ChainWriter:
 
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
-    what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
-    which a new segment begins. process: see SegmentRecord. `seal`: encrypts the texts in a batch, in their places. `cover`: encrypts the
-    records of a batch, which follow the line of this number in this writer's log; raises OSError. `opener`: opens what it encrypted.
+    what it said at the last look. `damaged`: when the log, or files of another writer, were last found damaged or deleted; 0: never. renew:
+    gives the signing key when it was replaced, else None. age: seconds after which a new segment begins. process: see SegmentRecord.
+    `seal`: encrypts the texts in a batch, in their places. `cover`: encrypts the records of a batch, which follow the line of this number
+    in this writer's log; raises OSError. `opener`: opens what it encrypted.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -46,6 +47,7 @@ class ChainWriter:
         self.chain = Chain()
         self.written = self.batches = 0
         self.roomy = self.look = False
+        self.damaged = 0.0
         self.spools: Callable[[], str | None] | None = None
         self.behind: str | None = None
         self.renew: Callable[[], Signer | None] | None = None
@@ -316,5 +318,7 @@ class ChainWriter:
             self._checkpoints = None
 
     def _event(self, name: str, detail: dict[str, Any], outcome: str = "ok", writer: str = "") -> EventRecord:
-        target = f"audit-{writer or self.sink.writer}"
-        return EventRecord(time=self.clock.wall(), event=name, actor="gatehouse", target=target, outcome=outcome, detail=detail)
+        target, now = f"audit-{writer or self.sink.writer}", self.clock.wall()
+        if outcome == "failed":
+            self.damaged = now
+        return EventRecord(time=now, event=name, actor="gatehouse", target=target, outcome=outcome, detail=detail)

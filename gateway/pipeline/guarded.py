@@ -9,7 +9,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final, TypeVar
 
 from gateway.core.deadlines import Deadline
-from gateway.core.errors import GatehouseError, GuardrailViolation
+from gateway.core.errors import EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps, Turns
@@ -168,6 +168,9 @@ class Guarded:
         if isinstance(error, BudgetMissed):
             log.error("guardrail %s took longer than its budget of %g s", self.name, self.budget_ns * 1e-9)
             why = "It took longer than its budget."
+        elif isinstance(error, EngineError):  # of a server or model that it asks: no defect that a traceback would show
+            log.error("guardrail %s failed: %s", self.name, error)
+            why = "It failed."
         else:
             log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
             why = "It failed."

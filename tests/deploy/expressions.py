@@ -16,6 +16,7 @@ TARGET = {"job", "instance"}
 SELECTOR = re.compile(r"(?<![\w:$\"])(gatehouse_\w+|\w+:gatehouse\w*:\w+)(?!\w*[:(])(?:\{([^}]*)\})?(\[[^\]]+\])?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\bby \(([^)]*)\)\s*\(")
+MADE = re.compile(r'\blabel_replace\(.*?, "(\w+)", "[^"]*", "[^"]*", "[^"]*"\)', re.DOTALL)
 GROWTH = re.compile(r"\b(?:rate|increase|irate)\($")
 
 
@@ -65,10 +66,11 @@ def groupings(expression: str) -> Iterator[tuple[set[str], str]]:
 
 
 def kept(expression: str, known: dict[str, Documented]) -> set[str]:
-    """Labels that results of the expression may have: those that it groups by, or those of its metrics."""
+    """Labels that results of the expression may have: those that it makes, and those that it groups by, or those of its metrics."""
+    made = set(MADE.findall(expression))
     if found := list(groupings(expression)):
-        return set().union(*(labels for labels, _ in found))
-    return TARGET.union(*(family(one.name, known).labels for one in selectors(expression)))
+        return made.union(*(labels for labels, _ in found))
+    return TARGET.union(made, *(family(one.name, known).labels for one in selectors(expression)))
 
 
 def family(name: str, known: dict[str, Documented]) -> Documented:

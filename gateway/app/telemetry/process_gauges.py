@@ -1,5 +1,5 @@
-"""What a process costs and how promptly its loop turns: CPU, memory, disk, open files, loop lag; and the machine's disk and network. From
-Linux's /proc; elsewhere only the loop's lag and the disk's space."""
+"""What a process costs and how promptly its loop turns: CPU, memory, disk, open files, loop lag; and the machine's disks and network. From
+Linux's /proc; elsewhere only the loop's lag and the disks' space."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from gateway.audit.sinks import local_sink
+from gateway.core.specs import ConfigSpec
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.telemetry.metrics import Histogram
 
@@ -88,22 +90,33 @@ class ProcessGauges:
 
 
 class MachineGauges:
-    """`Metrics.gauges` calls `collect`. state_dir: whose disk is meant."""
+    """`Metrics.gauges` calls `collect`. state_dir, audit: whose disks are meant; the audit log's only if it is another one."""
 
-    def __init__(self, state_dir: Path, proc: Path = Path("/proc")) -> None:
-        self._state_dir, self._proc = state_dir, proc
+    def __init__(self, state_dir: Path, audit: Path, proc: Path = Path("/proc")) -> None:
+        self._state_dir, self._audit, self._proc = state_dir, audit, proc
+
+    @classmethod
+    def of(cls, spec: ConfigSpec) -> MachineGauges:
+        return cls(Path(spec.state_dir), local_sink(spec.audit, spec.state_dir, "0").directory)
+
+    def _disks(self) -> Iterable[Metric]:
+        free = GaugeMetricFamily("gatehouse_disk_free_bytes", "Room on the disks that the gateway writes to", labels=["disk"])
+        size = GaugeMetricFamily("gatehouse_disk_size_bytes", "Size of the disks that the gateway writes to", labels=["disk"])
+        seen: set[int] = set()
+        for name, directory in (("state", self._state_dir), ("audit", self._audit)):
+            try:
+                device, disk = directory.stat().st_dev, os.statvfs(directory)
+            except OSError:
+                continue
+            if device not in seen:
+                seen.add(device)
+                free.add_metric([name], disk.f_bavail * disk.f_frsize)
+                size.add_metric([name], disk.f_blocks * disk.f_frsize)
+        if seen:
+            yield from (free, size)
 
     def collect(self) -> Iterable[Metric]:
-        try:
-            disk = os.statvfs(self._state_dir)
-        except OSError:
-            pass
-        else:
-            free = GaugeMetricFamily("gatehouse_disk_free_bytes", "Room on the disk of the state directory")
-            size = GaugeMetricFamily("gatehouse_disk_size_bytes", "Size of the disk of the state directory")
-            free.add_metric([], disk.f_bavail * disk.f_frsize)
-            size.add_metric([], disk.f_blocks * disk.f_frsize)
-            yield from (free, size)
+        yield from self._disks()
         try:
             lines = (self._proc / "self/net/dev").read_text().splitlines()[2:]
         except OSError:

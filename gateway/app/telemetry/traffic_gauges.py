@@ -77,6 +77,7 @@ class TrafficGauges:
         yield CounterMetricFamily("gatehouse_audit_refused", "Intents refused because the audit log took no records", value=audit.refused)
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=audit.lost)
         yield CounterMetricFamily("gatehouse_audit_withheld", "Audit records without their people: no data key", value=audit.withheld)
+        yield GaugeMetricFamily("gatehouse_audit_damage_seconds", "When damage of the audit log was last found", value=audit.damaged)
         writes = HistogramMetricFamily(
             "gatehouse_audit_write_seconds", "Time from the hand-over of a batch of records until it was written"
         )

@@ -27,6 +27,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_audit_archive_lag_seconds": "control",
     "gatehouse_audit_archive_up": "control",
     "gatehouse_audit_archive_waiting_bytes": "control",
+    "gatehouse_audit_damage_seconds": "max",
     "gatehouse_audit_data_keys": "control",
     "gatehouse_audit_holds": "control",
     "gatehouse_audit_holds_known": "control",

@@ -117,6 +117,7 @@ def test_a_running_writer_tells_once_that_another_ones_files_are_gone_or_older(l
     watching.close()
     (told,) = [record for record in read(log_bench, "gw") if record.get("event") == "audit.missing"]
     assert (told["target"], told["outcome"], told["detail"]["checkpoint"]) == ("audit-gw-1", "failed", 5)
+    assert watching.damaged == told["time"]
 
 
 def test_a_checkpoint_that_is_not_genuine_is_not_vouched_for(log_bench: Any, tmp_path: Path) -> None:

@@ -317,6 +317,7 @@ def test_files_that_were_deleted_under_a_writer_take_no_records_with_them(log_be
     writer = start(log_bench)
     writer.write([make.intent("before")])
     writer.checkpoint()
+    assert writer.damaged == 0
     for name in DELETED[gone]:
         (log_bench.directory / name).unlink()
     if gone == "everything":
@@ -333,6 +334,7 @@ def test_files_that_were_deleted_under_a_writer_take_no_records_with_them(log_be
     (told,) = [record for record in log_bench.records(segment) if record.get("event") == "audit.broken"]
     deleted = ["lock", "segment", "checkpoints"] if gone == "everything" else [gone]
     assert told["detail"] == {"deleted": deleted, "segment": segment} and told["outcome"] == "failed"
+    assert writer.damaged == told["time"]
     report = verified(log_bench)
     assert report.ok == (gone == "lock") and report.writers[0].last == log_bench.records(segment)[-1]["seq"]
 

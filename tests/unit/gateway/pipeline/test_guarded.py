@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.core.errors import EngineError
 from gateway.core.slices import Steps
 from gateway.core.types import ALLOW, Finding, Principal, Verdict
 from gateway.core.waiting import Driver, Maybe, Signal, as_future
@@ -184,6 +185,14 @@ def _work() -> None:
     end = time.thread_time() + 0.003
     while time.thread_time() < end:
         pass
+
+
+def test_a_server_that_fails_is_a_line_of_the_log_and_a_defect_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (EngineError("the server answered with status 500"), ZeroDivisionError("secret")):
+        Guarded(Scripted(error), True, lambda *event: None).failed(error)
+    server, defect = caplog.records
+    assert server.getMessage().endswith(" failed: the server answered with status 500") and server.exc_info is None
+    assert defect.exc_info is not None and defect.exc_info[0] is ZeroDivisionError
 
 
 @pytest.mark.parametrize("fail_open", [True, False])

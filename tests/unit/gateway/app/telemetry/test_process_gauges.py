@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -59,10 +60,21 @@ def test_disk_and_network_are_those_of_proc(tmp_path: Path) -> None:
     (tmp_path / "self/net").mkdir(parents=True)
     line = "  {}: {} 0 0 0 0 0 0 0 {} 0 0 0 0 0 0 0\n"
     (tmp_path / "self/net/dev").write_text("a\nb\n" + line.format("lo", 7, 7) + line.format("eth0", 100, 30) + line.format("eth1", 11, 3))
-    machine = {metric.name: metric.samples[0].value for metric in MachineGauges(tmp_path, tmp_path).collect()}
+    machine = {metric.name: metric.samples[0].value for metric in MachineGauges(tmp_path, tmp_path, tmp_path).collect()}
     assert (machine["gatehouse_network_received_bytes"], machine["gatehouse_network_sent_bytes"]) == (111, 33)
     assert 0 < machine["gatehouse_disk_free_bytes"] <= machine["gatehouse_disk_size_bytes"]
 
 
 def test_a_state_directory_that_is_gone_does_not_end_a_scrape(tmp_path: Path) -> None:
-    assert list(MachineGauges(tmp_path / "gone", tmp_path).collect()) == []
+    assert list(MachineGauges(tmp_path / "gone", tmp_path / "gone", tmp_path).collect()) == []
+
+
+def test_an_audit_log_on_a_disk_of_its_own_is_watched_too(tmp_path: Path) -> None:
+    def disks(audit: Path) -> dict[str, float]:
+        found = {metric.name: metric for metric in MachineGauges(tmp_path, audit, tmp_path).collect()}["gatehouse_disk_size_bytes"]
+        return {sample.labels["disk"]: sample.value for sample in found.samples}
+
+    (tmp_path / "audit").mkdir()
+    assert set(disks(tmp_path / "audit")) == set(disks(tmp_path / "gone")) == {"state"}
+    proc = os.statvfs("/proc")
+    assert disks(Path("/proc"))["audit"] == proc.f_blocks * proc.f_frsize
