@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.app.certificates import Certificates, check_files
 from gateway.app.configuration.history import ConfigHistory
@@ -125,6 +127,7 @@ class Changes:
         )
         self._history.applied(Applied(None, self._read.spec, self._read.text, self._read.file, "", [], first.snapshot.version))
         self.reloader = Reloader(self._read, first, steps, self._owner)
+        self._metrics.gauges.append(self._collect)
         self._swap(first)
 
     @property
@@ -280,6 +283,12 @@ class Changes:
         """Counts and records a configuration that was not applied."""
         self._metrics.reloads["refused"] += 1
         self._events.record("config_refused", "config", {"reason": str(error)}, outcome="refused")
+
+    def _collect(self) -> Iterable[Metric]:
+        """Whether the file or the store has a configuration that is not in force. Who sends one to the admin API is told at once."""
+        status = self.reloader.status
+        waits = status.error is not None and not (status.failed_source or "").startswith("admin:")
+        yield GaugeMetricFamily("gatehouse_config_refused", "Whether the newest configuration was refused", value=float(waits))
 
     # --- the store
 

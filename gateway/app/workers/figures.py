@@ -45,6 +45,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_shadow_waiting": "sum",
     "gatehouse_canary_withdrawn": "control",
     "gatehouse_clock_skew_seconds": "control",
+    "gatehouse_config_refused": "control",
     "gatehouse_config_version": "max",
     "gatehouse_connections": "sum",
     "gatehouse_crl_expiry_seconds": "min",

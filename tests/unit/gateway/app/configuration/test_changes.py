@@ -34,6 +34,27 @@ async def test_what_is_in_force_after_the_start(gateway: Gateway) -> None:
     assert snapshot.audit.accepting
 
 
+async def test_a_file_that_is_refused_is_told_until_one_is_applied(gateway: Gateway, tmp_path: Path) -> None:
+    def told() -> float:
+        found = {metric.name: metric for gauges in gateway.metrics.gauges for metric in gauges()}
+        return float(found["gatehouse_config_refused"].samples[0].value)
+
+    reloader, file = gateway.changes.reloader, tmp_path / "gatehouse.yaml"
+    right = file.read_text()
+    assert told() == 0
+    with pytest.raises(ConfigError):
+        await reloader.apply("nonsense: 1", source="admin:somebody")
+    assert told() == 0, "who sent it knows"
+    file.write_text("nonsense: 1")
+    with pytest.raises(ConfigError):
+        await reloader.reload()
+    await reloader.refresh("store")
+    assert told() == 1
+    file.write_text(right)
+    await reloader.reload()
+    assert told() == 0
+
+
 async def test_a_change_swaps_the_snapshot_and_keeps_what_did_not_change(gateway: Gateway, tmp_path: Path) -> None:
     before = gateway.plane.current()
     guardrails = [{"name": "words", "type": "denylist", "settings": {"phrases": ["red"]}}]
