@@ -17,6 +17,7 @@ SELECTOR = re.compile(r"(?<![\w:$\"])(gatehouse_\w+|\w+:gatehouse\w*:\w+)(?!\w*[
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\bby \(([^)]*)\)\s*\(")
 MADE = re.compile(r'\blabel_replace\(.*?, "(\w+)", "[^"]*", "[^"]*", "[^"]*"\)', re.DOTALL)
+OVER_TIME = re.compile(r"\b\w+_over_time\($")
 GROWTH = re.compile(r"\b(?:rate|increase|irate)\($")
 
 
@@ -52,7 +53,8 @@ def documented(text: str) -> dict[str, Documented]:
 def selectors(expression: str) -> Iterator[Selector]:
     for match in SELECTOR.finditer(expression):
         pairs = [(label, value) for label, _, value in MATCHER.findall(match[2] or "")]
-        yield Selector(match[1], pairs, bool(GROWTH.search(expression[: match.start()])) or match[3] is not None)
+        before = expression[: match.start()]
+        yield Selector(match[1], pairs, bool(GROWTH.search(before)) or (match[3] is not None and not OVER_TIME.search(before)))
 
 
 def groupings(expression: str) -> Iterator[tuple[set[str], str]]:
