@@ -152,6 +152,67 @@ def test_what_suppresses_an_alert_exists() -> None:
     assert set(re.findall(r"Gatehouse[A-Z]\w+(?![\w.])", text)) <= known
 
 
+SUPPRESSED = [
+    # what explains, what is left out, what is told all the same
+    ("GatehouseIsDown instance=a", "GatehouseStoreIsAway instance=a", "GatehouseStoreIsAway instance=b"),
+    ("GatehouseNoEndpointUp", "GatehouseEndpointDown endpoint=x", "GatehouseQueueGrows job=other"),
+    ("GatehouseEndpointDown endpoint=x instance=a", "GatehouseBreakerOpen endpoint=x", "GatehouseBreakerOpen endpoint=y"),
+    ("GatehouseStoreIsAway instance=a", "GatehouseUsageIsBehind instance=a", "GatehouseUsageIsBehind instance=b"),
+    ("GatehouseStoreIsAway instance=a", "GatehouseAuditHoldsUnknown instance=a", "GatehouseAuditRefuses instance=a"),
+    (
+        "GatehouseStoreIsAway instance=a",
+        "GatehouseHintsAreAway instance=a carrier=postgresql",
+        "GatehouseHintsAreAway instance=a carrier=redis",
+    ),
+    (
+        "GatehouseRedisIsAway instance=a",
+        "GatehouseHintsAreAway instance=a carrier=redis",
+        "GatehouseHintsAreAway instance=a carrier=postgresql",
+    ),
+    ("GatehouseRedisIsAway instance=a", "GatehouseProofsAreAlone instance=a", "GatehouseLimitsForget instance=a"),
+    ("GatehouseAuditRefuses instance=a", "GatehouseAuditIsSlow instance=a", "GatehouseAuditLostRecords instance=a"),
+    ("GatehouseErrorBudgetBurnsFast", "GatehouseErrorBudgetBurns", "GatehouseErrorBudgetBurns job=other"),
+]
+
+
+def test_an_alert_leaves_out_what_it_explains_and_nothing_else(tmp_path: Path) -> None:
+    def alert(text: str, case: int) -> dict[str, Any]:
+        name, *labels = text.split()
+        given = {"job": f"gatehouse-{case}", **dict(one.split("=") for one in labels)}
+        for label in {"instance", "endpoint"} & given.keys():
+            given[label] += str(case)  # one server for all cases, which do not meet
+        return {"labels": {"alertname": name, "case": str(case), **given}}
+
+    with empty_port() as free:
+        listen = f"127.0.0.1:{free}"
+    arguments = [
+        f"--config.file={ALERTMANAGER}",
+        f"--storage.path={tmp_path}",
+        f"--web.listen-address={listen}",
+        "--cluster.listen-address=",
+    ]
+    alerts = [[alert(text, case) for text in texts] for case, texts in enumerate(SUPPRESSED)]
+    with open(tmp_path / "log", "wb") as log, ExitStack() as stack:
+        server = stack.enter_context(subprocess.Popen(["prometheus-alertmanager", *arguments], stdout=log, stderr=subprocess.STDOUT))
+        stack.callback(server.terminate)
+        api = stack.enter_context(httpx.Client(base_url=f"http://{listen}/api/v2", timeout=30, trust_env=False))
+
+        def sent() -> bool:
+            with suppress(httpx.TransportError):
+                return api.post("/alerts", json=[one for each in alerts for one in each]).status_code == 200
+            return False
+
+        until(sent, what="the alertmanager")
+
+        def states() -> dict[str, list[str]]:
+            return {json.dumps(one["labels"], sort_keys=True): one["status"]["inhibitedBy"] for one in api.get("/alerts").json()}
+
+        until(lambda: len(states()) == 3 * len(SUPPRESSED), what="the alerts")
+        found = states()
+        left_out = [[bool(found[json.dumps(one["labels"], sort_keys=True)]) for one in each] for each in alerts]
+    assert left_out == [[False, True, False]] * len(SUPPRESSED), list(zip(SUPPRESSED, left_out, strict=True))
+
+
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A Prometheus with our rules that has scraped a gateway while it served; its HTTP API. The gateway has a worker, TLS, Redis, a sink,
