@@ -23,7 +23,6 @@ def tune(owner: TaskOwner) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    gc.enable()
     owner.every(COLLECT_SECONDS, _collect, name="collect")
     sys.setswitchinterval(SWITCH_SECONDS)
 

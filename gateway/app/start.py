@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -58,7 +57,6 @@ def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
     hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
     few_arenas()
-    gc.disable()  # what is loaded stays: to look through it again and again takes a sixth of the start (gateway.app.interpreter enables it)
     first = os.getpid() == 1
     if first:  # the kernel drops signals that process 1 does not handle: a container could not be stopped while its gateway starts
         signal.signal(signal.SIGTERM, end_at_once)
@@ -75,7 +73,6 @@ def main() -> None:
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here
 
-        gc.enable()
         command_line()
     else:
         for number in (signal.SIGHUP, signal.SIGUSR2):  # until the process handles them: neither reload nor upgrade must end the process

@@ -106,6 +106,8 @@ _Read = list[tuple[dict[str, str], float]]
 
 
 def _up(endpoint: Endpoint) -> _Read:
+    if endpoint.state == "unloaded" and endpoint.code is None:  # nobody needs it now; with a code, its engine could not be loaded
+        return []
     return [({"endpoint": endpoint.name}, 1.0 if endpoint.state in ("ready", "half_open") else 0.0)]
 
 
