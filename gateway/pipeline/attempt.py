@@ -184,11 +184,13 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
 
 
 def result_of(head: ResponseHead | None) -> AttemptResult:
-    """What an answer shows about the engine's health: refusals of the request and full queues show nothing."""
+    """What an answer shows about the engine's health: refusals of the request and full queues show nothing. A 401 does: it is about the
+    gateway's own key, for a client's never goes on."""
     status = head.status if head is not None else 502
     if status < 400:
         return AttemptResult.SUCCESS
-    return AttemptResult.FAILURE if status >= 500 and status not in (503, 507) else AttemptResult.NEUTRAL
+    failed = status == 401 or (status >= 500 and status not in (503, 507))
+    return AttemptResult.FAILURE if failed else AttemptResult.NEUTRAL
 
 
 def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:

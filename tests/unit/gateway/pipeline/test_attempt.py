@@ -18,8 +18,9 @@ from gateway.core.errors import (
     Overloaded,
     RequestError,
 )
+from gateway.core.ports import AttemptResult
 from gateway.core.types import Peer, Principal, ResponseHead
-from gateway.pipeline.attempt import engine_error
+from gateway.pipeline.attempt import engine_error, result_of
 from tests.unit.gateway.pipeline.world import BODY, SSE_HEAD, STREAM_BODY, Client, World, chunk
 
 
@@ -68,6 +69,23 @@ def test_what_an_engines_status_becomes(status: int, body: bytes, kind: type[Gat
     error = engine_error(ResponseHead(status, []), body)
     assert type(error) is kind
     assert (error.status, error.code) == (expected, code)
+
+
+@pytest.mark.parametrize(
+    ("result", "statuses"),
+    [
+        (AttemptResult.SUCCESS, (200, 206)),
+        (AttemptResult.NEUTRAL, (400, 403, 404, 409, 413, 422, 429, 503, 507)),
+        (AttemptResult.FAILURE, (401, 500, 501, 502, 504)),
+    ],
+)
+def test_what_an_engines_status_says_of_its_health(result: AttemptResult, statuses: tuple[int, ...]) -> None:
+    """A 401 is about the gateway's own key; other refusals are about the request, and a client must not open a breaker with them."""
+    assert {result_of(ResponseHead(status, [])) for status in statuses} == {result}
+
+
+def test_no_answer_is_a_failure() -> None:
+    assert result_of(None) is AttemptResult.FAILURE
 
 
 def test_an_engines_words_pass_only_about_the_request_and_bounded() -> None:
