@@ -479,6 +479,9 @@ class Supervisor:
     async def aclose(self, timeout: float = DRAIN_SECONDS) -> None:
         """Drains all sidecars at once and ends those that take longer than `timeout` seconds."""
         self._closing = True
+        for name, process in self._processes.items():
+            if process.state == "ready":
+                self.traffic.engine_draining(name)  # before a probe finds that it accepts no more connections
         everything = {*self._processes.values(), *self._candidates}
         await asyncio.gather(*(process.stop(timeout) for process in everything))
         await self._owner.aclose()

@@ -159,6 +159,9 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, engine: EngineThread
     assert answers[0].text.endswith("data: [DONE]\n\n") and "error" not in answers[0].text
     assert not any(alive(pid) for pid in sidecars)
     assert not list((tmp_path / "state" / "run").glob("*/s.sock"))
+    told = [line for line in gatehouse.lines if "endpoint chat: " in line]
+    assert [line.partition("chat: ")[2].partition(" (")[0] for line in told[-2:]] == ["ready -> draining", "draining -> down"]
+    assert not any("WARNING" in line for line in told), "a stop that was asked for is nothing to warn of"
 
 
 def test_kill_9_takes_the_sidecars_along(tmp_path: Path, launch: Launch) -> None:

@@ -37,6 +37,8 @@ from gateway.routing.shedding import PressureMonitor
 
 log = logging.getLogger("gatehouse")
 FAILURES = ("engine_failed", "engine_rolled_back", "model_refused")
+ROUTINE: Final = ("ready", "draining", "unloaded")
+"""States that an endpoint enters because somebody or something wants it to."""
 SHOWN: Final = 16
 """Names of many endpoints that a record has."""
 
@@ -67,6 +69,7 @@ class Fleet:
         self._events, self._base = events, base
         self._spec = spec
         """The settings in force."""
+        self._ending = False
         self._places, self.registry_folder = model_files.places(spec, base), model_files.registry(spec, base)
         self.times = EngineTimes()
         self.connections = Connections()
@@ -131,6 +134,7 @@ class Fleet:
         self._pressure.start()
 
     async def stop_engines(self, timeout: float) -> None:
+        self._ending = True
         await self.reconciler.aclose()
         await self.supervisor.aclose(timeout)
 
@@ -243,7 +247,8 @@ class Fleet:
         self._events.record(kind, engine, detail, outcome="failed" if kind in FAILURES else "ok")
 
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
-        log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
+        routine = self._ending or new in ROUTINE or old == "unloaded"
+        log.log(logging.INFO if routine else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
         self._events.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
         self.on_endpoint(endpoint, old, new)
 

@@ -348,6 +348,7 @@ async def test_close_ends_all_even_the_stubborn(house: House, monkeypatch: pytes
     await house.supervisor.apply((house.spec("ready", name="a"), house.spec("stubborn", name="b")), wait=True)
     pids = [house.engine(name)["pid"] for name in "ab"]
     await house.supervisor.aclose(-0.9)  # a tenth of a second of grace
+    assert house.observer.heard[2:4] == [("draining", "a"), ("draining", "b")], "told before a probe finds that it accepts nothing"
     assert all(gone(pid) for pid in pids)
     assert not list((house.directory / "run").iterdir()), "no socket is left"
 
