@@ -364,6 +364,9 @@ class Process:
         plane = self.gateway.plane
         listen = plane.current().spec.listen  # a reload may have changed it
         delay = listen.drain_delay if self.has_started and self.fatal is None else 0.0
+        if self.fatal is None:
+            first = f"serves for {delay:g} s more, then " if delay else ""
+            log.info("leaving: %srequests under way may finish within %g s; another signal ends them", first, listen.drain_timeout)
         self.manager.stopping(2 * listen.drain_timeout + delay + SPARE_SECONDS)
         if workers is None:
             await data_side.leave(delay)
@@ -389,8 +392,10 @@ class Process:
 
     def _end(self) -> None:
         self.leaving.ask()
-        if self.leaving.hurried and self.workers is not None:
-            self.workers.hurry()
+        if self.leaving.hurried:
+            log.info("asked to leave again: requests under way end with an error")
+            if self.workers is not None:
+                self.workers.hurry()
 
     def _reload(self) -> None:
         if self.gateway is None:

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from gateway.core.errors import GatehouseError
+from gateway.core.errors import Overloaded
 from gateway.core.pauses import STALL
 from gateway.server.closing import LINGER_SECONDS
 from gateway.server.listener import QuietServer
@@ -97,7 +97,7 @@ def under_way(state: ListenerState) -> bool:
 
 def cut_short(state: ListenerState) -> None:
     """Ends everything that is under way with an error."""
-    error = GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0)
+    error = Overloaded("The gateway is shutting down.", retry_after=1.0)
     for connection in list(state.connections):
         connection.cut_short(error)
     for exchange in list(state.plane.exchanges):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import ClientStalled, GatehouseError, RequestError
+from gateway.core.errors import ClientStalled, GatehouseError, Overloaded, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.specs import StreamSpec
 from gateway.core.types import Peer, Usage
@@ -155,7 +155,7 @@ class Connection(RequestReader):
             self.stop_reading()
             self.transport.abort()  # connections that are told of their refusal are bounded too
         elif state.count() > most or count > most_of_peer:
-            self._refuse(Refusal(GatehouseError("Too many connections.", code="overloaded", status=503, retry_after=1.0)))
+            self._refuse(Refusal(Overloaded("Too many connections.", retry_after=1.0)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         state = self.state

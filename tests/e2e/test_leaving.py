@@ -136,3 +136,8 @@ def test_in_the_delay_it_is_not_ready_and_serves_and_a_second_signal_ends_it(
     assert '"code":"overloaded"' in rest[-2] and rest[-1] == "data: [DONE]"
     assert (whole[0].status_code, whole[0].json()["error"]["code"]) == (503, "overloaded")
     assert gatehouse.ended() == 0
+    said = [line.partition("gatehouse: ")[2] for line in gatehouse.lines if "leav" in line]
+    assert said == [
+        "leaving: serves for 3600 s more, then requests under way may finish within 3600 s; another signal ends them",
+        "asked to leave again: requests under way end with an error",
+    ]

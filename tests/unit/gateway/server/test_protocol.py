@@ -215,7 +215,7 @@ def test_connections_that_hear_of_their_refusal_are_bounded_too() -> None:
 def test_connections_are_bounded_in_all() -> None:
     wire = Wire(max_connections=1)
     _, refused = wire.connect(Transport("192.0.2.9"))
-    assert refused.half_closed
+    assert refused.half_closed and b'"type":"overloaded_error"' in refused.written
 
 
 def test_the_peer_and_its_certificate() -> None:
