@@ -65,10 +65,15 @@ class Site:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, transport=transport, timeout=60, trust_env=False)
 
 
-@contextmanager
-def haproxy(directory: Path, *sites: Site) -> Iterator[None]:
+def installed() -> str:
     program = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     assert program is not None, "the tests need haproxy (Debian: apt-get install haproxy)"
+    return program
+
+
+@contextmanager
+def haproxy(directory: Path, *sites: Site) -> Iterator[None]:
+    program = installed()
     file = directory / "haproxy.cfg"
     file.write_text(SITES + "".join(site.text() for site in sites))
     process = subprocess.Popen([program, "-db", "-f", str(file)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -87,6 +92,12 @@ def haproxy(directory: Path, *sites: Site) -> Iterator[None]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_haproxy_finds_nothing_to_warn_of_in_the_example() -> None:
+    example = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
+    done = subprocess.run([installed(), "-dW", "-c", "-f", str(example)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def models(client: httpx.Client) -> httpx.Response:
