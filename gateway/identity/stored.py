@@ -291,7 +291,8 @@ class StoredKeys:
         self._unknown.clear()
         for flight in self._flights.values():
             flight.missed = True
-        log.warning("changes of API keys were missed: %d keys are looked up anew when they are used", dropped)
+        if dropped:
+            log.warning("changes of API keys were missed: %d keys are looked up anew when they are used", dropped)
 
     def take_used(self, interval: float = USED_SECONDS) -> dict[str, float]:
         """Ids of the keys used since the last report, with the current time (seconds since the epoch). Each key is reported at most once in

@@ -97,6 +97,9 @@ def test_what_would_not_start_changes_nothing(start: Start) -> None:
     assert (shown["state"], shown["upgrades"], shown["last"]["outcome"]) == ("idle", 0, "refused")
     assert gatehouse.engines() == workers and gatehouse.chat().status_code == 200
     until(lambda: len(events(gatehouse, "upgrade_refused")) == 2, what="the records")
+    assert [line.partition("no upgrade: ")[2] for line in gatehouse.lines if "no upgrade: " in line] == [
+        record["detail"]["reason"] for record in events(gatehouse, "upgrade_refused")
+    ]
 
 
 def test_one_process_alone_cannot_be_upgraded(start: Start) -> None:
@@ -105,7 +108,7 @@ def test_one_process_alone_cannot_be_upgraded(start: Start) -> None:
     assert found["code"] == "upgrade_refused" and "--workers" in found["detail"]
     assert gatehouse.process is not None
     gatehouse.process.send_signal(signal.SIGUSR2)
-    until(lambda: any("no upgrade: This gateway serves" in line for line in gatehouse.lines), what="the refusal in the log")
+    until(lambda: sum("no upgrade: This gateway serves" in line for line in gatehouse.lines) == 2, what="the refusals in the log")
     assert gatehouse.chat().status_code == 200
 
 

@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -91,6 +92,7 @@ class Upgrader:
                 self.state = "idle"
                 raise
         except UpgradeRefused as error:
+            log.error("no upgrade: %s", error.message)
             self._gateway.events.record("upgrade_refused", "gatehouse", {"reason": error.message}, actor=actor, outcome="refused")
             self._last = {"outcome": "refused", "reason": error.message, "at": time.time()}
             raise
@@ -109,11 +111,9 @@ class Upgrader:
         return {**self.view(), "to": checked.version}
 
     async def on_signal(self) -> None:
-        """For SIGUSR2: a refusal is logged."""
-        try:
+        """For SIGUSR2: only the logs say why one is refused."""
+        with suppress(UpgradeRefused):
             await self.begin("signal")
-        except UpgradeRefused as error:
-            log.error("no upgrade: %s", error.message)
 
     # --- refusing
 
@@ -121,7 +121,7 @@ class Upgrader:
         if self._workers is None:
             raise UpgradeRefused("This gateway serves requests in its only process: start it with --workers, or restart it.")
         if self.state != "idle":
-            raise UpgradeRefused("An upgrade is under way.", code="upgrade_running")
+            raise UpgradeRefused("An upgrade is under way. Try again when it is complete.", code="upgrade_running")
         self._refuse_if_busy()
 
     def _refuse_if_busy(self) -> None:
