@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from admin.cli.errors import CommandError
+
 ALGORITHM: Final = "ES256"
 ADMIN: Final = "/admin/v1/"
 _PORTS: Final = {"https": 443, "http": 80}
@@ -89,7 +91,9 @@ class Bound(httpx.Auth):
 
 
 def credentials(key: str, holder: str = "") -> dict[str, Any]:
-    """How httpx shows a key or token. holder: what the token is bound to, or ""."""
+    """How httpx shows a key or token. holder: what the token is bound to, or "". Raises CommandError."""
+    if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would show it in its error
+        raise CommandError("the key has a line break, or another character that no key has: is something else beside it?")
     if holder and key:
         return {"auth": Bound(key, Holder(holder))}
     return {"headers": {"authorization": f"Bearer {key}"}} if key else {}

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from admin.cli.errors import CommandError
 from admin.cli.proofs import Bound, Holder, credentials, reaches
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError
@@ -93,3 +94,10 @@ def test_urls_that_a_gateway_knows_itself_by(url: str, is_one: bool) -> None:
 def test_what_is_not_bound_is_shown_as_before() -> None:
     assert credentials("k") == {"headers": {"authorization": "Bearer k"}} and credentials("", "") == {}
     assert isinstance(credentials("k", Holder().text)["auth"], Bound)
+
+
+@pytest.mark.parametrize("key", ["gh_one\ngh_two", "gh_one\r", " gh_one", "gh_\u00e9"])
+def test_a_key_that_no_header_can_carry_is_not_shown(key: str) -> None:
+    with pytest.raises(CommandError, match="line break") as refused:
+        credentials(key)
+    assert "gh_" not in str(refused.value)
