@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from admin.cli.client import LONG, name
+from admin.cli.client import LONG, ApiError, Client, name
+from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
 
 COLUMNS = ("target", "source", "since", "actor", "reason")
+IN_FORCE: Final = "x-gatehouse-in-force"
+LISTED: Final = {"key": "keys", "model": "models"}
+"""Kinds of targets of which a gateway knows all: the names of users, agents and tenants may come with a token."""
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID, model/NAME or all.")
 ]
@@ -27,8 +31,17 @@ def halt(
     """Stops a target on every replica at once, cancelling its requests under way, until `unhalt`."""
     with session.client() as client:
         params = {"dry_run": "true"} if dry_run else {"wait": f"{wait:g}"}
-        answer = client.json("POST", "/halts", params=params, json={"target": target, "reason": why}, timeout=LONG)
+        response = client.request("POST", "/halts", params=params, json={"target": target, "reason": why}, timeout=LONG)
+        unknown = _unknown(client, target)
+    answer = response.json()
     _show(session, answer)
+    if unknown:
+        session.out.remark(f"No {unknown} is known here by this name. Its halt counts all the same; if it is misspelt, lift it.")
+    if not dry_run:
+        if response.headers.get(IN_FORCE) == "false":
+            session.out.remark(f"It was not in force in every worker within {wait:g} s: see `gatehouse workers list`.")
+        if any(item["source"] == "file" for item in answer["items"]):
+            session.out.remark("The store does not answer, so it is in force on this replica alone: halt it on each of the others, too.")
 
 
 @connected
@@ -37,6 +50,8 @@ def unhalt(session: Session, target: Target, dry_run: DryRun = False) -> None:
     with session.client() as client:
         answer = client.json("DELETE", f"/halts/{name(target)}", params={"dry_run": "true"} if dry_run else {})
     _show(session, answer)
+    if not dry_run:
+        session.out.remark("Lifted.")
 
 
 @connected
@@ -46,9 +61,24 @@ def halts(session: Session) -> None:
         session.out.rows(client.get("/halts")["items"], COLUMNS)
 
 
-def _show(session: Session, answer: dict[str, object]) -> None:
-    items = answer.get("items")
-    if session.out.for_people and isinstance(items, list):
-        session.out.rows(items, COLUMNS)
+def _unknown(client: Client, target: str) -> str:
+    """The kind of a target that the gateway does not know; "" if it does, or if this caller may not ask."""
+    kind, _, found = target.partition("/")
+    if kind in LISTED:
+        try:
+            client.get(f"/{LISTED[kind]}/{name(found)}")
+        except CommandError as error:  # the halt is made: whatever goes wrong here must not look as if it were not
+            return kind if isinstance(error, ApiError) and error.status == 404 else ""
+    return ""
+
+
+def _show(session: Session, answer: dict[str, Any]) -> None:
+    """answer: of a change, or of a trial of one, which for people is the same and says so."""
+    trial = answer.get("result")
+    page = trial if isinstance(trial, dict) else answer
+    if session.out.for_people and isinstance(page.get("items"), list):
+        session.out.rows(page["items"], COLUMNS)
+        if page is trial:
+            session.out.remark("Nothing was changed.")
     else:
         session.out.one(answer)

@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from gateway.app.main import app
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, errors_of
@@ -90,6 +92,23 @@ def test_administrators_are_not_locked_out_and_a_halted_key_is(halted: Gatehouse
             adminapi.problem(operator.get("/halts"), 403, "halted")
     finally:
         assert unhalt(halted, "tenant/acme").status_code == unhalt(halted, "key/a-operator").status_code == 200
+
+
+def test_the_commands_say_what_has_become_of_it(halted: Gatehouse) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(app, [*words, "--url", halted.admin_url, "--key", adminapi.KEYS["admin"]])
+        assert result.exit_code == 0, result.output
+        return " ".join((result.stdout + result.stderr).split())
+
+    assert "Nothing was changed." in run("halt", "key/test", "--why", "a test", "--dry-run") and halted.chat().status_code == 200
+    said = run("halt", "key/test", "--why", "a test")
+    assert "store" in said and "No key" not in said and "in force" not in said
+    assert run("unhalt", "key/test").endswith("Lifted.")
+    for kind in ("key", "model"):
+        assert f"No {kind} is known here by this name." in run("halt", f"{kind}/tset", "--why", "a test")
+        run("unhalt", f"{kind}/tset")
+    assert "is known" not in run("halt", "user/anybody", "--why", "a test"), "users may come with a token"
+    run("unhalt", "user/anybody")
 
 
 @pytest.mark.parametrize("role", ["tenant-admin", "auditor", "viewer", "none"])
