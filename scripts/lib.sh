@@ -417,7 +417,10 @@ beside() {
 
 # install_pinned FILE: the files under requirements/ are complete, so pip resolves nothing. Pip 23, which Debian 12 has, would: it looks for the
 # newest release of what is asked for with an extra, and fails on the day that one newer than the pin comes out.
-install_pinned() { pip install -qq --no-deps --require-hashes --only-binary :all: -r "$1"; }
+install_pinned() {
+    say "installing the packages of requirements/$(basename -- "$1")"
+    pip install -qq --no-deps --require-hashes --only-binary :all: -r "$1"
+}
 
 install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 

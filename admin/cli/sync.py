@@ -91,7 +91,7 @@ def sync(
             _confirm(again, revive, file, "make expired keys valid again: {}", "--revive")
             allowed = {name: "true" for name, listed in (("delete", gone), ("revive", again)) if listed}
             _asked(client, "/sync", wanted, plan=found["plan"], **allowed)
-            session.out.remark(f"done: {len(found['items'])} differences")
+            session.out.remark(f"done: {_differences(found)}")
     missing = [item["name"] for item in found["items"] if item["action"] == "missing"]
     if missing:
         raise CommandError(f"to be created with `gatehouse keys create --id ID`, as a file has no secrets: keys {', '.join(missing)}")
@@ -127,7 +127,7 @@ def show(session: Session, found: dict[str, Any]) -> None:
                 typer.echo(clean(f"  {entry['path']}: {_value(entry['from'])} -> {_value(entry['to'])}"))
         if item.get("revives"):
             typer.echo("  WARNING: this key has expired, and would be valid again")
-    session.out.remark(f"{len(found['items'])} differences, {found['unchanged']} equal")
+    session.out.remark(f"{_differences(found)}, {found['unchanged']} equal")
 
 
 def _value(value: Any) -> str:
@@ -162,6 +162,11 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+def _differences(found: dict[str, Any]) -> str:
+    count = len(found["items"])
+    return f"{count} difference{'' if count == 1 else 's'}"
 
 
 def written(found: dict[str, Any]) -> str:

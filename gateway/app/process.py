@@ -447,7 +447,8 @@ class Process:
         reloader = self.gateway.changes.reloader
         refused = reloader.status.error
         models = len(reloader.spec.models)
-        return f"serves {models} models" if refused is None else f"serves {models} models; the newest configuration was refused: {refused}"
+        serves = f"serves {models} model{'' if models == 1 else 's'}"
+        return serves if refused is None else f"{serves}; the newest configuration was refused: {refused}"
 
     def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:
         """A start that fails in whatever way ends the process: it would never become ready."""

@@ -97,7 +97,7 @@ def test_readiness_reloads_the_watchdog_and_the_end_are_told(service: Callable[.
     gatehouse.url = f"http://127.0.0.1:{manager.port('data')}"
     assert gatehouse.chat().status_code == 200, "it waited in the socket's queue for the gateway to start"
     until(lambda: "READY=1" in manager.heard, what="the readiness")
-    assert "STATUS=serves 1 models" in manager.heard
+    assert "STATUS=serves 1 model" in manager.heard
     until(lambda: manager.heard.count("WATCHDOG=1") >= 3, what="the watchdog's food")
     assert manager.heard.index("WATCHDOG=1") >= 0
 
@@ -106,7 +106,7 @@ def test_readiness_reloads_the_watchdog_and_the_end_are_told(service: Callable[.
     assert manager.heard.index("RELOADING=1") < len(manager.heard) - manager.heard[::-1].index("READY=1")
     reload(gatehouse, {**gatehouse.config, "nonsense": 1})
     until(lambda: manager.heard.count("READY=1") == 3, what="the end of the refused reload")
-    assert any(line.startswith("STATUS=serves 1 models; the newest configuration was refused: ") for line in manager.heard)
+    assert any(line.startswith("STATUS=serves 1 model; the newest configuration was refused: ") for line in manager.heard)
 
     assert gatehouse.stop() == 0
     assert "STOPPING=1" in manager.heard and "EXTEND_TIMEOUT_USEC=75000000" in manager.heard
