@@ -77,7 +77,7 @@ class Side:
 
     def on_head(self, head: ResponseHead) -> None:
         self.head = head
-        if (head.status == 429 or head.status >= 500) and self.race.leave(self, result_of(head)):
+        if (head.status in (401, 429) or head.status >= 500) and self.race.leave(self, result_of(head)):
             return
         if head.status == 200:
             return  # the race is won by what follows

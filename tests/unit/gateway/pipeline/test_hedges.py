@@ -114,7 +114,7 @@ async def test_a_stream_is_won_by_its_first_byte_and_not_by_its_head() -> None:
     assert closed(world) == (["neutral"], ["success"])
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
 async def test_a_side_that_cannot_leaves_the_race_to_the_other(status: int) -> None:
     world = Hedging()
     _, client, there = world.raced()
@@ -122,7 +122,7 @@ async def test_a_side_that_cannot_leaves_the_race_to_the_other(status: int) -> N
     assert not client.ends
     world.call.answer()
     assert client.status == 200 and client.headers["x-gatehouse-endpoint"] == "a"
-    assert closed(world) == (["success"], ["failure" if status == 500 else "neutral"])
+    assert closed(world) == (["success"], ["failure" if status in (401, 500) else "neutral"])
 
 
 async def test_an_answer_about_the_request_ends_the_race() -> None:
