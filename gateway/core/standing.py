@@ -150,4 +150,8 @@ def _targets(principal: Principal) -> tuple[str, ...]:
         found += (f"user/{user}", f"user/{user}@{tenant}")
     if principal.agent:
         found.append(f"agent/{principal.agent}")
+    if principal.login is not None:
+        for one in principal.login.acting:  # whoever may not act for themselves may not act for others
+            name = one.user or one.id
+            found += (f"user/{name}", f"user/{name}@{tenant}")
     return tuple(found)

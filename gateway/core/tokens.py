@@ -33,13 +33,20 @@ class Source(Message, frozen=True, kw_only=True):
     issued: float | None = None
 
 
+class ActorSource(Source, frozen=True, kw_only=True):
+    """A login or token of an actor, `id`, by which it was let act. user: the actor's."""
+
+    id: str
+    user: str = ""
+
+
 class Grant(Message, frozen=True, kw_only=True):
     """What a token is to say. latest: its life ends then at the latest. scope: permissions that it is narrowed to; None: not narrowed.
 
     certificate: the SHA-256 of the client certificate without which it does not count, in hex; key: the thumbprint of the key without
     which it does not. "" for none.
-    groups, roles, scopes: as the login said them. actors: the present one first. sources: the newest first. Times in seconds since the
-    epoch.
+    groups, roles, scopes: as the login said them. actors: the present one first; acting: by which credentials they act. sources: the newest
+    first. Times in seconds since the epoch.
     """
 
     subject: str
@@ -57,6 +64,8 @@ class Grant(Message, frozen=True, kw_only=True):
     acr: str = ""
     amr: tuple[str, ...] = ()
     may_act: str = ""
+    may_act_issuer: str = ""
+    acting: tuple[ActorSource, ...] = ()
     certificate: str = ""
     key: str = ""
     sources: tuple[Source, ...] = ()
@@ -107,3 +116,19 @@ def sources_of(principal: Principal) -> tuple[Source, ...]:
         found.append(Source(kind="" if found else principal.kind, issuer=login.issuer, token_id=login.token_id, issued=login.issued))
         login = login.source
     return tuple(found)
+
+
+def acting_of(principal: Principal) -> tuple[ActorSource, ...]:
+    """By which credentials others act for this caller, as a token says it that is issued for it."""
+    acting = () if principal.login is None else principal.login.acting
+    return tuple(
+        ActorSource(kind="", id=one.id, user=one.user, issuer=one.issuer, token_id=one.token_id, issued=one.issued) for one in acting
+    )
+
+
+def as_actor(principal: Principal) -> tuple[ActorSource, ...]:
+    """By which credentials this caller acts for somebody else from now on: its own and those they come from."""
+    return tuple(
+        ActorSource(kind=one.kind, id=principal.id, user=principal.user, issuer=one.issuer, token_id=one.token_id, issued=one.issued)
+        for one in sources_of(principal)
+    )

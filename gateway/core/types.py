@@ -6,13 +6,14 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.core.values import MOST_FINDINGS, Finding, Headers, Login, Peer, Principal, Priority, ResponseHead, Scope, Usage
+from gateway.core.values import MOST_FINDINGS, Acting, Finding, Headers, Login, Peer, Principal, Priority, ResponseHead, Scope, Usage
 from gateway.core.wire import InferenceRequest
 
 __all__ = [
     "ALLOW",
     "MOST_FINDINGS",
     "NARROWED",
+    "Acting",
     "AuditRecord",
     "Decision",
     "DecisionFacts",

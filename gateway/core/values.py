@@ -43,6 +43,16 @@ class Peer:
         return self.thumbprint
 
 
+class Acting:
+    """One credential by which an actor was let act for somebody: the actor's token, or a login or token that it came from. id, user: the
+    actor's. issuer, token_id, issued: as of a Login."""
+
+    __slots__ = ("id", "issued", "issuer", "token_id", "user")
+
+    def __init__(self, id: str, user: str, issuer: str, token_id: str, issued: float | None) -> None:
+        self.id, self.user, self.issuer, self.token_id, self.issued = id, user, issuer, token_id, issued
+
+
 class Login:
     """How somebody has proved who they are, as far as it is known.
 
@@ -51,11 +61,13 @@ class Login:
     certificate: SHA-256 of the client certificate that the connection has (or that is the login), in hex. key: the thumbprint (RFC 7638) of
     the key that the token is bound to. Times in seconds since the epoch. groups, roles: what the login itself said, before the store's
     part. actors: who acts for the person, the present one first, then those before (RFC 8693, 4.1). may_act: the only one who may be made
-    an actor; "" for anybody (RFC 8693, 4.4). source: the login that a gateway token was issued for.
+    an actor; "" for anybody (RFC 8693, 4.4); may_act_issuer: whose subject that is, "" for anybody's. acting: the credentials of the actors
+    that the gateway itself has let act; a token counts while all of them do. source: the login that a gateway token was issued for.
     """
 
     __slots__ = (
         "acr",
+        "acting",
         "actors",
         "amr",
         "auth_time",
@@ -65,6 +77,7 @@ class Login:
         "issuer",
         "key",
         "may_act",
+        "may_act_issuer",
         "roles",
         "source",
         "strength",
@@ -87,10 +100,13 @@ class Login:
         roles: tuple[str, ...] = (),
         actors: tuple[str, ...] = (),
         may_act: str = "",
+        may_act_issuer: str = "",
+        acting: tuple[Acting, ...] = (),
         source: Login | None = None,
     ) -> None:
         self.strength, self.issuer, self.token_id, self.issued = strength, issuer, token_id, issued
-        self.groups, self.roles, self.actors, self.may_act, self.source = groups, roles, actors, may_act, source
+        self.groups, self.roles, self.actors, self.acting, self.source = groups, roles, actors, acting, source
+        self.may_act, self.may_act_issuer = may_act, may_act_issuer
         self.auth_time, self.acr, self.amr, self.certificate, self.key = auth_time, acr, amr, certificate, key
 
 

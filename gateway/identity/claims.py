@@ -53,7 +53,7 @@ def actors_of(act: object) -> tuple[str, ...]:
 def login_of(claims: Mapping[str, Any], principal: Principal, issuer: str) -> Login:
     """How the caller has logged in. Raises Malformed when it cannot be said who acts for whom."""
     may_act = claims.get("may_act")
-    if may_act is not None and (not isinstance(may_act, dict) or not isinstance(may_act.get("sub"), str) or not may_act["sub"]):
+    if may_act is not None and not _names_somebody(may_act):
         raise Malformed("it cannot be read who may act")
     methods = claims.get("amr")
     amr = tuple(method for method in methods if isinstance(method, str))[:MAX_METHODS] if isinstance(methods, list) else ()
@@ -71,7 +71,16 @@ def login_of(claims: Mapping[str, Any], principal: Principal, issuer: str) -> Lo
         roles=principal.roles,
         actors=actors or ((principal.agent,) if principal.agent else ()),
         may_act="" if may_act is None else may_act["sub"],
+        may_act_issuer="" if may_act is None else may_act.get("iss", ""),
     )
+
+
+def _names_somebody(may_act: object) -> bool:
+    """Whether it has a subject, and if an issuer, one that is a name: the two together say who may act (RFC 8693, 4.4)."""
+    if not isinstance(may_act, dict):
+        return False
+    names = (may_act.get("sub"), may_act.get("iss", "any"))
+    return all(isinstance(name, str) and name for name in names)
 
 
 def numeric_date(value: object) -> float | None:

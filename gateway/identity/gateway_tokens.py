@@ -22,8 +22,8 @@ from gateway.core.errors import AuthenticationError
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import GatewayTokensSpec
 from gateway.core.specs.identity import Binding
-from gateway.core.tokens import MAX_SOURCES, Grant, recipient_of
-from gateway.core.types import Headers, Login, Peer, Principal
+from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, recipient_of
+from gateway.core.types import Acting, Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import jose
 from gateway.identity.binding import Bound, bound_to, confirmation, proved
@@ -72,6 +72,8 @@ class TokenClaims(msgspec.Struct, kw_only=True, omit_defaults=True):
     gh_strength: str = ""
     gh_sources: tuple[tuple[str, str, str, float | None], ...] = ()
     """(kind, issuer, token id, issued) of what it was issued for, the newest first."""
+    gh_acting: tuple[tuple[str, str, str, str, float | None], ...] = ()
+    """(actor, user, issuer, token id, issued) of the credentials by which its actors act."""
 
 
 class Signer(Protocol):
@@ -104,7 +106,7 @@ def claims_of(grant: Grant, spec: GatewayTokensSpec, token_id: str, now: float) 
         jti=token_id,
         scope=None if grant.scope is None else " ".join(grant.scope),
         act=act,
-        may_act={"sub": grant.may_act} if grant.may_act else None,
+        may_act=_may_act(grant),
         cnf=confirmation(Bound(grant.certificate, grant.key)),
         auth_time=grant.auth_time,
         acr=grant.acr,
@@ -118,14 +120,21 @@ def claims_of(grant: Grant, spec: GatewayTokensSpec, token_id: str, now: float) 
         gh_session=grant.session,
         gh_strength=grant.strength,
         gh_sources=tuple((one.kind, one.issuer, one.token_id, one.issued) for one in grant.sources),
+        gh_acting=tuple((one.id, one.user, one.issuer, one.token_id, one.issued) for one in grant.acting),
     )
+
+
+def _may_act(grant: Grant) -> dict[str, Any] | None:
+    if not grant.may_act:
+        return None
+    return {"sub": grant.may_act, **({"iss": grant.may_act_issuer} if grant.may_act_issuer else {})}
 
 
 def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principal:
     """The caller. binding: to what the token must be bound. Raises Malformed."""
     bound = bound_to({} if claims.cnf is None else {"cnf": claims.cnf}, binding)
     source: Login | None = None
-    if len(claims.gh_sources) > MAX_SOURCES:
+    if len(claims.gh_sources) > MAX_SOURCES or len(claims.gh_acting) > MAX_ACTORS * MAX_SOURCES:
         raise Malformed("it was exchanged too many times")
     for _, issuer, token_id, issued in reversed(claims.gh_sources):
         source = Login(issuer=issuer, token_id=token_id, issued=issued, source=source)
@@ -141,6 +150,8 @@ def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principa
         roles=claims.gh_roles,
         actors=actors_of(claims.act),
         may_act=str((claims.may_act or {}).get("sub", "")),
+        may_act_issuer=str((claims.may_act or {}).get("iss", "")),
+        acting=tuple(Acting(*one) for one in claims.gh_acting),
         certificate=bound.certificate,
         key=bound.key,
         source=source,

@@ -81,8 +81,12 @@ class Revocations:
         return before is not None and moment <= before
 
     def refuse(self, principal: Principal) -> bool:
-        """Whether the token of this caller is revoked, or one that it was issued for."""
+        """Whether the token of this caller is revoked, or one that it was issued for, also one by which somebody acts for them."""
         login = principal.login
+        if login is not None:
+            for one in login.acting:
+                if self.refuses(one.issuer, one.token_id, one.id, one.issued):
+                    return True
         while login is not None:
             if self.refuses(login.issuer, login.token_id, principal.id, login.issued):
                 return True

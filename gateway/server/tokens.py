@@ -18,7 +18,7 @@ import msgspec
 from gateway.core.errors import GatehouseError, NotFound, RequestError
 from gateway.core.proofs import PROVED
 from gateway.core.specs import GatewayTokensSpec
-from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, Mint, TokenDesk, recipient_of, sources_of
+from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, Mint, TokenDesk, acting_of, as_actor, recipient_of, sources_of
 from gateway.core.types import Headers, Login, OutcomeRecord, Peer, Principal
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import outcome_of
@@ -170,6 +170,8 @@ def granted(principal: Principal, actor: Principal | None, form: Mapping[str, st
         acr=login.acr,
         amr=login.amr,
         may_act=login.may_act,
+        may_act_issuer=login.may_act_issuer,
+        acting=(() if actor is None else as_actor(actor)) + acting_of(principal),
         certificate=certificate,
         key=key,
         sources=sources,
@@ -197,7 +199,8 @@ def _acting(principal: Principal, login: Login, actor: Principal) -> tuple[str, 
         raise _refused("invalid_request", "The actor_token must be the actor's own.", "actor_token")
     if actor.tenant != principal.tenant:
         raise _refused("invalid_request", "The actor belongs to another tenant.", "actor_token")
-    if login.may_act and login.may_act != actor.id:
+    named, issuer = login.may_act, login.may_act_issuer
+    if named and (named != actor.id or (issuer and all(one.issuer != issuer for one in sources_of(actor)))):
         raise _refused("invalid_request", "The subject_token names somebody else who may act.", "actor_token")
     if actor.id in (principal.id, principal.user, *login.actors):
         raise _refused("invalid_request", "The actor already acts in this token, or is its subject.", "actor_token")

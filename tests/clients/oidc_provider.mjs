@@ -1,6 +1,6 @@
 // A certified OpenID Connect provider for the tests: node oidc_provider.mjs. It prints its address. Its client `svc` (secret `svc-secret`) gets access
 // tokens for the audience `gatehouse` with the claims of `POST /control/claims`. `POST /control/rotate` signs with a new key from then on,
-// beside the old one; its client `bot` (secret `bot-secret`) gets tokens too; `POST /control/id_token` makes an ID token; `POST /control/ttl` sets the seconds that tokens are valid; `POST /control/nonces` says whether DPoP proofs need a nonce; tokens for the resource `urn:opaque` are opaque, and `gw` may ask what they are worth; `POST /control/drop` withdraws the old ones. People log in at it with
+// beside the old one; its client `bot` (secret `bot-secret`) gets tokens too; `POST /control/id_token` makes an ID token; `POST /control/ttl` sets the seconds that tokens are valid; `POST /control/nonces` says whether DPoP proofs need a nonce; tokens for the resource `urn:opaque` are opaque, and `gw` may ask what they are worth; its client `mesh` (secret `mesh-secret`) gets tokens that are bound to the certificate in `x-client-cert` (PEM, percent-encoded; RFC 8705); `POST /control/drop` withdraws the old ones. People log in at it with
 // any name, by `gatehouse-cli`. `GET /control/fetches`: how often its keys were asked for.
 import http from "node:http";
 import { generateKeyPairSync } from "node:crypto";
@@ -32,10 +32,15 @@ function build() {
       { client_id: "svc", client_secret: "svc-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
       { client_id: "gatehouse", client_secret: "gatehouse-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
       { client_id: "bot", client_secret: "bot-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
+      {
+        client_id: "mesh", client_secret: "mesh-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [],
+        tls_client_certificate_bound_access_tokens: true,
+      },
     ],
     features: {
       clientCredentials: { enabled: true },
       dPoP: { enabled: true, nonceSecret: Buffer.alloc(32, 7), requireNonce: () => nonces },
+      mTLS: { enabled: true, certificateBoundAccessTokens: true, getCertificate: (ctx) => decodeURIComponent(ctx.get("x-client-cert")) || undefined },
       introspection: { enabled: true },
       revocation: { enabled: true },
       devInteractions: { enabled: true },

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 from tests.e2e.test_oidc import Provider, chat, provider  # noqa: F401 - a fixture
@@ -122,10 +123,33 @@ def test_an_actor_acts_for_somebody_and_stays_in_the_chain(running: Gatehouse, p
     error(exchange(running, provider.token(), actor_token="nonsense", actor_token_type=TYPE), 401, "invalid_api_key")
     provider.control("claims", {"tenant": "acme", "groups": ["engineers"], "may_act": {"sub": "another"}})
     error(exchange(running, provider.token(), actor_token=bot(provider), actor_token_type=TYPE), 400, "invalid_request")
+    here, elsewhere = provider.url, "https://elsewhere.example"
+    for issuer, status in ((here, 200), (elsewhere, 400)):
+        provider.control("claims", {"tenant": "acme", "groups": ["engineers"], "may_act": {"sub": "bot", "iss": issuer}})
+        assert exchange(running, provider.token(), actor_token=bot(provider), actor_token_type=TYPE).status_code == status
     provider.control("claims", {"tenant": "globex", "groups": ["engineers"]})
     stranger = bot(provider)
     provider.control("claims", {"tenant": "acme", "groups": ["engineers"]})
     error(exchange(running, provider.token(), actor_token=stranger, actor_token_type=TYPE), 400, "invalid_request")
+
+
+def test_an_actor_whose_token_is_revoked_or_who_is_suspended_acts_no_more(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = bot(provider)
+    acting = exchanged(running, exchanged(running, provider.token(), actor_token=token, actor_token_type=TYPE))
+    other = exchanged(running, provider.token(), actor_token=exchanged(running, bot(provider)), actor_token_type=TYPE)
+    assert chat(running, acting).status_code == chat(running, other).status_code == 200
+    with adminapi.admin(running, key="root-key-0123456789abcdef0123456789abcdef") as admin:
+        revoked = {"type": "token", "issuer": provider.url, "value": claims(token)["jti"]}
+        assert admin.post("/revocations", json=revoked).status_code == 201
+        until(lambda: chat(running, acting).status_code == 401, what="the refusal")
+        assert chat(running, other).status_code == 200, "by a token that counts"
+        assert admin.post("/users/bot@acme/suspend", json={"reason": "test"}).status_code == 200
+        try:
+            until(lambda: chat(running, other).status_code == 403, what="the refusal of the suspended actor")
+            error(chat(running, other), 403, "suspended")
+        finally:
+            assert admin.post("/users/bot@acme/resume").status_code == 200
+        until(lambda: chat(running, other).status_code == 200, what="the actor's return")
 
 
 def test_what_is_no_exchange_is_refused(running: Gatehouse, provider: Provider) -> None:  # noqa: F811

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.errors import ConfigError, PermissionDenied
 from gateway.core.standing import Standing, Stop, check_target, halt
-from gateway.core.types import Principal
+from gateway.core.types import Acting, Login, Principal
 
 KEY = Principal("ci", "acme", "api_key", user="alice", agent="bot")
 PERSON = Principal("alice", "acme", "oidc")
@@ -29,6 +29,16 @@ def test_a_target_concerns_these_callers(target: str, stopped: list[Principal]) 
     standing = Standing()
     standing.replace("halts", [halt(target)])
     assert [who for who in (KEY, PERSON, OTHER) if standing.of(who) is not None] == stopped
+
+
+@pytest.mark.parametrize(
+    ("target", "stopped"), [("user/robot", True), ("user/robot@acme", True), ("user/plain", True), ("user/bot", False)]
+)
+def test_a_user_who_is_stopped_acts_for_nobody(target: str, stopped: bool) -> None:
+    acting = (Acting("bot", "robot", "idp", "t1", 1.0), Acting("plain", "", "idp", "t2", 1.0))
+    standing = Standing()
+    standing.replace("suspensions", [Stop(target, "suspended", admin=True)])
+    assert (standing.of(Principal("alice", "acme", "gateway_token", agent="bot", login=Login(acting=acting))) is not None) == stopped
 
 
 @pytest.mark.parametrize("target", ["all", "tenant/acme", "model/m"])

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from gateway.core.errors import AuthenticationError
 from gateway.core.specs import GatewayTokensSpec, OidcSpec
-from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, Source, sources_of
+from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, ActorSource, Grant, Source, acting_of, sources_of
 from gateway.core.types import Peer, Principal
 from gateway.identity.gateway_tokens import LEEWAY, PREFIX, TYPE, GatewayTokenAuthenticator, claims_of, encoded
 from gateway.identity.oidc import OidcAuthenticator
@@ -45,6 +45,8 @@ GRANT = Grant(
     acr="high",
     amr=("pwd", "mfa"),
     may_act="bot",
+    may_act_issuer="https://idp.example",
+    acting=(ActorSource(kind="oidc", id="bot", user="robot", issuer="https://idp.example", token_id="bots", issued=NOW - 30),),
     sources=(Source(kind="oidc", issuer="https://idp.example", token_id="src", issued=NOW - 60),),
 )
 
@@ -103,6 +105,8 @@ def test_a_token_says_what_was_granted() -> None:
     assert (found.login.source.issuer, found.login.source.token_id) == ("https://idp.example", "src")
     assert found.expires == NOW + 600 and found.login.may_act == "bot"
     assert [source.token_id for source in sources_of(found)] == ["id-1", "src"]
+    assert found.login.may_act_issuer == "https://idp.example"
+    assert [(one.id, one.user, one.token_id, one.issued) for one in acting_of(found)] == [("bot", "robot", "bots", NOW - 30)]
 
 
 def test_all_tokens_begin_alike_and_are_one_principal() -> None:
@@ -244,6 +248,7 @@ def test_a_revoked_token_does_not_count_though_it_is_remembered() -> None:
     [
         ("token", "https://idp.example", "src", NOW, NOW + 900),
         ("subject", "https://idp.example", "alice", NOW - 60, NOW + 900),
+        ("token", "https://idp.example", "bots", NOW, NOW + 900),
         ("subject", "https://gw.example", "alice", NOW, NOW + 900),
         ("issuer", "https://idp.example", "", NOW, NOW + 900),
         ("issuer", "https://gw.example", "", NOW, NOW + 900),

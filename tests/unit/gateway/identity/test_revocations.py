@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.types import Login, Principal
+from gateway.core.types import Acting, Login, Principal
 from gateway.identity.revocations import Revocations, Row, name_of
 
 IDP = "https://idp.example"
@@ -49,6 +49,15 @@ def test_a_caller_is_refused_for_each_login_behind_it() -> None:
     assert revoked(("token", "gw", "own", 0.0, 9.0)).refuse(caller)
     assert not revoked(("subject", IDP, "alice", 9.0, 9.0)).refuse(caller)
     assert not revoked(("all", "", "", 100.0, 900.0)).refuse(Principal("k", "acme", "api_key")), "a key is no token"
+
+
+def test_a_caller_is_refused_for_each_credential_by_which_somebody_acts_for_it() -> None:
+    acting = (Acting("bot", "robot", "gw", "exchanged", 15.0), Acting("bot", "robot", IDP, "bots", 5.0))
+    caller = Principal("alice", "acme", "gateway_token", login=Login(issuer="gw", token_id="own", issued=20.0, acting=acting))
+    for row in (("token", IDP, "bots", 0.0, 9.0), ("token", "gw", "exchanged", 0.0, 9.0), ("subject", IDP, "bot", 5.0, 9.0)):
+        assert revoked(row).refuse(caller), row
+    for row in (("token", "other", "bots", 0.0, 9.0), ("subject", IDP, "bot", 4.0, 9.0), ("subject", IDP, "robot", 9.0, 9.0)):
+        assert not revoked(row).refuse(caller), row
 
 
 def test_changes_one_by_one_are_the_same_as_all_at_once() -> None:
