@@ -15,6 +15,7 @@ from gateway.core.types import Headers, Principal
 from gateway.core.values import UNLABELLED
 from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import Message, Receive, Send
+from gateway.server.login import record_denial
 from gateway.server.multipart import MultipartReader, Part, boundary_of
 from gateway.wire.openai.batches import shown_batch, shown_file
 
@@ -77,6 +78,7 @@ class WorkEndpoint:
             await send({"type": "http.response.start", "status": 200, "headers": _content_headers(record)})
             if method == "GET":
                 async for block in content:
+                    self._check(scope, principal)
                     await send({"type": "http.response.body", "body": block, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             return None
@@ -95,6 +97,7 @@ class WorkEndpoint:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone("The client left.")
+                self._check(scope, principal)
                 await form.take(reader, message["body"])
                 if not message.get("more_body"):
                     break
@@ -103,12 +106,22 @@ class WorkEndpoint:
         finally:
             await upload.abandon()
 
+    def _check(self, scope: Message, principal: Principal) -> None:
+        """Between two parts of a body: whoever was halted or suspended meanwhile goes no further. Raises PermissionDenied."""
+        if self._plane.standing.active:
+            try:
+                self._plane.standing.admit(principal)
+            except PermissionDenied as error:
+                record_denial(self._plane, scope["state"]["peer"], scope["state"]["request_id"], error)
+                raise
+
     async def _batches(
         self, scope: Message, receive: Receive, principal: Principal, method: str, rest: list[str], batches: BatchDesk
     ) -> Answer:
         tenant = principal.tenant
         if not rest and method == "POST":
             wanted, peer, known = await _json(receive), scope["state"]["peer"], self._plane.current().labels
+            self._check(scope, principal)
             labels = UNLABELLED if known is None else known.of_peer(scope["state"]["headers"], peer) | known.of_metadata(wanted)
             return 200, shown_batch(await batches.create(principal, peer, wanted, labels))
         if not rest and method in ("GET", "HEAD"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +125,28 @@ def results(client: openai.OpenAI, id: str | None) -> dict[str, dict[str, Any]]:
 
 def kept(gateway: Gatehouse) -> set[Path]:
     return set((gateway.state_dir / "files").iterdir())
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+def test_what_was_begun_before_a_halt_is_not_finished(gateway: Gatehouse, path: str) -> None:
+    before, kind = kept(gateway), "multipart/form-data; boundary=b" if path == "/v1/files" else "application/json"
+    form = '--b\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--b--\r\n'
+    body = (form if path == "/v1/files" else '{"input_file_id": "file-x"}').encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {FEW}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    address = gateway.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=60) as begun, admin(gateway, key=ROOT_KEY) as http:
+        begun.sendall(head.encode() + b"connection: close\r\n\r\n" + body[:10])
+        with gateway.client(FEW) as client:
+            assert client.get("/v1/files").status_code == 200, "by now the other request is known"
+            assert http.post("/halts", json={"target": "key/few", "reason": "test"}).status_code == 201
+            try:
+                until(lambda: client.get("/v1/files").status_code == 403, what="the halt")
+                begun.sendall(body[10:])
+                answer = b"".join(iter(lambda: begun.recv(65536), b""))
+            finally:
+                assert http.delete("/halts/key/few").status_code == 200
+    assert answer.startswith(b"HTTP/1.1 403 ") and b'"code":"halted"' in answer, answer
+    assert kept(gateway) == before
 
 
 def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse) -> None:
