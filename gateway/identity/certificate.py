@@ -38,8 +38,8 @@ class Unacceptable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a certificate says. Lists hold what is well-formed only. issuer_der, serial: for revocation lists. Times in seconds since the
-    epoch."""
+    """What a certificate says. Lists hold what is well-formed only. issuer_der, issuer_key, serial: for revocation lists. Times in seconds
+    since the epoch."""
 
     san_uri: tuple[str, ...]
     san_dns: tuple[str, ...]
@@ -48,6 +48,7 @@ class Names:
     subject: str
     issuer: str
     issuer_der: bytes
+    issuer_key: bytes
     serial: int
     begins: float
     expires: float
@@ -75,6 +76,14 @@ def for_clients(extension: x509.ExtendedKeyUsage | None, require: bool) -> bool:
     if extension is None:
         return not require
     return ExtendedKeyUsageOID.CLIENT_AUTH in extension
+
+
+def key_identifier(certificate: x509.Certificate, kind: type[x509.AuthorityKeyIdentifier] | type[x509.SubjectKeyIdentifier]) -> bytes:
+    """Of a certificate's own key, or of its issuer's; b"" where it has none, or none that can be read."""
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value.key_identifier or b""
+    except (x509.ExtensionNotFound, ValueError, x509.DuplicateExtension):
+        return b""
 
 
 def _suitable(certificate: x509.Certificate, require_eku: bool) -> None:
@@ -109,6 +118,7 @@ def _names(certificate: x509.Certificate, sha256: str) -> Names:
         subject=_text(certificate.subject.rfc4514_string()),
         issuer=_text(certificate.issuer.rfc4514_string()),
         issuer_der=certificate.issuer.public_bytes(),
+        issuer_key=key_identifier(certificate, x509.AuthorityKeyIdentifier),
         serial=certificate.serial_number,
         begins=certificate.not_valid_before_utc.timestamp(),
         expires=certificate.not_valid_after_utc.timestamp(),

@@ -108,7 +108,7 @@ class MtlsAuthenticator:
     def _ask(self, crl: RevocationList, known: Known, names: Names, now: float) -> None:
         """Raises for a certificate that is revoked, or of which that cannot be said."""
         if known.generation != crl.generation:
-            known.generation, known.revoked = crl.generation, crl.revokes(names.issuer_der, names.serial)
+            known.generation, known.revoked = crl.generation, crl.revokes(names.issuer_der, names.issuer_key, names.serial)
         if known.revoked:
             raise invalid_credentials()
         if self._spec.on_crl_failure == "closed" and (known.revoked is None or not crl.reliable(now)):

@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from gateway.core.clock import Clock
 from gateway.core.files import read_bytes
 from gateway.core.stamps import Stamps, stamps
+from gateway.identity.certificate import key_identifier
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -29,9 +30,11 @@ _END: Final = b"-----END X509 CRL-----"
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What the lists say: serial numbers by issuer (its name in DER). ends: when the first of them is out of date."""
+    """What the lists say: serial numbers by issuer (its name in DER). ended: the authorities of which a certificate is revoked, by name,
+    with the key identifiers of those of this name that still count. ends: when the first of the lists is out of date."""
 
     serials: dict[bytes, frozenset[int]] = field(default_factory=dict)
+    ended: dict[bytes, frozenset[bytes]] = field(default_factory=dict)
     ends: float = 0.0
 
 
@@ -69,7 +72,30 @@ def read(file: str, trusted: list[x509.Certificate], now: float) -> Revoked:
         serials[issuer] = serials.get(issuer, frozenset()) | {entry.serial_number for entry in one}
     if ends <= now:
         raise OutOfDate(f"{file}: a list is out of date")
-    return Revoked(serials, ends)
+    return Revoked(serials, _ended(trusted, serials), ends)
+
+
+def _ended(trusted: list[x509.Certificate], serials: dict[bytes, frozenset[int]]) -> dict[bytes, frozenset[bytes]]:
+    """See Revoked. An authority below one that has ended has ended too."""
+
+    def ends(one: x509.Certificate) -> bool:
+        issuer = one.issuer.public_bytes()
+        return one.serial_number in serials.get(issuer, ()) or below(ended, issuer, key_identifier(one, x509.AuthorityKeyIdentifier))
+
+    ended: dict[bytes, frozenset[bytes]] = {}
+    good = trusted
+    while gone := {one.subject.public_bytes() for one in good if ends(one)}:
+        good = [one for one in good if not ends(one)]
+        keys = [(one.subject.public_bytes(), key_identifier(one, x509.SubjectKeyIdentifier)) for one in good]
+        ended = {name: frozenset(key for subject, key in keys if subject == name) for name in gone | ended.keys()}
+    return ended
+
+
+def below(ended: dict[bytes, frozenset[bytes]], issuer: bytes, key: bytes) -> bool:
+    """Whether the issuer of a certificate is an authority that has ended, and not one of the same name that counts. key: of the issuer, as
+    the certificate names it; b"" where it does not."""
+    others = ended.get(issuer)
+    return others is not None and (not key or key not in others)
 
 
 def _bytes(name: str) -> bytes:
@@ -175,11 +201,15 @@ class RevocationList:
         self._record("crl_unusable", "identity.mtls.crl", {"reason": reason})
         log.error("identity.mtls.crl: %s; the list that was read before counts until it is out of date", reason)
 
-    def revokes(self, issuer: bytes, serial: int) -> bool | None:
-        """Whether a certificate is revoked, as far as the last good list says; None if there is none of its issuer."""
-        if self._revoked is None or (serials := self._revoked.serials.get(issuer)) is None:
+    def revokes(self, issuer: bytes, key: bytes, serial: int) -> bool | None:
+        """Whether a certificate is revoked, or its issuer is, as far as the last good list says; None if there is none of its issuer. key:
+        the identifier of the issuer's key."""
+        if self._revoked is None:
             return None
-        return serial in serials
+        if below(self._revoked.ended, issuer, key):
+            return True
+        serials = self._revoked.serials.get(issuer)
+        return None if serials is None else serial in serials
 
     def reliable(self, now: float) -> bool:
         """Whether there is a list, and it is not out of date."""

@@ -136,6 +136,21 @@ async def test_a_revoked_certificate_is_refused_whatever_else_there_is(made: Any
     assert site.ask(good) is before
 
 
+@pytest.mark.parametrize("on_crl_failure", ["open", "closed"])
+async def test_an_authority_that_is_revoked_is_no_authority(made: Any, authority: Authority, tmp_path: Path, on_crl_failure: str) -> None:
+    sub = Authority(tmp_path / "sub", "sub CA", parent=authority)
+    both, issued = tmp_path / "both.pem", sub.issue("ops-1")
+    both.write_bytes(Path(authority.crl()).read_bytes() + Path(sub.crl()).read_bytes())
+    site = await made(crl=str(both), authorities=(authority.cert, sub.cert), on_crl_failure=on_crl_failure)
+    assert site.ask(issued) and site.ask(authority.issue("ops-1"))
+    authority.revoked.append(sub.certificate.serial_number)
+    replaced(both, Path(authority.crl()).read_bytes() + Path(sub.crl()).read_bytes())
+    for _ in range(3):
+        await site.authenticator._crl.look()
+    assert site.refused(issued) == site.refused(issued, KEY) == "invalid_credentials"
+    assert site.ask(authority.issue("ops-1"))
+
+
 async def test_without_a_reliable_list_certificates_count_as_configured(made: Any, authority: Authority, tmp_path: Path) -> None:
     issued = authority.issue("ops-1")
     closed, open_ = await made(crl=authority.crl()), await made(crl=authority.crl(), on_crl_failure="open")

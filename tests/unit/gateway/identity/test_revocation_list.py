@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from gateway.core.clock import SystemClock
-from gateway.identity.revocation_list import OutOfDate, RevocationList, Unusable, authorities, read
+from gateway.identity.certificate import key_identifier
+from gateway.identity.revocation_list import OutOfDate, RevocationList, Unusable, authorities, below, read
 from tests.pki import DAY, Authority, now, replaced
 
 
@@ -51,6 +53,26 @@ def test_several_lists_in_one_file(authority: Authority, tmp_path: Path) -> None
         read(str(file), [authority.certificate], time.time())
 
 
+def test_an_authority_that_is_revoked_takes_along_what_it_has_issued(authority: Authority, tmp_path: Path) -> None:
+    sub = Authority(tmp_path / "sub", "sub CA", parent=authority)
+    below_it = Authority(tmp_path / "below", "below CA", parent=sub)
+    again = Authority(tmp_path / "again", "sub CA", parent=authority)  # the same name, another key
+    other = Authority(tmp_path / "other", "other CA", parent=authority)
+    all_of_them = [one.certificate for one in (below_it, authority, other, sub)]
+
+    def refused(*trusted: x509.Certificate) -> list[bool]:
+        found = read(authority.crl(), list(trusted), time.time()).ended
+        issued = [one.issue().certificate for one in (authority, other, sub, below_it, again)]
+        return [below(found, one.issuer.public_bytes(), key_identifier(one, x509.AuthorityKeyIdentifier)) for one in issued]
+
+    assert refused(*all_of_them) == [False] * 5
+    authority.revoked.append(sub.certificate.serial_number)
+    assert refused(*all_of_them) == [False, False, True, True, True]
+    assert refused(*all_of_them, again.certificate) == [False, False, True, True, False]
+    found = read(authority.crl(), [*all_of_them, again.certificate], time.time()).ended
+    assert below(found, sub.name.public_bytes(), b""), "whose key is not named"
+
+
 def test_lists_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
     file = Path(authority.crl())
     trusted, whole = [authority.certificate], file.read_bytes()
@@ -87,7 +109,7 @@ class Site:
 
     def revokes(self) -> tuple[bool | None, bool | None]:
         bad, good = (
-            self.list.revokes(one.certificate.issuer.public_bytes(), one.certificate.serial_number) for one in (self.bad, self.good)
+            self.list.revokes(one.certificate.issuer.public_bytes(), b"", one.certificate.serial_number) for one in (self.bad, self.good)
         )
         return bad, good
 
@@ -108,7 +130,7 @@ async def test_a_list_that_is_replaced_counts_once_it_has_come_to_rest(authority
     await site.settle()
     assert site.revokes() == (True, False) and site.list.generation == 2
     assert site.events == ["crl_loaded", "crl_loaded"] and site.gauges["crl"] > time.time()
-    assert site.list.revokes(b"somebody else", 1) is None
+    assert site.list.revokes(b"somebody else", b"", 1) is None
 
 
 async def test_a_damaged_list_leaves_the_last_good_one_until_that_ends(authority: Authority) -> None:
