@@ -7,22 +7,23 @@ import logging
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from admin import idempotency, problems, values
 from admin.auth import Gate, LoginFailed
 from admin.context import Ports
 from admin.journal import Journal
-from admin.operation import IN_FORCE, JSON, PREFIX, Answer, Call, Operation, Waiting
-from admin.permissions import Access
-from gateway.core.errors import GatehouseError, InternalError, NotFound, RequestError
+from admin.operation import IN_FORCE, JSON, PREFIX, SSE, Answer, Call, Operation, Waiting
+from admin.permissions import Access, denied
+from admin.staying import CHECK_SECONDS, leaving
+from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, NotFound, PermissionDenied, RequestError
 
 MAX_FIELDS: Final = 64
 """Query parameters of a request."""
@@ -68,7 +69,10 @@ class Api:
         response.headers["x-request-id"] = request_id
         response.headers["cache-control"] = "no-store"
         response.headers["x-content-type-options"] = "nosniff"
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        except GatehouseError as error:  # the connection closes in the middle of the answer
+            log.warning("the answer to %s %s (%s) broke off: %s", request.method, scope["path"], request_id, error.code)
 
     async def _respond(self, request: Request, request_id: str) -> Response:
         try:
@@ -91,6 +95,9 @@ class Api:
                 self._journal.denied(access, operation.permission, request, request_id)
             raise
         response = _response(answer)
+        if isinstance(response, StreamingResponse) and call.stands is not None:
+            events = response.media_type == SSE
+            response.body_iterator = leaving(cast(AsyncIterator[bytes], response.body_iterator), call.stands, events=events)
         if call.wait is not None and not call.dry_run:
             response.headers[IN_FORCE] = "true" if await self._ports.in_force(call.wait) else "false"
         return response
@@ -134,7 +141,7 @@ class Api:
         query = values.convert(given, operation.query)
         if operation.body is not None or operation.streams:
             _check_media(request, operation)
-        raw = await _body(request, operation) if operation.body is not None else b""
+        raw, access = await self._read(request, request_id, access, operation)
         body: Any = raw
         if operation.body is not None and operation.body is not bytes:
             # a long body takes long to read: in a thread, requests wait for five milliseconds at a time, not for all of it
@@ -147,9 +154,36 @@ class Api:
         elif operation.body is None and not operation.streams and request.method == "POST" and (ignored := await _body(request, operation)):
             values.decode(ignored, NoBody)  # nothing sent is silently ignored: `force` belongs in the query
         call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request), wait=wait)
+        call.stands = lambda: self._again(request, access, operation, call.tenants)
         if operation.creates:
             idempotency.key_of(call)
         return call
+
+    async def _read(self, request: Request, request_id: str, access: Access, operation: Operation) -> tuple[bytes, Access]:
+        """The body, and the caller's rights once it is there: they may have changed since the head came."""
+        if operation.body is None:
+            return b"", access
+        began = self._ports.clock.monotonic()
+        raw = await _body(request, operation)
+        if self._ports.clock.monotonic() - began < CHECK_SECONDS:
+            return raw, access
+        try:
+            return raw, await self._again(request, access, operation, ())
+        except AuthenticationError as error:
+            self._journal.login_failed(request, request_id, error.code)
+            raise
+        except PermissionDenied:
+            self._journal.denied(access, operation.permission, request, request_id)
+            raise
+
+    async def _again(self, request: Request, before: Access, operation: Operation, tenants: Collection[str]) -> Access:
+        """The caller's rights as they are now. tenants: in which the permission was needed. Raises GatehouseError if they do not do."""
+        access = await self._gate.again(request.scope, before)
+        if access.tenants(operation.permission) == frozenset():
+            raise denied(operation.permission)
+        for tenant in tenants:
+            access.require(operation.permission, tenant)
+        return access
 
     # --- running
 

@@ -19,7 +19,7 @@ from admin.permissions import Access
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError, GatehouseError, LimitExceeded, RequestError
 from gateway.core.ports import Authenticator
-from gateway.core.proofs import INVALID_PROOF, PROOF, USE_NONCE, note_target
+from gateway.core.proofs import INVALID_PROOF, PROOF, USE_NONCE, note_target, proven
 from gateway.core.specs import StepUpSpec
 from gateway.core.throttle import Buckets, neighbourhood
 from gateway.core.types import Headers, Peer, Principal
@@ -32,6 +32,8 @@ SECONDS: Final = 1.0
 MAX_PEERS: Final = 4096
 PEER: Final = "gatehouse.peer"
 """Where the listener puts the Peer (gateway.server.admin_protocol)."""
+CREDENTIAL: Final = "gatehouse.credential"
+"""Where the headers of a caller who has logged in are kept, to look again later (`Gate.again`)."""
 _SENSITIVE: Final = (b"authorization", b"x-api-key", b"api-key")
 _CHALLENGE: Final = (("www-authenticate", 'Bearer realm="gatehouse admin"'),)
 
@@ -59,6 +61,20 @@ class Gate:
             raise failure from None
         if principal is None:
             raise self._failure(AuthenticationError("", code="missing_credentials"), peer, headers)
+        proven(headers)
+        scope.setdefault("extensions", {})[CREDENTIAL] = headers
+        return await self._access(principal, peer)
+
+    async def again(self, scope: Any, before: Access) -> Access:
+        """The same caller later on, while the request goes on: with the rights of that moment. Raises AuthenticationError once the
+        credential has ended, PermissionDenied for a caller who is stopped, and what the store raises."""
+        peer, known = peer_of(scope), before.principal
+        principal = await settled(self._authenticator.authenticate(scope["extensions"][CREDENTIAL], peer))
+        if principal is None or (principal.tenant, principal.kind, principal.id) != (known.tenant, known.kind, known.id):
+            raise AuthenticationError("The credential is not valid.", code="invalid_credentials", headers=_CHALLENGE)
+        return await self._access(principal, peer)
+
+    async def _access(self, principal: Principal, peer: Peer) -> Access:
         grants, denied = await self._roles.held(principal, peer)
         return Access(principal, grants, self._step_up, denied)
 

@@ -15,12 +15,14 @@ from starlette.responses import Response
 
 from admin.context import Ports
 from admin.permissions import Access
+from admin.staying import arriving
 from gateway.core.errors import NotFound, StoreUnavailable
 from gateway.core.storage import ControlStore
 
 PREFIX: Final = "/admin/v1"
 MAX_BODY: Final = 256 * 1024
 JSON: Final = "application/json"
+SSE: Final = "text/event-stream"
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 OCTETS: Final = "application/offset+octet-stream"
 
@@ -140,6 +142,8 @@ class Call:
     """Those in which the caller needed a permission: whom a write is about."""
     asked: dict[str, Any] = field(default_factory=dict)
     """Answers of the fleet for this request, so that a long list asks only once."""
+    stands: Callable[[], Awaitable[object]] | None = None
+    """Raises once the caller may no longer do this (admin.staying)."""
 
     @property
     def dry_run(self) -> bool:
@@ -157,8 +161,9 @@ class Call:
         return self.ports.store
 
     def parts(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises ClientDisconnect when it breaks off."""
-        return aiter(self.request.stream())
+        """The body as it arrives. Raises ClientDisconnect when it breaks off, and what `stands` raises."""
+        parts = aiter(self.request.stream())
+        return parts if self.stands is None else arriving(parts, self.stands)
 
     def body_builtins(self) -> dict[str, Any]:
         """The body as plain values."""

@@ -242,6 +242,8 @@ def _watch(session: Session, client: Client, id: str) -> None:
         if not line.startswith(b"data: "):
             continue
         job = json.loads(line[6:])
+        if "state" not in job:
+            raise CommandError(f"the job goes on, but you may not follow it any more: {clean(job.get('detail', ''))}")
         told = f"{job['state']} {job['progress']:.0%}, attempt {job['attempts']} of {job['max_attempts']}"
         if told != said:
             said = told

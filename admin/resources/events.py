@@ -10,12 +10,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import StreamingResponse
 
-from admin.operation import Answer, Call, Operation
+from admin.operation import SSE, Answer, Call, Operation
 from gateway.core.errors import Overloaded
 from gateway.core.feed import STOPPING
 from gateway.core.ports import Change, Feed
 
-SSE: Final = "text/event-stream"
 MAX_WAITING: Final = 1000
 """Events that a slow reader may be behind; after that its stream ends, with an event `lost`."""
 MAX_READERS: Final = 64

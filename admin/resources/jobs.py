@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from admin import values
 from admin.auth import peer_of
 from admin.moments import Timestamp, timestamp
-from admin.operation import Answer, Call, Operation, Written
+from admin.operation import SSE, Answer, Call, Operation, Written
 from admin.resource import Cursor, Tenant, location
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import Creator
@@ -25,7 +25,6 @@ from gateway.core.specs import Name
 READ, WRITE = "jobs:read", "jobs:write"
 FILES: Final = "files:write"
 """What a task on model files needs besides: it uses the machine, and may add to its models."""
-SSE: Final = "text/event-stream"
 MAX_READERS: Final = 64
 LOOK_SECONDS: Final = 1.0
 QUIET_LOOKS: Final = 15

@@ -28,6 +28,16 @@ def note_target(headers: Headers, method: bytes, path: bytes) -> None:
     headers[METHOD], headers[PATH] = method, path
 
 
+def proven(headers: Headers) -> None:
+    """Whoever has proved at the beginning to hold a token's key (RFC 9449) need not do so again for each request that follows: a proof is
+    good once, and the connection is the same."""
+    for name in (PROOF, METHOD, PATH):
+        headers.pop(name, None)
+    authorization = headers.get(b"authorization", b"")
+    if PROVED in headers and authorization[:5].lower() == b"dpop ":
+        headers[b"authorization"] = b"Bearer " + authorization[5:]
+
+
 class ProofClaimed(Message, frozen=True):
     """fresh: the proof has not been used before."""
 

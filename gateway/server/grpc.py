@@ -19,7 +19,7 @@ import grpc
 
 from gateway.core.deadlines import within
 from gateway.core.errors import ClientGone, ConfigError, GatehouseError, InternalError, RequestError
-from gateway.core.proofs import PROOF, note_target
+from gateway.core.proofs import PROOF, note_target, proven
 from gateway.core.slices import at_once, in_slices
 from gateway.core.specs import ListenSpec
 from gateway.core.tasks import TaskOwner
@@ -34,7 +34,7 @@ from gateway.server.grpc_calls import CallClient, Failed, failed, headers_of, pe
 from gateway.server.grpc_reflection import HEALTH, REFLECTIONS, SERVICE, descriptor, health, health_service, reflected
 from gateway.server.head import check_head
 from gateway.server.health import Health
-from gateway.server.login import identified, owner_of, proven
+from gateway.server.login import identified, owner_of
 from gateway.server.refusals import head_too_large
 from gateway.server.tls import Contexts, Material
 from gateway.telemetry.metrics import PHASES

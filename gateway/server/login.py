@@ -6,7 +6,6 @@ from collections.abc import Awaitable
 from time import time
 
 from gateway.core.errors import AuthenticationError, GatehouseError
-from gateway.core.proofs import METHOD, PATH, PROOF, PROVED
 from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import outcome_of
@@ -41,13 +40,3 @@ def record_denial(plane: DataPlane, peer: Peer, request_id: bytes, error: Gateho
 def owner_of(principal: Principal) -> str:
     """The name by which a caller's sockets and bytes are counted."""
     return f"{principal.tenant}/{principal.kind}/{principal.id}"
-
-
-def proven(headers: Headers) -> None:
-    """Whoever has proved at the beginning to hold a token's key (RFC 9449) need not do so again for each request that follows: a proof is
-    good once, and the connection is the same."""
-    for name in (PROOF, METHOD, PATH):
-        headers.pop(name, None)
-    authorization = headers.get(b"authorization", b"")
-    if PROVED in headers and authorization[:5].lower() == b"dpop ":
-        headers[b"authorization"] = b"Bearer " + authorization[5:]

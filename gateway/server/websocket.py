@@ -14,10 +14,11 @@ from importlib import import_module
 from typing import Any, Final
 
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, LimitExceeded, PermissionDenied, RequestError
+from gateway.core.proofs import proven
 from gateway.core.types import Headers, Principal
 from gateway.pipeline.plane import DataPlane
 from gateway.server.cors import allowed_origin, cors_headers
-from gateway.server.login import identified, owner_of, proven
+from gateway.server.login import identified, owner_of
 from gateway.server.protocol import Application, Connection, ListenerState
 from gateway.server.refusals import plain_error
 from gateway.server.request import Handler, ParsedRequest

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from admin.staying import CHECK_SECONDS
 from gateway.core.storage import ControlStore, KeySettings
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
@@ -91,6 +95,30 @@ def test_a_revoked_key_is_refused_everywhere(replicas: Replicas) -> None:
         until(lambda gateway=gateway: gateway.chat(key=key).status_code == 401, what="the refusal")
     error = errors_of(replicas.gateways[-1].chat(key=key))
     assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+
+
+def test_an_administrators_key_that_is_revoked_ends_what_goes_on_with_it(replicas: Replicas) -> None:
+    id, key = replicas.make_key(KeySettings(models=(), roles=("admin",)))
+    gateway = replicas.gateways[-1]
+    body = b'{"name": "made-by-a-revoked-key"}'
+    head = "POST /admin/v1/tenants HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    host, _, port = gateway.admin_url.removeprefix("http://").partition(":")
+    with admin(gateway, key=key) as client, socket.create_connection((host, int(port)), timeout=60) as begun:
+        begun.sendall(f"{head}authorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body[:9])
+        began = time.monotonic()
+        with client.stream("GET", "/events", params={"kind": "nothing"}) as events:
+            lines = events.iter_lines()
+            assert next(lines) == ": connected"
+            replicas.store(lambda store: store.revoke_key(id, actor="test"))
+            assert [line for line in lines if line and not line.startswith(":")] == [
+                "event: refused",
+                'data: {"code":"invalid_api_key","detail":"The credential is not valid."}',
+            ]
+        until(lambda: time.monotonic() - began > CHECK_SECONDS, what="the time after which rights are looked at again")
+        begun.sendall(body[9:])
+        answer = b"".join(iter(lambda: begun.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 401 "), answer
+    assert not [one for one in gateway.audit() if one.get("event") == "admin.tenants.create"], "nothing was made"
 
 
 def test_a_key_that_was_unknown_is_good_once_it_is_made(replicas: Replicas) -> None:
