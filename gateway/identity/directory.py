@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from gateway.core.pauses import Pauses
 from gateway.core.specs import LdapSpec
+from gateway.core.stamps import stamps
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -125,16 +126,25 @@ class Deadline:
 
 
 class _Verified:
-    """In place of ldap3's own: the standard library's verification of certificate and host name, which is on by default. Raises OSError for
-    a file that holds no certificates."""
+    """In place of ldap3's own: the standard library's verification of certificate and host name, which is on by default. The file is read
+    again for a new connection when it has changed. Raises OSError for one that holds no certificates at first."""
 
     def __init__(self, ca: str | None) -> None:
+        self._files: tuple[str, ...] = () if ca is None else (ca,)
+        self._seen = stamps(self._files)
         self._context = ssl.create_default_context(cafile=ca)
+
+    def _current(self) -> ssl.SSLContext:
+        seen = stamps(self._files)
+        if seen != self._seen:
+            with suppress(OSError):  # it is being written, or damaged: those that were read before count, and the next one tries again
+                self._context, self._seen = ssl.create_default_context(cafile=self._files[0]), seen
+        return self._context
 
     def __call__(self, connection: Any, do_handshake: bool = True) -> None:
         plain = connection.socket
         try:
-            connection.socket = self._context.wrap_socket(plain, server_hostname=connection.server.host)
+            connection.socket = self._current().wrap_socket(plain, server_hostname=connection.server.host)
         except BaseException:
             plain.close()
             raise

@@ -27,6 +27,7 @@ from gateway.identity.directory import Directory, Found, Refused, Unavailable
 from gateway.identity.ldap import THREADS, LdapAuthenticator
 from gateway.identity.pace import FIRST_SECONDS
 from tests.integration.slapd import ADMIN, ADMIN_PASSWORD, BASE, Slapd, directory
+from tests.pki import Authority, replaced
 from tests.steady import at_most
 
 
@@ -115,6 +116,24 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(slapd: Slapd, tmp_path
     ):
         with pytest.raises(Unavailable):
             login(settings)
+
+
+def test_other_authorities_count_from_the_next_connection_on(slapd: Slapd, tmp_path: Path) -> None:
+    file, right = tmp_path / "ca.pem", slapd.ca.read_bytes()
+    file.write_bytes(right)
+    made = Directory(spec(slapd, f"ldaps://localhost:{slapd.tls_port}", tls=LdapTlsSpec(ca=str(file))))
+    another = Authority(tmp_path / "another").pem
+    try:
+        for data in (right, b"", right[: len(right) // 2], another + right):
+            replaced(file, data)
+            made.close()  # the connections that wait
+            assert made.login("alice", "alice-secret").groups, "a damaged file leaves what was read before"
+        replaced(file, another)
+        made.close()
+        with pytest.raises(Unavailable):
+            made.login("alice", "alice-secret")
+    finally:
+        made.close()
 
 
 def test_the_next_server_is_asked_when_one_is_away(slapd: Slapd) -> None:
