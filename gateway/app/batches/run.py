@@ -204,8 +204,6 @@ class BatchRun:
                     more = False
                     continue
             row = self._known.get(line.number)
-            if row is not None and row.state in ("done", "failed"):
-                continue
             same = sum(begun.line.model == line.model for begun in self._begins)
             place = await shared.lines.place(line.model, same)
             if place is None:
@@ -347,17 +345,26 @@ class BatchRun:
             found = msgspec.structs.replace(found, state=self.batch.state)
         self.batch = found
 
+    def _has_ended(self, number: int) -> bool:
+        row = self._known.get(number)
+        return row is not None and row.state in ("done", "failed")
+
     async def _requests(self) -> AsyncIterator[Asked]:
-        """Raises GatehouseError where the input cannot be read any more."""
+        """Those that have not ended. Raises GatehouseError where the input cannot be read any more."""
         batch, most = self.batch, self._shared.settings.max_line_bytes
         _, content = await self._shared.files.content(batch.creator.tenant, batch.input)
         splitter = Splitter(max(most, 64 * 1024**2))  # it was found good: a bound that has become smaller since does not count
+
+        def wanted(block: bytes, last: bool) -> list[Asked]:
+            lines = splitter.feed(block, last)
+            return [asked(number, line, batch.endpoint, len(line)) for number, line in lines if not self._has_ended(number)]
+
         try:
             async for block in content:
-                for number, line in splitter.feed(block):
-                    yield asked(number, line, batch.endpoint, len(line))
-            for number, line in splitter.feed(b"", last=True):
-                yield asked(number, line, batch.endpoint, len(line))
+                for line in await asyncio.to_thread(wanted, block, False):
+                    yield line
+            for line in await asyncio.to_thread(wanted, b"", True):
+                yield line
         except LineRefused as refused:
             raise Damaged(f"The input of {batch.id} is not what it was: {refused}") from None
 
