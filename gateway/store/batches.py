@@ -129,11 +129,23 @@ class StoredBatches:
         query = sa.select(lines.c.number, lines.c.attempt, lines.c.state).where(lines.c.batch == batch)
         return await self._database.run(lambda connection: [LineRow(*row, None) for row in connection.execute(query)])
 
-    async def outcomes(self, batch: str, after: int, most: int) -> list[LineRow]:
-        """In the order of the lines."""
+    async def outcomes(self, batch: str, after: int, most: int, most_bytes: int) -> list[LineRow]:
+        """The next ones in the order of the lines: so many, and of so many bytes, but one at least."""
+        here = (lines.c.batch == batch, lines.c.number > after)
+        sizes = sa.select(lines.c.number, sa.func.coalesce(sa.func.length(lines.c.sealed), 0))
         query = sa.select(lines.c.number, lines.c.attempt, lines.c.state, lines.c.sealed)
-        query = query.where(lines.c.batch == batch, lines.c.number > after).order_by(lines.c.number).limit(most)
-        return await self._database.run(lambda connection: [LineRow(*row) for row in connection.execute(query)])
+
+        def read(connection: sa.Connection) -> list[LineRow]:
+            last, total = after, 0
+            for number, size in connection.execute(sizes.where(*here).order_by(lines.c.number).limit(most)).all():
+                total += size
+                if total > most_bytes and last > after:
+                    break
+                last = number
+            found = connection.execute(query.where(*here, lines.c.number <= last).order_by(lines.c.number))
+            return [LineRow(*row) for row in found]
+
+        return await self._database.run(read)
 
     async def advance(
         self,

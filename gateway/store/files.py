@@ -74,6 +74,7 @@ class StoredFiles:
 
         def remove(connection: sa.Connection) -> FileRecord:
             found = get(connection, tenant, id, 0.0)
+            rows.one_by_one(connection, f"batches of {found.tenant}")
             used = sa.select(batches.c.id).where(batches.c.input == found.id, batches.c.state.not_in(OVER)).limit(1)
             if (batch := connection.execute(used).scalar()) is not None:
                 raise RequestError(

@@ -3,6 +3,7 @@ off it is begun anew, with new files."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -10,13 +11,15 @@ import msgspec
 
 from gateway.app.clients.files import ClientFiles
 from gateway.batches.lines import Asked
-from gateway.batches.sealed import SealedTexts, SealedWriter
+from gateway.batches.sealed import Damaged, SealedTexts, SealedWriter
 from gateway.core.batches import BatchError, BatchRecord, FileRecord, LineRow
+from gateway.core.errors import GatehouseError, NotFound
 from gateway.store.batches import StoredBatches
 from gateway.wire.openai.batches import failure
 
 PAGE: Final = 200
-"""Outcomes that are read from the store at once."""
+PAGE_BYTES: Final = 4 * 1024**2
+"""Outcomes that are read from the store at once: so many, and of so many bytes. Vectors may have megabytes a line."""
 UNKNOWN: Final = ("outcome_unknown", "The gateway ended while the request ran: whether an engine answered it is not known.")
 REASONS: Final = {
     "expired": ("batch_expired", "The batch expired before the request was run."),
@@ -43,16 +46,17 @@ class Results:
     async def write(self, batch: BatchRecord, rest: AsyncIterator[Asked] | None) -> BatchRecord:
         """The batch as it is in the end. rest: the whole input, where some lines have no outcome; they get one here. Raises StorageFull,
         LeaseLost, StoreUnavailable."""
-        after, state = 0, ended_as(batch)
-        while page := await self._kept.outcomes(batch.id, after, PAGE):
-            good = b"".join(self._texts.open(row.number, row.sealed) for row in page if row.state == "done" and row.sealed)
-            bad = b"".join(self._texts.open(row.number, row.sealed) for row in page if row.state == "failed" and row.sealed)
-            await self._append(batch, self._output, good)
-            await self._append(batch, self._error, bad)
+        after = 0
+        while page := await self._kept.outcomes(batch.id, after, PAGE, PAGE_BYTES):
+            await self._append(batch, self._output, await asyncio.to_thread(self._opened, page, "done"))
+            await self._append(batch, self._error, await asyncio.to_thread(self._opened, page, "failed"))
             after = page[-1].number
             await self._kept.advance(batch, self._lease)
         if rest is not None:
-            await self._missing(batch, state, rest)
+            try:
+                await self._missing(batch, rest)
+            except (Damaged, NotFound) as error:  # nothing more is known of the other lines
+                batch = msgspec.structs.replace(batch, errors=batch.errors or (unreadable(error),))
         for file in (self._output, self._error):
             if file.writer is not None:
                 await self._files.disk(file.writer.finish)
@@ -60,28 +64,33 @@ class Results:
                 self.records.append(self._record(batch, file))
         return msgspec.structs.replace(
             batch,
-            state=state,
+            state=ended_as(batch),
             output=self._output.id,
             error=self._error.id,
             failed=batch.failed + self._unknown,
             unknown=batch.unknown + self._unknown,
         )
 
-    async def _missing(self, batch: BatchRecord, state: str, rest: AsyncIterator[Asked]) -> None:
+    def _opened(self, page: list[LineRow], state: str) -> bytes:
+        return b"".join(self._texts.open(row.number, row.sealed) for row in page if row.state == state and row.sealed)
+
+    async def _missing(self, batch: BatchRecord, rest: AsyncIterator[Asked]) -> None:
         known = {row.number: row for row in await self._kept.begun(batch.id)}
-        told = REASONS.get(state) or _why(batch.errors)
+        told = REASONS.get(ended_as(batch)) or _why(batch.errors)
         count, lines = 0, bytearray()
-        async for line in rest:
-            row = known.get(line.number)
-            if row is not None and row.state in ("done", "failed"):
-                continue
-            lines += self._missed(batch, line, row, told)
-            count += 1
-            if count % PAGE == 0:
-                await self._append(batch, self._error, bytes(lines))
-                lines.clear()
-                await self._kept.advance(batch, self._lease)
-        await self._append(batch, self._error, bytes(lines))
+        try:
+            async for line in rest:
+                row = known.get(line.number)
+                if row is not None and row.state in ("done", "failed"):
+                    continue
+                lines += self._missed(batch, line, row, told)
+                count += 1
+                if count % PAGE == 0:
+                    await self._append(batch, self._error, bytes(lines))
+                    lines.clear()
+                    await self._kept.advance(batch, self._lease)
+        finally:
+            await self._append(batch, self._error, bytes(lines))
 
     def _missed(self, batch: BatchRecord, line: Asked, row: LineRow | None, told: tuple[str, str]) -> bytes:
         if row is not None and row.state == "begun":
@@ -125,6 +134,11 @@ def ended_as(batch: BatchRecord) -> str:
     if "cancelling" in batch.moments:
         return "cancelled"
     return "completed" if batch.completed + batch.failed >= batch.total else "expired"
+
+
+def unreadable(error: GatehouseError) -> BatchError:
+    """Of an input that cannot be read, or no further."""
+    return BatchError(code=error.code, message=error.message, param="input_file_id")
 
 
 def _why(errors: tuple[BatchError, ...]) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.app.batches.book import BatchBook
-from gateway.app.batches.results import Results
-from gateway.app.clients.files import ClientFiles
+from gateway.app.batches.results import Results, unreadable
+from gateway.app.clients.files import MISSING, ClientFiles
 from gateway.batches.lines import Asked, Check, LineRefused, Splitter, asked
 from gateway.batches.sealed import Damaged, SealedTexts
 from gateway.core.batches import OVER, BatchError, BatchRecord, LineLost, LineOutcome, LineRow, Lines
@@ -120,6 +120,8 @@ class BatchRun:
                 await self._shared.kept.release(self.batch)
                 return
             await self._finalize()
+        except Shredded as error:  # neither can its results be read by anybody
+            await self._close(msgspec.structs.replace(self.batch, state="failed", errors=(unreadable(error),)))
         finally:
             self._shared.running -= len(self._running)
             await self._tasks.aclose()
@@ -151,7 +153,7 @@ class BatchRun:
             else:
                 check.finish()
         except (NotFound, Shredded, Damaged) as error:
-            check.errors = [BatchError(code=error.code, message=error.message, param="input_file_id")]
+            check.errors = [unreadable(error)]
         if check.errors:
             await self._close(msgspec.structs.replace(self.batch, state="failed", errors=tuple(check.errors)))
         elif not self._shared.stopping:
@@ -199,7 +201,7 @@ class BatchRun:
             if line is None and (len(self._deferred) >= DEFERRED * settings.parallel or not more):
                 break
             if line is None:
-                line = await anext(source, None)
+                line = await self._read(source)
                 if line is None:
                     more = False
                     continue
@@ -211,6 +213,17 @@ class BatchRun:
                 break
             self._begin(line, row, place)
         return more
+
+    async def _read(self, source: AsyncIterator[Asked]) -> Asked | None:
+        """None at the end, or where the rest is lost: then the batch fails with what it has. Content that is only not here may be at the
+        next process that takes the batch."""
+        try:
+            return await anext(source, None)
+        except (Damaged, NotFound) as error:
+            if error.code == MISSING:
+                raise
+            self.batch = msgspec.structs.replace(self.batch, errors=(unreadable(error),))
+            return None
 
     def _due(self) -> Asked | None:
         if self._next is not None:

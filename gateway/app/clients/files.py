@@ -30,6 +30,7 @@ MOST_NAME: Final = 255
 BLOCK: Final = 1024 * 1024
 """Bytes that one turn of a thread reads or writes."""
 PURPOSE: Final = "batch"
+MISSING: Final = "file_missing"
 COMPRESSED: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 MIN_EXPIRY: Final = 3600.0
 Record = Callable[..., None]
@@ -160,7 +161,7 @@ class ClientFiles:
         key = await self.keys.opening(tenant, record.key)
         path = self.path(id)
         if not await asyncio.to_thread(path.is_file):
-            raise NotFound(f"The content of {id} is not here: replicas must share files.directory.", code="file_missing")
+            raise NotFound(f"The content of {id} is not here: replicas must share files.directory.", code=MISSING)
         return record, blocks(pieces(path, id, key))
 
     async def delete(self, principal: Principal, id: str) -> None:
