@@ -53,7 +53,11 @@ class SealedWriter:
         self._rest = bytearray()
         self.size = 0
         self._file: IO[bytes] = os.fdopen(os.open(self._partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb", buffering=0)
-        self._put(MAGIC + salt)
+        try:
+            self._put(MAGIC + salt)
+        except OSError:
+            self.abandon()
+            raise
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
