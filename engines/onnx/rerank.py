@@ -45,7 +45,8 @@ class OnnxPairs(PairScorer):
         return await self._task.decode(request, decoder)
 
     async def score(self, request: Request, pairs: Sequence[tuple[str, str]], asked: Asked) -> Scores:
-        read = await self._task.read_pairs(pairs, asked.truncate, lambda index: f"{asked.parameter}[{index}]")
+        first = "query" if asked.parameter == "documents" else "text_1"
+        read = await self._task.read_pairs(pairs, asked.truncate, first, lambda index: f"{asked.parameter}[{index}]")
         found = np.concatenate(await self._task.compute(request, read))
         if not np.isfinite(found).all():
             raise ApiError(502, "the model's output is not finite", kind="engine_error", code="engine_failed")

@@ -108,7 +108,7 @@ class Entities:
         return Response(msgspec.json.encode(answer))
 
     def _read(self, texts: Sequence[str]) -> list[LongText]:
-        return [self._task.reader.windows(text) for text in texts]
+        return self._task.reader.all_windows(texts, "input")
 
     def _decoded(self, texts: Sequence[str], read: Sequence[LongText], found: list[Array]) -> list[list[Span]]:
         spans, at = [], 0

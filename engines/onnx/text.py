@@ -28,7 +28,8 @@ CHARACTERS_PER_TOKEN = 8
 MARGIN = 64
 """Tokens behind the last that is kept: where a text was cut before it was tokenized, the tokens at its end are not those of the whole."""
 LONGEST = 512 * 1024
-"""Bytes of a text of which all tokens are wanted. A token for each, the worst there is, holds the interpreter for 40 ms."""
+"""Bytes of a text of which all tokens are wanted, or of all such texts of a request. A token for each, the worst there is, holds the
+interpreter for 40 ms."""
 LEAST_TOKENS = 256
 """Tokens of a batch that keep a processor's cores busy: more at once save nothing there, and a batch has them however long they take."""
 
@@ -117,6 +118,15 @@ def frame_of(tokenizer: Tokenizer, pair: bool) -> Frame | None:
     return made
 
 
+def bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _bounded(size: int, what: str) -> None:
+    if size > LONGEST:
+        raise ApiError(400, f"{what}: expected at most {LONGEST} bytes, received {size}", param=what)
+
+
 class TextReader:
     """Turns texts and token lists into batches for one graph. Thread-safe: the tokenizer is never changed after construction."""
 
@@ -156,27 +166,29 @@ class TextReader:
             found = self.tokenizer.encode_batch([text], add_special_tokens=special)[0]
         return found
 
-    def beginning(self, text: str) -> tuple[Encoding, bool]:
+    def beginning(self, text: str, what: str) -> tuple[Encoding, bool]:
         """The tokens of a text, of a long one at least as many as the model reads and some more; and whether these are all. What is cut
-        off need not be tokenized, and each token is memory that is freed with the interpreter held."""
+        off need not be tokenized, and each token is memory that is freed with the interpreter held. Raises ApiError for a long text that
+        has few tokens where it begins (a single word of megabytes)."""
         size = max(BEGINNING, CHARACTERS_PER_TOKEN * self.max_length)
+        most = max(size, LONGEST)
         while size < len(text):
             found = self.encode(text[:size])
             if len(found) >= self.max_length + MARGIN:
                 return found, False
-            size *= 4
+            if size == most:
+                raise ApiError(400, f"{what}: its first {most} characters have only {len(found)} tokens", param=what)
+            size = min(size * 4, most)
         return self.encode(text), True
 
     def whole(self, text: str, what: str) -> str:
         """A text of which all tokens are wanted. Raises ApiError when it is too long for that."""
-        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        if size > LONGEST:
-            raise ApiError(400, f"{what}: expected at most {LONGEST} bytes, received {size}", param=what)
+        _bounded(bytes_of(text), what)
         return text
 
     def read(self, text: str, truncate: bool, what: str) -> Tokens:
         """Tokens of a text, special ones included. Raises ApiError when it is too long and may not be cut."""
-        (encoding, exact), frame = self.beginning(text), self._frame
+        (encoding, exact), frame = self.beginning(text, what), self._frame
         room = self.max_length - self._special
         dropped = self._excess(len(encoding), room, truncate and frame is not None, what, exact)
         if dropped and frame is not None:
@@ -187,7 +199,7 @@ class TextReader:
     def pair(self, query: Encoding, document: str, truncate: bool, what: str) -> Tokens:
         """Tokens of two texts that the model reads together; those of the query are its own (`beginning`). The document is cut first, to no
         less than half of the room; then the query. Raises ApiError when they are too long together and may not be cut."""
-        (second, exact), frame = self.beginning(document), self._pair_frame
+        (second, exact), frame = self.beginning(document, what), self._pair_frame
         room = self.max_length - self.tokenizer.num_special_tokens_to_add(True)
         exact = exact and len(query) < self.max_length + MARGIN
         dropped = self._excess(len(query) + len(second), room, truncate and frame is not None, what, exact)
@@ -202,6 +214,11 @@ class TextReader:
             raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
         kinds = np.asarray(types, self._types[TYPES]) if TYPES in self._types else None
         return Tokens(np.asarray(ids, self._types[IDS]), kinds, dropped)
+
+    def all_windows(self, texts: Sequence[str], what: str) -> list[LongText]:
+        """Several texts, whole. Raises ApiError when they are too long for that."""
+        _bounded(sum(map(bytes_of, texts)), what)
+        return [self.windows(text) for text in texts]
 
     def windows(self, text: str) -> LongText:
         """All of a text, in as many windows as it needs; each shares a quarter with the next."""

@@ -101,15 +101,15 @@ class TextTask:
         single = items[0] is body.input  # not wrapped in an array
         return await self._offload.call(cost, self._read, items, single, truncate, prompt)
 
-    async def read_pairs(self, pairs: Sequence[tuple[str, str]], truncate: bool | None, what: Callable[[int], str]) -> Read:
-        """The tokens of pairs of texts that are read together. what: the name of the pair's second text. Raises ApiError naming it."""
+    async def read_pairs(self, pairs: Sequence[tuple[str, str]], truncate: bool | None, first: str, what: Callable[[int], str]) -> Read:
+        """The tokens of pairs of texts that are read together. first, what: the names of a pair's texts. Raises ApiError naming one."""
         cut = self._truncate if truncate is None else truncate
 
         def tokens() -> Read:
             found, before, query = [], "", self.reader.encode("")
             for index, (one, two) in enumerate(pairs):
                 if one != before:  # in most requests all pairs have one query
-                    before, query = one, self.reader.beginning(one)[0]
+                    before, query = one, self.reader.beginning(one, first)[0]
                 found.append(self.reader.pair(query, two, cut, what(index)))
             return Read(found)
 

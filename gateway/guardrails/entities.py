@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from secrets import token_bytes
 from typing import Annotated, Final, Literal
 
@@ -39,6 +39,8 @@ _ENDS: Final = frozenset('"\\\n\r{}[]<>')
 """An entity ends before them: they are the structure of JSON and of markup around it."""
 _MIN_KEY: Final = 16
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
+QUESTION: Final = 512 * 1024
+"""Bytes of the texts of one question, where it has several: our sidecar reads no more."""
 Action = Literal["block", "mask", "hash", "pseudonym", "annotate", "label", "allow"]
 
 
@@ -117,8 +119,7 @@ class Entities:
         findings: list[Finding] = []
         usages: list[Usage] = []
         patience = Patience(self._settings.timeout)
-        for first in range(0, len(asked), self._settings.batch):
-            batch = asked[first : first + self._settings.batch]
+        for batch in questions(texts, asked, self._settings.batch):
             left = patience.left()
             if left <= 0:
                 raise EngineTimeout(f"The model {self.model!r} did not answer within {self._settings.timeout:g} s.")
@@ -203,6 +204,20 @@ class PseudonymEntities(Entities):
     async def aclose(self) -> None:
         self._pseudonyms.clear()
         await super().aclose()
+
+
+def questions(texts: Sequence[str], asked: Sequence[int], most: int) -> Iterator[list[int]]:
+    """The numbers of the texts that are asked about together."""
+    batch, size = list[int](), 0
+    for number in asked:
+        length = len(texts[number].encode("utf-8", "replace"))
+        if batch and (len(batch) == most or size + length > QUESTION):
+            yield batch
+            batch, size = [], 0
+        batch.append(number)
+        size += length
+    if batch:
+        yield batch
 
 
 def _marked(text: str, marks: Sequence[tuple[Finding, str]]) -> str:

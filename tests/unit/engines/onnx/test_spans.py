@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from engines.onnx.spans import Span, spans_of, split_label
-from engines.onnx.text import LongText, TextReader
+from engines.onnx.text import LONGEST, LongText, TextReader
+from engines.sidecar.shell import ApiError
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 KINDS = [split_label(label) for label in LABELS]
@@ -75,6 +76,14 @@ def test_long_texts_are_read_whole_with_right_offsets(tmp_path: Path, most: int)
     spans = found(tmp_path, text, {"Ann": "B-PER", "New": "B-LOC", "York": "I-LOC"}, most)
     assert [text[span.start : span.end] for span in spans] == ["New York"] * 20 + ["Ann"]
     assert [span.start for span in spans[:-1]] == [13 + 23 * number for number in range(20)]
+
+
+def test_texts_are_bounded_together_before_they_are_read(tmp_path: Path) -> None:
+    made = reader(tmp_path, 16)
+    assert len(made.all_windows(["Ann", "é" * 1000], "input")) == 2
+    for texts in (["a" * (LONGEST + 2)], ["a" * (LONGEST // 2), "é" * (LONGEST // 4 + 1)]):
+        with pytest.raises(ApiError, match=rf"input: expected at most {LONGEST} bytes, received {LONGEST + 2}"):
+            made.all_windows(texts, "input")
 
 
 def test_texts_without_tokens_have_no_windows(tmp_path: Path) -> None:

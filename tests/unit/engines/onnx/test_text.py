@@ -80,7 +80,7 @@ def test_two_long_texts_are_cut_without_framing_what_is_cut_off(folder: Path) ->
     query, document = reader.encode("cat " * 16_000), "a " * 16_000
     found = reader.pair(query, document, True, "documents[0]")
     assert found.ids.tolist() == [15] * 8 + [4] * 8
-    read = len(query) + len(reader.beginning(document)[0])
+    read = len(query) + len(reader.beginning(document, "documents[0]")[0])
     assert read < 32_000 and found.dropped == read - (models.MAX_LENGTH - reader.tokenizer.num_special_tokens_to_add(True))
 
 
@@ -207,7 +207,7 @@ def test_of_a_text_that_will_be_cut_only_the_beginning_is_tokenized(reader: Text
     found = reader.read(text, True, "input")
     assert found.ids.tolist() == reader.read(text[:600], True, "input").ids.tolist() and found.dropped > 0
     assert reader.pair(reader.encode("cat"), text, True, "documents[0]").dropped > 0
-    assert reader.pair(reader.beginning(text)[0], "cat", True, "documents[0]").dropped > 0
+    assert reader.pair(reader.beginning(text, "query")[0], "cat", True, "documents[0]").dropped > 0
     with pytest.raises(ApiError, match=r"input: expected at most 14 tokens, received at least [0-9]+$"):
         reader.read(text, False, "input")
     assert counting.seen < 50_000
@@ -221,7 +221,7 @@ def test_a_beginning_has_the_tokens_of_the_whole(folder: Path, text: str, unit: 
     if unit:
         reader.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     whole = reader.encode(text * (20_000 // len(text)))
-    found, exact = reader.beginning(text * (20_000 // len(text)))
+    found, exact = reader.beginning(text * (20_000 // len(text)), "input")
     assert found.ids[:128] == whole.ids[:128] and exact == (len(found) == len(whole))
     assert exact or len(found) < len(whole)
 
@@ -240,3 +240,11 @@ def test_the_whole_of_a_text_is_bounded(reader: TextReader) -> None:
         with pytest.raises(ApiError) as caught:
             reader.whole(text, "prompt")
         assert caught.value.param == "prompt" and caught.value.message.startswith(f"prompt: expected at most {LONGEST} bytes, received ")
+
+
+@pytest.mark.parametrize("unit", [" ", "a"])
+def test_a_long_text_of_few_tokens_is_refused(reader: TextReader, counting: Counting, unit: str) -> None:
+    """Else all of it is tokenized, and some more, to find none: seconds and gigabytes for tens of megabytes."""
+    with pytest.raises(ApiError, match=rf"documents\[0\]: its first {LONGEST} characters have only [01] tokens") as refused:
+        reader.pair(reader.encode("cat"), unit * (LONGEST + 1), True, "documents[0]")
+    assert refused.value.param == "documents[0]" and counting.seen < 2 * LONGEST

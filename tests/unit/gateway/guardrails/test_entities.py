@@ -15,7 +15,7 @@ from gateway.core.plugins import no_files
 from gateway.core.secret import Secret
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Principal, Usage, Verdict
-from gateway.guardrails.entities import Entities
+from gateway.guardrails.entities import QUESTION, Entities
 from tests.fakes.asker import FakeAsker, finding
 from tests.fakes.paused import Standing
 
@@ -98,6 +98,14 @@ async def test_many_texts_are_asked_about_in_batches() -> None:
     asker = FakeAsker("", finding("Ann"))
     found = await verdict(made(asker, batch=2), "Ann", "x", "Ann", "y", "Ann")
     assert found.texts == ("[PERSON]", "x", "[PERSON]", "y", "[PERSON]") and len(asker.asked) == 3
+
+
+async def test_large_texts_are_asked_about_in_questions_that_the_sidecar_reads() -> None:
+    asker = FakeAsker("", finding("Ann"))
+    texts = ["é" * (QUESTION // 5), "x" * (QUESTION // 2), "y", "z" * (QUESTION + 1), "Ann"]
+    found = await verdict(made(asker, timeout=60.0), *texts)
+    assert found.texts == (*texts[:-1], "[PERSON]")
+    assert [[texts.index(text) for text in question["input"]] for _, _, question in asker.asked] == [[0, 1, 2], [3], [4]]
 
 
 async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
