@@ -24,6 +24,7 @@ from gateway.core.rollouts import ShadowFigures, Side, class_of
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.rollouts import ShadowSpec
+from gateway.core.standing import Stop
 from gateway.core.types import EventRecord, InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.waiting import as_future
 from gateway.pipeline.asking import granted
@@ -48,6 +49,10 @@ OPERATION: Final = "shadow"
 """In the metrics of the candidate."""
 _TOP: Final = 1 << 64
 KeyOf = Callable[[InferenceRequest, Principal, bytes | None], int]
+
+
+class Stopped(GatehouseError):
+    """The caller or one of the models was stopped (gateway.core.standing). Says nothing about the engine."""
 
 
 class Job:
@@ -76,6 +81,9 @@ class Shadows:
     def __init__(self, plane: DataPlane, idle: Callable[[ModelEntry, float], bool]) -> None:
         self.plane, self.idle = plane, idle
         self.room = Room(ROOM)
+        self.under_way: dict[Gathering, Callable[[], bool]] = {}
+        """Mirrored requests that are at an engine, and whether each has been stopped since."""
+        plane.standing.changed.append(self._reconsider)
         self._states: WeakValueDictionary[str, ShadowState] = WeakValueDictionary()
 
     def of(self, model: ModelSpec, key: KeyOf | None) -> Shadow | None:
@@ -88,6 +96,12 @@ class Shadows:
         if state is None or state.figures.candidate != spec.model:
             state = self._states[model.name] = ShadowState(spec.model)
         return Shadow(self, model, spec, key, state)
+
+    def _reconsider(self, source: str) -> None:
+        """Something was stopped, or may go on."""
+        for gathering, stopped in list(self.under_way.items()):
+            if stopped():
+                gathering.on_failed(Stopped("The mirrored request was stopped."))
 
     def figures(self) -> dict[str, ShadowFigures]:
         """By model."""
@@ -219,12 +233,21 @@ class Shadow:
 
     def _barred(self, snapshot: Snapshot, entry: ModelEntry, job: Job) -> str:
         """Why the candidate must not get the request; "" where it may."""
-        standing, request = self._plane.standing, job.request
-        if standing.active and (standing.of_model(entry.name) is not None or standing.of(job.principal) is not None):
+        model, request = snapshot.models.get(self._model), job.request
+        if any(self._stops(entry, job)):
             return "stopped"
+        if model is None or model.spec.shadow is None or model.spec.shadow.model != self._spec.model:
+            return "removed"
         if entry.spec.max_tokens is not None and request.max_tokens > entry.spec.max_tokens:
             return "max_tokens"
-        return "" if covered(snapshot, snapshot.models.get(self._model), entry.name, job.principal) else "guardrails"
+        return "" if covered(snapshot, model, entry.name, job.principal) else "guardrails"
+
+    def _stops(self, entry: ModelEntry, job: Job) -> list[Stop]:
+        standing = self._plane.standing
+        if not standing.active:
+            return []
+        found = (standing.of_model(entry.name), standing.of_model(self._model), standing.of(job.principal))
+        return [stop for stop in found if stop is not None]
 
     async def _sent(self, snapshot: Snapshot, entry: ModelEntry, attempt: Attempt, job: Job) -> None:
         request_id = self._plane.next_id()
@@ -246,7 +269,10 @@ class Shadow:
                 if not seen.ended:
                     seen.end(EngineTimeout("The gateway has stopped."))
                 attempt.close(result)
-            self._compare(entry, job, seen, detail)
+            if isinstance(seen.error, Stopped):
+                self._state.figures.skip("stopped")
+            else:
+                self._compare(entry, job, seen, detail)
             try:
                 await self._recorded(snapshot, "mirror_answered", detail, job, "ok" if seen.status == 200 else "failed")
             except AuditUnavailable:
@@ -283,6 +309,7 @@ class Shadow:
         )
         seen.begin(request.foreign)
         gathering = Gathering(seen, attempt if request.stream else None)
+        self._all.under_way[gathering] = lambda: any(stop.interrupts for stop in self._stops(entry, job))
         call = attempt.client.send(head, body, gathering, attempt.total_timeout, attempt.total_timeout)
         try:
             async with asyncio.timeout(max(0.0, job.until - monotonic())):
@@ -291,7 +318,10 @@ class Shadow:
             seen.end(EngineTimeout("The candidate took longer than the mirrored request may."))
             return AttemptResult.NEUTRAL
         finally:
+            del self._all.under_way[gathering]
             call.cancel()
+        if isinstance(seen.error, Stopped):
+            return AttemptResult.NEUTRAL
         if seen.error is not None:
             return AttemptResult.REFUSED if getattr(seen.error, "refused", False) else AttemptResult.FAILURE
         return result_of(seen.head)

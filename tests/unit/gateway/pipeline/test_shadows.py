@@ -12,6 +12,7 @@ from gateway.core.errors import AuditUnavailable, EngineError, PermissionDenied
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.rollouts import ShadowSpec
+from gateway.core.standing import halt
 from gateway.core.types import ResponseHead
 from gateway.core.waiting import Signal
 from gateway.pipeline import shadows
@@ -57,6 +58,7 @@ class Shadowed(World):
         self.shadows = Shadows(self.plane, lambda entry, spare: self.free)
         given = {"share": 1.0, **given}
         model = ModelSpec(name="m", pool=("a",), shadow=ShadowSpec(model="n", **given))
+        self.entry.spec = model
         self.entry.watch = self.shadows.of(model, key)
 
     def _event(self, record: Any) -> Signal[None]:
@@ -198,6 +200,34 @@ async def test_a_candidate_that_fails_or_hangs_is_counted_and_harms_nobody() -> 
     assert sorted(attempt.results[0] for attempt in world.candidate.attempts) == ["failure", "neutral"]
     assert [event.outcome for event in world.events].count("failed") == 2
     assert world.shadows.room.left == shadows.ROOM
+
+
+@pytest.mark.parametrize("target", ["model/n", "model/m", "tenant/acme"])
+async def test_a_halt_ends_what_is_mirrored_and_says_nothing_of_the_engine(target: str) -> None:
+    world = Shadowed(concurrency=1)
+    for _ in range(3):
+        world.start()
+        world.call.answer()
+    call = await world.mirrored()
+    world.plane.standing.replace("halts", [halt(target)])
+    await world.idle()
+    assert call.cancelled and len(world.second.calls) == 1 and not world.shadows.under_way
+    assert world.figures.skipped == {"stopped": 3} and world.figures.shadow.answers == 0
+    assert [attempt.results[0] for attempt in world.candidate.attempts] == ["neutral"]
+    assert [event.event for event in world.events] == ["request_mirrored", "mirror_answered"]
+
+
+@pytest.mark.parametrize("other", [None, ShadowSpec(model="x")])
+async def test_nothing_more_is_mirrored_once_the_shadow_is_removed(other: ShadowSpec | None) -> None:
+    world = Shadowed(concurrency=1)
+    for _ in range(3):
+        world.start()
+        world.call.answer()
+    call = await world.mirrored()
+    world.entry.spec = ModelSpec(name="m", pool=("a",), shadow=other)
+    call.answer(OTHER)
+    await world.idle()
+    assert len(world.second.calls) == 1 and world.figures.skipped == {"removed": 2}
 
 
 async def test_no_slot_is_taken_that_somebody_wants_and_the_queue_is_bounded() -> None:
