@@ -255,7 +255,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/audit/spent.py": ("tests/unit/gateway/audit/test_ledger.py", "rows("),
     "gateway/audit/summary.py": ("tests/unit/gateway/audit/test_index.py", "summary("),
     "gateway/audit/walk.py": ("tests/unit/gateway/audit/test_verify.py", "verify_log"),
-    "gateway/batches/sealed.py": ("tests/e2e/test_batches.py", "read_bytes()"),
     "gateway/caches/behind.py": ("tests/integration/test_cache_tiers.py", "behind"),
     "gateway/caches/redis.py": ("tests/integration/test_cache_tiers.py", "RedisServer"),
     "gateway/config/convert.py": ("tests/unit/gateway/config/test_load.py", "did you mean"),
