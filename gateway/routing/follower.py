@@ -9,10 +9,11 @@ Everything that a message can say twice may be said twice: `FleetState` repeats 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway.core.messages import Message
+from gateway.core.slices import Steps, at_once, portions
 from gateway.routing import mirror_messages as m
 from gateway.routing.adoption import adopt, restore, share_out, take_turn
 from gateway.routing.endpoints import Endpoint, Waiters
@@ -23,6 +24,10 @@ from gateway.routing.scheduler import LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
 
 REPORT_SECONDS: Final = 0.25
+PACE: Final = 10_000
+"""Endpoints that are looked through in a second, so that those of a very large fleet are reported less often."""
+PORTION: Final = 256
+"""Endpoints or routes that are looked through in one step."""
 """Between two reports of what is under way."""
 USE_SECONDS: Final = 0.005
 """The least time between two reports, of the worker's own accord, of what it uses of its slots."""
@@ -360,28 +365,49 @@ class Follower:
     def _report(self) -> None:
         if not self._open:
             return
-        self._scheduler.later(REPORT_SECONDS, self._report)
+        self._scheduler.later(max(REPORT_SECONDS, self._registry.count / PACE), self._report)
         for number in list(self._shifts):
             self._count(number)
-        self._say()
+        if self._registry.count > PORTION:
+            self._registry.spawn(self._saying(), "report")
+        else:
+            self._say()
 
     def _say(self) -> None:
         """Reports what has changed."""
+        at_once(self._saying())
+
+    def _saying(self) -> Steps[None]:
+        """What is read is told in the same step, as another report may begin before this one has ended."""
+        active = self._registry.active
+        routes = list(active.routes.values()) if isinstance(active, FleetRouter) else []
+        queued: dict[str, int] = {}
+        for some in portions(routes, PORTION):
+            queued.update([(route.model, backlog) for route in some if (backlog := route.backlog)])
+            yield
+        endpoints = self._registry.in_force()
+        place = 0
+        while place + PORTION < len(endpoints):
+            if changed := self._changed(endpoints[place : place + PORTION]):
+                self._tell(m.FleetUsed(changed, self._said_queued, self._said_shedding))
+            place += PORTION
+            yield
+        changed, shedding = self._changed(endpoints[place:]), self._registry.shedding
+        if changed or queued != self._said_queued or shedding != self._said_shedding:
+            self._said_queued, self._said_shedding = queued, shedding
+            self._tell(m.FleetUsed(changed, queued, shedding))
+
+    def _changed(self, endpoints: Sequence[Endpoint]) -> list[m.EndpointUse]:
         now = self._registry.now()
         changed: list[m.EndpointUse] = []
-        for endpoint in self._registry.in_force():
+        for endpoint in endpoints:
             waiting = sum(pool.queued for pool in endpoint.waiting) if endpoint.waiting else 0
             said = (endpoint.in_flight, waiting, endpoint.idle_since, endpoint.breaker.failures)
             if self._said.get(endpoint.name) != said:
                 self._said[endpoint.name] = said
                 idle = None if endpoint.in_flight or waiting else now - endpoint.idle_since
                 changed.append(m.EndpointUse(endpoint.name, endpoint.in_flight, waiting, idle, endpoint.breaker.failures))
-        active, shedding = self._registry.active, self._registry.shedding
-        routes = active.routes.values() if isinstance(active, FleetRouter) else ()
-        queued = {route.model: route.backlog for route in routes if route.backlog}
-        if changed or queued != self._said_queued or shedding != self._said_shedding:
-            self._said_queued, self._said_shedding = queued, shedding
-            self._tell(m.FleetUsed(changed, queued, shedding))
+        return changed
 
     def _count(self, number: int) -> None:
         _, shift = self._shifts[number]

@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.core.messages import Message
-from gateway.core.slices import Steps, at_once
+from gateway.core.slices import Steps, at_once, portions
 from gateway.core.waiting import Signal, as_future
 from gateway.routing import mirror_messages as m
+from gateway.routing import told
 from gateway.routing.adoption import adopt, trip
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint
@@ -137,7 +138,7 @@ class Mirror:
         if (known := self._workers.get(worker)) is not None:
             known.leaving = True
             self._slots.leave(worker)
-            self._mind_turns()
+            self._in_turns(self._mind_turns(), "turns")
 
     def gone(self, worker: str) -> None:
         """A worker has ended: nobody waits for it, and its slots are free. Does nothing for one that is not there."""
@@ -148,7 +149,7 @@ class Mirror:
             shift.gone(worker)
         for asked in list(self._drains):
             self._drained_said(worker, m.DrainedSaid(asked))
-        self._mind_turns()
+        self._in_turns(self._mind_turns(), "turns")
 
     def hand_over(self) -> list[m.SlotsHeld]:
         """What the control process that takes this one's place must know of the workers that it goes on with."""
@@ -177,8 +178,8 @@ class Mirror:
             reports=[self._report(engine) for engine in self.registry.reports],
             slots=self._slots.of(worker),
             shifts=[shift.begun for shift in self._shifts.values()],
-            marks=[_mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
-            health=[_health(e) for e in endpoints if not e.health.healthy],
+            marks=[told.mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
+            health=[told.health(e) for e in endpoints if not e.health.healthy],
             breakers=[self._breaker(e) for e in endpoints if e.breaker.state != "closed"],
             numbers={endpoint.name: self._numbers.get(endpoint.name, 0) for endpoint in endpoints},
             seen=self.registry.seen,
@@ -313,10 +314,7 @@ class Mirror:
         names = self.registry.activate(fleet).names()
         if not self._slots.engines:  # nothing has been shared out yet, whatever the registry knew before
             names |= {endpoint.name for endpoint in self.registry.in_force()}
-        if max(len(names), self.registry.count) > MANY:
-            self.registry.spawn(self._follow(names), "slots")
-        else:
-            at_once(self._follow(names))
+        self._in_turns(self._follow(names), "slots", len(names))
 
     def _follow(self, names: set[str]) -> Steps[None]:
         """names: of endpoints that are new, changed or gone."""
@@ -325,6 +323,7 @@ class Mirror:
             for name in [name for name in table if self.registry.find(name) is None]:
                 table.pop(name, None)
             yield
+        self._turns.gone(self.registry.find)
         for name in names:
             self._share_out(name)
             yield
@@ -341,7 +340,7 @@ class Mirror:
             known.routes = True
             if not known.leaving:
                 self._slots.join(worker)
-            self._mind_turns()
+            self._in_turns(self._mind_turns(), "turns")
         self._send_state(worker)
 
     def _wanted(self, worker: str, message: m.EngineWanted) -> None:
@@ -436,7 +435,7 @@ class Mirror:
 
     def _marked(self, name: str) -> None:
         if (endpoint := self.registry.find(name)) is not None:
-            self.tell_all(_mark(endpoint))
+            self.tell_all(told.mark(endpoint))
 
     def _breaker(self, endpoint: Endpoint) -> m.BreakerSet:
         breaker = endpoint.breaker
@@ -469,32 +468,32 @@ class Mirror:
         """The workers that take new requests."""
         return [name for name, worker in self._workers.items() if worker.routes and not worker.leaving]
 
-    def _mind_turns(self) -> None:
-        for endpoint in self.registry.in_force():
-            if endpoint.breaker.state != "closed":
+    def _mind_turns(self) -> Steps[None]:
+        for some in portions(self.registry.in_force()):
+            for endpoint in [one for one in some if one.breaker.state != "closed"]:
                 self._turns.mind(endpoint, self._serving, self._waiting(endpoint.name))
+                yield
+            yield
 
     def _look_soon(self) -> None:
         if not self._looking:
             self._looking = True
-            self._scheduler.later(LOOK_SECONDS, self._look)
+            self._scheduler.later(LOOK_SECONDS, lambda: self._in_turns(self._looked(), "look"))
 
-    def _look(self) -> None:
+    def _looked(self) -> Steps[None]:
+        yield from self._slots.look()
+        yield from self._mind_turns()
         self._looking = False
-        self._slots.look()
-        self._mind_turns()
         if self._workers:
             self._look_soon()
+
+    def _in_turns(self, steps: Steps[None], name: str, beside: int = 0) -> None:
+        """At once, unless there are many endpoints in force, or beside them."""
+        if max(beside, self.registry.count) > MANY:
+            self.registry.spawn(steps, name)
+        else:
+            at_once(steps)
 
 
 async def _at_once() -> None:
     return None
-
-
-def _mark(endpoint: Endpoint) -> m.EndpointMarked:
-    return m.EndpointMarked(endpoint.name, endpoint.drained, endpoint.breaker.forced)
-
-
-def _health(endpoint: Endpoint) -> m.HealthKnown:
-    health = endpoint.health
-    return m.HealthKnown(endpoint.name, health.healthy, health.loading, health.refused, health.reason)

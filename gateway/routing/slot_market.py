@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gateway.core.messages import Message
+from gateway.core.slices import Steps
 from gateway.routing import mirror_messages as m
 from gateway.routing.scheduler import Scheduler
 from gateway.routing.slots import LENT_SECONDS, Given, Held, Ledger
@@ -23,6 +24,8 @@ class SlotMarket:
         """Engine -> address -> the ledger of the process there."""
         self._lent: dict[tuple[str, str], None] = {}
         """Where a slot is lent and has to go on when its time is over."""
+        self._restless: dict[tuple[str, str], None] = {}
+        """Where time alone may move slots; of ten thousand engines, few."""
         self._due = False
         self._before: dict[tuple[str, str, str], Held] = {}
         """(engine, address, worker) -> what an earlier control process gave; until the ledger there begins."""
@@ -113,11 +116,18 @@ class SlotMarket:
             for address, ledger in ledgers.items():
                 self._send(use.endpoint, address, ledger, ledger.used(worker, -1, use.in_flight, use.waiting, self._now()))
 
-    def look(self) -> None:
+    @property
+    def restless(self) -> int:
+        """How many `look` looks at."""
+        return len(self._restless)
+
+    def look(self) -> Steps[None]:
         """Moves what is due."""
-        now = self._now()
-        for engine, address, ledger in self._all():
-            self._send(engine, address, ledger, ledger.look(now))
+        restless, self._restless = self._restless, {}
+        for engine, address in restless:
+            if (ledger := self._ledgers.get(engine, {}).get(address)) is not None:
+                self._send(engine, address, ledger, ledger.look(self._now()))
+            yield
 
     def _claims(self, engine: str, address: str, workers: Iterable[str]) -> dict[str, Held | None]:
         """These workers and those that are expected, with what each has there already."""
@@ -129,6 +139,8 @@ class SlotMarket:
     def _send(self, engine: str, address: str, ledger: Ledger, given: list[Given]) -> None:
         for one in given:
             self._tell(one.worker, m.SlotsGiven(engine, address, one.number, one.slots))
+        if given or not ledger.settled(self._now()):
+            self._restless[engine, address] = None
         if ledger.scarce:
             self._lent[engine, address] = None
             if not self._due:

@@ -136,6 +136,14 @@ class Ledger:
         """Whether a worker that waits may be due only when another one's time is over: look again with `look`."""
         return any(worker.waiting and not worker.slots for worker in self._workers.values())
 
+    def settled(self, now: float) -> bool:
+        """Whether `look` has nothing to say, however late, until something else than the time has changed. Ask it after a `look` that
+        had nothing to say."""
+        return not any(
+            worker.waiting or now - worker.given_at < LENT_SECONDS or (worker.peak and now - worker.peak_at <= RECENT_SECONDS)
+            for worker in self._workers.values()
+        )
+
     def given(self, worker: str) -> Given | None:
         """What a worker was given last, for one that has to hear it again."""
         known = self._workers.get(worker)

@@ -37,8 +37,8 @@ class Turns:
     def __init__(self, tell: Callable[[str, Message], None], now: Callable[[], float]) -> None:
         self._tell, self._now = tell, now
         self._turns: dict[str, _Turn] = {}
-        self._had: dict[tuple[str, str], float] = {}
-        """(endpoint, worker) -> when it last got the turn."""
+        self._had: dict[str, dict[str, float]] = {}
+        """Endpoint -> worker -> when it last got the turn."""
 
     def mind(self, endpoint: Endpoint, workers: Collection[str], waiting: Collection[str] = ()) -> None:
         """Gives the turn out where there is none, takes it back where its time is over. waiting: those that need it most."""
@@ -74,6 +74,11 @@ class Turns:
             if turn.worker == worker and not turn.taken_back:
                 self._tell(worker, m.BreakerTurn(name, True))
 
+    def gone(self, known: Callable[[str], object]) -> None:
+        """Forgets endpoints that are not there any more. known: None for their names."""
+        for endpoint in [name for name in self._had if known(name) is None]:
+            del self._had[endpoint]
+
     def forget(self, endpoint: str) -> None:
         """The breaker has changed over all workers, which ends every turn."""
         self._turns.pop(endpoint, None)
@@ -81,9 +86,9 @@ class Turns:
     def _give(self, endpoint: Endpoint, workers: Collection[str], waiting: Collection[str]) -> None:
         """To one where requests wait, if there are any; of those, to the one that has not had it for longest."""
         self._turns.pop(endpoint.name, None)
-        had = self._had = {key: at for key, at in self._had.items() if key[0] != endpoint.name or key[1] in workers}
-        worker = min(workers, key=lambda name: (name not in waiting, had.get((endpoint.name, name), 0.0)), default=None)
+        had = self._had[endpoint.name] = {name: at for name, at in self._had.get(endpoint.name, {}).items() if name in workers}
+        worker = min(workers, key=lambda name: (name not in waiting, had.get(name, 0.0)), default=None)
         if worker is not None:
-            had[endpoint.name, worker] = self._now()
+            had[worker] = self._now()
             self._turns[endpoint.name] = _Turn(worker, self._now())
             self._tell(worker, m.BreakerTurn(endpoint.name, True))

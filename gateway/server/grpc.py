@@ -180,7 +180,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _is_ready(self, context: Any) -> None:
         await self._read(context)
-        await context.write(integer(1, self._ready.ready()[0]))
+        await context.write(integer(1, self._ready.welcome()))
 
     async def _about(self, context: Any) -> None:
         await self._read(context)
@@ -190,13 +190,13 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _check(self, context: Any) -> None:
         if health_service(await self._read(context)) not in ("", SERVICE):
             raise Failed("NOT_FOUND", "There is no such service here.")
-        await context.write(health(self._ready.ready()[0]))
+        await context.write(health(self._ready.welcome()))
 
     async def _watch(self, context: Any) -> None:
         known = health_service(await self._read(context)) in ("", SERVICE)
         told = b""
         while not self._plane.draining or told == b"":
-            now = health(self._ready.ready()[0]) if known else integer(1, 3)  # SERVICE_UNKNOWN
+            now = health(self._ready.welcome()) if known else integer(1, 3)  # SERVICE_UNKNOWN
             if now != told:
                 told = now
                 await context.write(told)

@@ -46,6 +46,17 @@ class Health:
         self._plane, self._store, self._keys, self._replica, self._workers = plane, store, keys, replica, workers
         self._seen = seen
 
+    def welcome(self) -> bool:
+        """Whether the gateway is ready for traffic. Of ten thousand models it looks for one that is."""
+        snapshot = self._plane.snapshot
+        if snapshot is None or not snapshot.audit.accepting or self._plane.draining:
+            return False
+        if self._workers is not None and not self._workers()[0]:
+            return False
+        if not snapshot.models:
+            return True
+        return (self._seen is None or self._seen()) and any(entry.route.ready for entry in snapshot.models.values())
+
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether the gateway is ready for traffic, and a report that names what is not."""
         snapshot = self._plane.snapshot

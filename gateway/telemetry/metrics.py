@@ -17,6 +17,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from gateway.core.types import Usage
+from gateway.telemetry.many import ManyHistogramMetricFamily
 
 OVERHEAD_BOUNDS: Final[tuple[float, ...]] = (
     25.0,
@@ -61,6 +62,9 @@ QUEUE_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 
 """Seconds in the queue for a slot."""
 Shown = tuple[str, float] | tuple[str, float, Exemplar]
 """A bucket as prometheus_client takes it."""
+_Read = tuple[dict[str, str], list[Any], float]
+MANY_MODELS: Final = 256
+"""Where there are more, the series of a model begin with its first settled request."""
 
 
 def slot_of(bounds: tuple[float, ...], value: float) -> int:
@@ -252,6 +256,11 @@ class Metrics(Collector):
         for gauge in self.gauges:
             yield from gauge()
 
+    def _metered(self) -> list[ModelMeter]:
+        """Those that have series. Of ten thousand models most may never be asked for, and each would have seventy."""
+        meters = list(self.models.values())
+        return meters if len(meters) <= MANY_MODELS else [meter for meter in meters if meter.tallies]
+
     def _requests(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(
             "gatehouse_requests",
@@ -259,7 +268,7 @@ class Metrics(Collector):
             labels=["model", "operation", "status", "outcome"],
         )
         retries = CounterMetricFamily("gatehouse_retries", "Further attempts before the first byte", labels=["model"])
-        for meter in self.models.values():
+        for meter in self._metered():
             for operation, tallies in meter.tallies.items():
                 for tally in tallies:
                     requests.add_metric([meter.model, operation, str(tally.status), tally.outcome], tally.count)
@@ -284,26 +293,35 @@ class Metrics(Collector):
 
     def _tokens(self) -> Iterable[Metric]:
         tokens = CounterMetricFamily("gatehouse_tokens", "Tokens by model and kind", labels=["model", "kind"])
-        for meter in self.models.values():
+        for meter in self._metered():
             tokens.add_metric([meter.model, "prompt"], meter.prompt_tokens)
             tokens.add_metric([meter.model, "completion"], meter.completion_tokens)
             tokens.add_metric([meter.model, "cached"], meter.cached_tokens)
         yield tokens
 
     def _histograms(self) -> Iterable[Metric]:
-        overhead = HistogramMetricFamily("gatehouse_overhead_seconds", "Time inside the gateway, engine time excluded", labels=["model"])
-        duration = HistogramMetricFamily("gatehouse_request_seconds", "Time from the first byte to settlement", labels=["model"])
-        ttft = HistogramMetricFamily("gatehouse_ttft_seconds", "Time to the first chunk of a stream", labels=["model"])
-        queue = HistogramMetricFamily("gatehouse_queue_seconds", "Time that requests waited for a slot", labels=["model"])
-        for meter in self.models.values():
-            overhead.add_metric([meter.model], buckets=meter.overhead.buckets(1e-6), sum_value=meter.overhead.sum * 1e-6)
-            duration.add_metric([meter.model], buckets=self._shown("duration", meter.model, meter.duration), sum_value=meter.duration.sum)
-            ttft.add_metric([meter.model], buckets=self._shown("first", meter.model, meter.ttft), sum_value=meter.ttft.sum)
-            queue.add_metric([meter.model], buckets=meter.queue.buckets(), sum_value=meter.queue.sum)
+        meters = self._metered()
+
+        def overhead(meter: ModelMeter) -> _Read:
+            return {"model": meter.model}, meter.overhead.buckets(1e-6), meter.overhead.sum * 1e-6
+
+        def duration(meter: ModelMeter) -> _Read:
+            return {"model": meter.model}, self._shown("duration", meter.model, meter.duration), meter.duration.sum
+
+        def first(meter: ModelMeter) -> _Read:
+            return {"model": meter.model}, self._shown("first", meter.model, meter.ttft), meter.ttft.sum
+
+        def queue(meter: ModelMeter) -> _Read:
+            return {"model": meter.model}, meter.queue.buckets(), meter.queue.sum
+
+        yield ManyHistogramMetricFamily("gatehouse_overhead_seconds", "Time inside the gateway, engine time excluded", meters, overhead)
+        yield ManyHistogramMetricFamily("gatehouse_request_seconds", "Time from the first byte to settlement", meters, duration)
+        yield ManyHistogramMetricFamily("gatehouse_ttft_seconds", "Time to the first chunk of a stream", meters, first)
+        yield ManyHistogramMetricFamily("gatehouse_queue_seconds", "Time that requests waited for a slot", meters, queue)
         phases = HistogramMetricFamily("gatehouse_phase_seconds", "Time in one phase, on a sample of the exchanges", labels=["phase"])
         for phase, histogram in self.phases.items():
             phases.add_metric([phase], buckets=histogram.buckets(1e-6), sum_value=histogram.sum * 1e-6)
-        yield from (overhead, duration, ttft, queue, phases)
+        yield phases
 
     def _shown(self, what: str, model: str, histogram: Histogram) -> Any:
         """Buckets, with exemplars where there are any."""

@@ -1,40 +1,17 @@
 """A scrape beside the event loop: what counts is collected on it at one moment, the text is written in a thread.
 
-Families whose samples are many (`ManyGaugeMetricFamily`) are read there, too: ten thousand endpoints make seventy thousand lines.
+Families whose samples are many (gateway.telemetry.many) are read there, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
-from prometheus_client.samples import Sample
 
 from gateway.telemetry.metrics import exposed
-
-
-class ManyGaugeMetricFamily(GaugeMetricFamily):
-    """A gauge of many things, with samples that are made as they are read. read: (labels, value) of each sample of one thing; may be called
-    in a thread."""
-
-    def __init__(
-        self, name: str, documentation: str, things: Sequence[Any], read: Callable[[Any], Iterable[tuple[dict[str, str], float]]]
-    ) -> None:
-        super().__init__(name, documentation)
-        self.samples = _Samples(name, things, read)  # type: ignore[assignment]
-
-
-class _Samples:
-    def __init__(self, name: str, things: Sequence[Any], read: Callable[[Any], Iterable[tuple[dict[str, str], float]]]) -> None:
-        self._name, self._things, self._read = name, things, read
-
-    def __iter__(self) -> Iterator[Sample]:
-        for thing in self._things:
-            for labels, value in self._read(thing):
-                yield Sample(self._name, labels, value)
 
 
 class _Collected(Collector):

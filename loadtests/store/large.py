@@ -2,20 +2,22 @@
 
     python -m loadtests.store.large [--of access|engines] [--count 100000] [--changes 3] [--profile DIRECTORY]
 
-`access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own. They are written into the
-tables directly (SQLite), the gateway starts with one worker, and each kind of change is made over the admin API. CPU and memory are those
-of /proc; `told`: bytes that the worker has read meanwhile; `late`: the longest delay of a wake-up of the loop is below this bound
-(gatehouse_loop_lag_seconds, which other work on the machine lengthens too). --profile: py-spy, which must be on the PATH, records each
-process there.
+`access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own; each is probed once, as
+probes would be most of what is measured. They are written into the tables directly (SQLite), the gateway starts with one worker, and each
+kind of change is made over the admin API. CPU and memory are those of /proc; `told`: bytes that the worker has read meanwhile; `late`: the
+longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds, which other work on the machine lengthens too).
+--profile: py-spy, which must be on the PATH, records each process there.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +38,31 @@ QUIET_AT_MOST: Final = 300.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-def bodies(of: str, number: int) -> list[tuple[str, str, dict[str, Any]]]:
-    """(kind, name, body) of the resources with one number."""
+def answering() -> int:
+    """The port of a server in a thread that answers every probe, as an engine that is well."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(answer, "127.0.0.1", 0, backlog=1024), loop).result()
+    return int(server.sockets[0].getsockname()[1])
+
+
+def bodies(of: str, number: int, port: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """(kind, name, body) of the resources with one number. port: where the engines are, which are probed once and then no more."""
     name = f"{number:06d}"
     if of == "engines":
-        engine = {"runtime": "external", "url": f"http://127.0.0.1:9/{name}", "slots": 4}
+        engine = {
+            "runtime": "external",
+            "url": f"http://127.0.0.1:{port}/{name}",
+            "slots": 4,
+            "health": {"interval": 86400, "metrics": None},
+        }
         return [("engines", f"e{name}", engine), ("models", f"m{name}", {"pool": [f"e{name}"]})]
     return [
         ("roles", f"r{name}", {"permissions": [f"infer:chat:model/team-{name}-*"], "description": "one of many"}),
@@ -49,12 +71,12 @@ def bodies(of: str, number: int) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-async def made(directory: Path, of: str, count: int) -> None:
+async def made(directory: Path, of: str, count: int, port: int) -> None:
     store = opened("sqlite", directory)
     await store.start()
     fixed = {"tenant": "", "version": 1, "created": 1.0, "updated": 1.0, "actor": "bench"}
     for start in range(0, count, BATCH):
-        found = [one for number in range(start, min(count, start + BATCH)) for one in bodies(of, number)]
+        found = [one for number in range(start, min(count, start + BATCH)) for one in bodies(of, number, port)]
         rows = [{**fixed, "kind": kind, "name": name, "body": body} for kind, name, body in found]
 
         def insert(connection: sa.Connection, rows: list[dict[str, Any]] = rows) -> None:
@@ -190,8 +212,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gatehouse-bench-") as folder:
         directory = Path(folder)
         (directory / "state").mkdir()
-        asyncio.run(made(directory / "state", given.of, given.count))
-        config = configuration(directory / "state", engines=[external("own", 9)], models=[{"name": "m", "pool": ["own"]}])
+        port = answering()
+        asyncio.run(made(directory / "state", given.of, given.count, port))
+        own = {"engines": [external("own", port)], "models": [{"name": "m", "pool": ["own"]}], "store": {"upstreams": ["127.0.0.0/8"]}}
+        config = configuration(directory / "state", **own)
         config["identity"]["api_keys"]["static"].append(
             {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": ["*"], "roles": ["admin"]}
         )

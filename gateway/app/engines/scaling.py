@@ -12,22 +12,28 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from engines.host.supervisor import Supervisor
 from gateway.app.engines.endpoint_loads import Loads, load_of
 from gateway.core.clock import Clock
 from gateway.core.errors import EngineChangeFailed, GatehouseError
 from gateway.core.places import COPY, is_copy
+from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec, ScaleSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.endpoints import Endpoint
+from gateway.telemetry.many import ManyGaugeMetricFamily
 from policies.scaling import Advice, Load, Scaler, ScaleRules
 
 log = logging.getLogger("gatehouse.scaling")
 
 LOOK_SECONDS: Final = 1.0
+PORTION: Final = 256
+"""Pools whose queues are read in one step."""
+PACE: Final = 2000
+"""Pools that are judged in LOOK_SECONDS."""
 MANY: Final = 100_000
 """The most replicas of a pool whose engines say nothing of it."""
 BLOCKED_SECONDS: Final = 30.0
@@ -64,6 +70,7 @@ class Scaling:
         self._scalers: dict[tuple[str, str], Scaler] = {}
         self._standing: dict[str, float] = {}
         """Since when requests have been waiting for each pool."""
+        self._due = 0.0
         self._acting: set[str] = set()
         self._blocked: dict[str, tuple[float, int, str]] = {}
         """Copy -> until when it is not tried again, failures in a row, the last reason."""
@@ -81,41 +88,64 @@ class Scaling:
     # --- looking
 
     async def look(self) -> None:
-        """Judges every pool and engine anew, and starts or stops copies."""
-        now, stated = self._now(), self._stated()
+        """Judges every pool and engine anew, and starts or stops copies. Very many pools are judged less often."""
+        now = self._now()
+        if now >= self._due:
+            await in_slices(self._judged(now, self._stated()))
+            self._due = now + LOOK_SECONDS * (len(self.pools) // PACE)
+
+    def _judged(self, now: float, stated: ConfigSpec) -> Steps[None]:
         loads = self._loads()
+        yield
         entries = {entry.name: entry for entry in self._models()}
-        queues = {name: self._queued(entry) for name, entry in entries.items()}
+        yield
+        queues: dict[str, int] = {}
+        for some in portions(list(entries.values()), PORTION):
+            queues.update([(entry.name, self._queued(entry)) for entry in some])
+            yield
         self._standing = {name: self._standing.get(name, now) for name, waiting in queues.items() if waiting}
         scaled = {engine.name: engine for engine in stated.engines if engine.scale is not None}
-        self.pools = {
-            name: self._hint(
-                "pools",
-                name,
-                [loads[member] for member in _members(entry.spec) if member in loads],
-                _rules_of_pool([_base(member) for member in _members(entry.spec)], scaled),
-                queues[name],
-                now - self._standing.get(name, now),
-                now,
-            )
-            for name, entry in entries.items()
-        }
-        shares = _shares(entries.values(), queues, scaled)
-        standing = {engine: self._longest(engine, entries, now) for engine in scaled}
-        self.engines = {
-            name: self._hint("engines", name, _of(name, loads), rules_of(engine.scale), shares.get(name, 0.0), standing[name], now)
-            for name, engine in scaled.items()
-            if engine.scale is not None
-        }
-        known = {("pools", name) for name in self.pools} | {("engines", name) for name in self.engines}
-        self._scalers = {key: scaler for key, scaler in self._scalers.items() if key in known}
+        yield
+        pools: dict[str, Hint] = {}
+        for name, entry in entries.items():
+            members = _members(entry.spec)
+            rules = _rules_of_pool([_base(member) for member in members], scaled) if scaled else rules_of(None)
+            carried = [loads[member] for member in members if member in loads]
+            pools[name] = self._hint("pools", name, carried, rules, queues[name], now - self._standing.get(name, now), now)
+            yield
+        engines = yield from self._engines(scaled, loads, entries, queues, now)
+        self.pools, self.engines = pools, engines
+        self._scalers = {key: scaler for key, scaler in self._scalers.items() if key[1] in (pools if key[0] == "pools" else engines)}
         for name, hint in self.engines.items():
             if scaled[name].runtime != "external":
                 self._follow(scaled[name], hint.advice.desired, now)
 
+    def _engines(
+        self,
+        scaled: dict[str, EngineSpec],
+        loads: dict[str, tuple[Endpoint, int]],
+        entries: dict[str, ModelEntry],
+        queues: dict[str, int],
+        now: float,
+    ) -> Steps[dict[str, Hint]]:
+        found: dict[str, Hint] = {}
+        if not scaled:
+            return found
+        shares = _shares(entries.values(), queues, scaled)
+        yield
+        copies: dict[str, list[tuple[Endpoint, int]]] = {}
+        for place, load in loads.items():
+            copies.setdefault(_base(place), []).append(load)
+        yield
+        for name, engine in scaled.items():
+            standing = self._longest(name, entries, now)
+            found[name] = self._hint("engines", name, copies.get(name, []), rules_of(engine.scale), shares.get(name, 0.0), standing, now)
+            yield
+        return found
+
     def _longest(self, engine: str, entries: dict[str, ModelEntry], now: float) -> float:
         """How long requests have been waiting for the pool of this engine where they have been waiting longest."""
-        since = [self._standing[name] for name, entry in entries.items() if name in self._standing and engine in _bases(entry.spec)]
+        since = [at for name, at in self._standing.items() if name in entries and engine in _bases(entries[name].spec)]
         return now - min(since, default=now)
 
     def _hint(
@@ -133,7 +163,8 @@ class Scaling:
         if scaler is None:
             scaler = self._scalers[kind, name] = Scaler(max(1, load.replicas))
         advice = scaler.decide(now, load, rules)
-        reasons = [held[2] for copy, held in self._blocked.items() if kind == "engines" and _base(copy) == name and held[0] > now]
+        blocked = self._blocked.items() if kind == "engines" else ()
+        reasons = [held[2] for copy, held in blocked if _base(copy) == name and held[0] > now]
         return Hint(advice, load, rules, reasons[0] if reasons else "")
 
     # --- following
@@ -200,26 +231,26 @@ class Scaling:
         return ("pools", self.pools), ("engines", self.engines)
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._family(
-            self.pools,
-            "pool",
-            GaugeMetricFamily("gatehouse_scaling_desired_replicas", "Replicas that a pool should have", labels=["pool"]),
-            GaugeMetricFamily("gatehouse_scaling_replicas", "Replicas that a pool has, those that are starting included", labels=["pool"]),
-            GaugeMetricFamily("gatehouse_scaling_need_replicas", "Replicas that the load of a pool fills, a fraction", labels=["pool"]),
+        pools, engines = list(self.pools.items()), list(self.engines.items())
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_desired_replicas", "Replicas that a pool should have", pools, _read("pool", _desired)
         )
-        yield from self._family(
-            self.engines,
-            "engine",
-            GaugeMetricFamily("gatehouse_scaling_engine_desired_replicas", "Replicas that an engine should have", labels=["engine"]),
-            GaugeMetricFamily("gatehouse_scaling_engine_replicas", "Replicas that an engine has", labels=["engine"]),
-            GaugeMetricFamily("gatehouse_scaling_engine_need_replicas", "Replicas that the load of an engine fills", labels=["engine"]),
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_replicas", "Replicas that a pool has, those that are starting included", pools, _read("pool", _replicas)
         )
-        standing = GaugeMetricFamily(
-            "gatehouse_scaling_queued_seconds", "For how long requests have been waiting for slots", labels=["pool"]
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_need_replicas", "Replicas that the load of a pool fills, a fraction", pools, _read("pool", _need)
         )
-        for name, hint in self.pools.items():
-            standing.add_metric([name], hint.load.queued_for)
-        yield standing
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_engine_desired_replicas", "Replicas that an engine should have", engines, _read("engine", _desired)
+        )
+        yield ManyGaugeMetricFamily("gatehouse_scaling_engine_replicas", "Replicas that an engine has", engines, _read("engine", _replicas))
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_engine_need_replicas", "Replicas that the load of an engine fills", engines, _read("engine", _need)
+        )
+        yield ManyGaugeMetricFamily(
+            "gatehouse_scaling_queued_seconds", "For how long requests have been waiting for slots", pools, _read("pool", _queued_for)
+        )
         copies = CounterMetricFamily(
             "gatehouse_scaling_copies",
             "Copies of engines that were started, stopped, or could not be started",
@@ -229,11 +260,28 @@ class Scaling:
             copies.add_metric([name, outcome], count)
         yield copies
 
-    def _family(self, hints: dict[str, Hint], label: str, *families: GaugeMetricFamily) -> Iterable[Metric]:
-        for name, hint in hints.items():
-            for family, value in zip(families, (hint.advice.desired, hint.load.replicas, hint.advice.need), strict=True):
-                family.add_metric([name], float(value))
-        yield from families
+
+_Named = tuple[str, Hint]
+
+
+def _read(label: str, value: Callable[[Hint], float]) -> Callable[[_Named], list[tuple[dict[str, str], float]]]:
+    return lambda named: [({label: named[0]}, float(value(named[1])))]
+
+
+def _desired(hint: Hint) -> float:
+    return hint.advice.desired
+
+
+def _replicas(hint: Hint) -> float:
+    return hint.load.replicas
+
+
+def _need(hint: Hint) -> float:
+    return hint.advice.need
+
+
+def _queued_for(hint: Hint) -> float:
+    return hint.load.queued_for
 
 
 def _shown(name: str, hint: Hint) -> dict[str, Any]:
@@ -289,10 +337,6 @@ def _base(name: str) -> str:
 
 def _bases(model: ModelSpec) -> set[str]:
     return {_base(member) for member in _members(model)}
-
-
-def _of(engine: str, loads: dict[str, tuple[Endpoint, int]]) -> list[tuple[Endpoint, int]]:
-    return [load for name, load in loads.items() if _base(name) == engine]
 
 
 def _shares(entries: Iterable[ModelEntry], queues: dict[str, int], scaled: dict[str, EngineSpec]) -> dict[str, float]:

@@ -9,11 +9,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from gateway.app.configuration.parts import PartsBuilder
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
+from gateway.core.snapshot import ModelEntry
 from gateway.identity.stored import StoredKeys
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
-from gateway.telemetry.scraping import ManyGaugeMetricFamily
+from gateway.telemetry.many import ManyGaugeMetricFamily
 
 
 class TrafficGauges:
@@ -63,11 +64,9 @@ class TrafficGauges:
         yield ManyGaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
         yield ManyGaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
         yield ManyGaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
-        queued = GaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", labels=["model"])
         snapshot = self._plane.snapshot
-        for entry in set(snapshot.models.values()) if snapshot is not None else ():  # aliases share an entry
-            queued.add_metric([entry.name], entry.route.backlog)
-        yield queued
+        entries = list(set(snapshot.models.values())) if snapshot is not None else []  # aliases share an entry
+        yield ManyGaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", entries, _queued)
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self._registry.shedding)
 
     def _audit_log(self) -> Iterable[Metric]:
@@ -117,6 +116,10 @@ def _busy(endpoint: Endpoint) -> _Read:
 
 def _slots(endpoint: Endpoint) -> _Read:
     return [({"endpoint": endpoint.name}, endpoint.limit)]
+
+
+def _queued(entry: ModelEntry) -> _Read:
+    return [({"model": entry.name}, entry.route.backlog)]
 
 
 def _open(endpoint: Endpoint) -> _Read:

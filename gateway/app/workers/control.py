@@ -18,7 +18,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.upgrade.handover import HandOver, HeldWorker
 from gateway.app.workers.channel import Handlers
 from gateway.app.workers.child import Child, spawn
-from gateway.app.workers.figures import Figures
+from gateway.app.workers.figures import Figures, heard
 from gateway.app.workers.hub import MISSED_PULSES, Hub, Worker
 from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
@@ -423,8 +423,9 @@ class Workers:
                 scraped = await answer
             except GatehouseError:
                 continue  # what it said last counts
+            found = await asyncio.to_thread(heard, scraped)
             if id in self.hub.workers:
-                self.figures.note(id, scraped.families)
+                self.figures.note(id, found)
 
     async def exposed(self, accept: str) -> tuple[bytes, str]:
         """The metrics of all processes, as of now, in a format that the scraper accepts, and its media type."""
@@ -465,4 +466,4 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.on(Failed, workers.has_failed)
     handlers.on(LeaseCall, workers.limits.heard)
     handlers.on(Retire, lambda worker, _: workers.wants_to_end(worker))
-    handlers.on(Scraped, lambda worker, scraped: workers.figures.note(worker, scraped.families))
+    handlers.on(Scraped, lambda worker, scraped: workers.figures.note(worker, heard(scraped)))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from gateway.app.workers.messages import Family
+from gateway.app.workers.messages import Family, Scraped
 from gateway.telemetry.detail import OTHER
 from gateway.telemetry.metrics import exposed
 
@@ -109,6 +110,8 @@ GAUGES: Final[dict[str, Way]] = {
 }
 """Every gauge; `control`: the control process's own value counts."""
 SUMMED: Final = ("counter", "histogram")
+MANY: Final = 256
+"""Samples of a gauge; of more, a worker tells only those that are not 0, as the control process has all of them."""
 BY_TENANT: Final = frozenset({"gatehouse_tenant_requests", "gatehouse_tenant_tokens", "gatehouse_tenant_request_seconds"})
 """Families whose tenants are bounded: each worker has its first ones, and together they must not be more."""
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -130,6 +133,27 @@ def families(found: Iterable[Metric]) -> list[Family]:
         )
         for metric in found
     ]
+
+
+def told(found: Iterable[Metric]) -> Scraped:
+    """What a worker tells of its families; without what the control process knows by itself. May be called in a thread."""
+    needed = families(metric for metric in found if GAUGES.get(metric.name) != "control")
+    return Scraped(msgspec.Raw(_ENCODER.encode([_without_zeros(family) for family in needed])))
+
+
+def heard(scraped: Scraped) -> list[Family]:
+    """May be called in a thread."""
+    return _DECODER.decode(scraped.families)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(list[Family])
+
+
+def _without_zeros(family: Family) -> Family:
+    if family.type in SUMMED or len(family.samples) <= MANY or GAUGES.get(family.name, "sum") not in ("sum", "max"):
+        return family
+    return Family(family.name, family.documentation, family.type, [sample for sample in family.samples if sample[2]])
 
 
 class _Sum:
@@ -198,7 +222,8 @@ class Figures(Collector):
         """The sum of a counter's or gauge's samples over the workers, as they were heard last, and over those that have ended."""
         wanted = labels.items()
         known = [family for found in self._latest.values() for family in found] + [total.family() for total in self._ended.values()]
-        return sum(value for family in known for sample, with_, value in family.samples if sample == name and wanted <= with_.items())
+        near = [family for family in known if name.startswith(family.name)]
+        return sum(value for family in near for sample, with_, value in family.samples if sample == name and wanted <= with_.items())
 
     def _bounded(self, family: Family) -> Family:
         """Tenants beyond the bound become one. A tenant that was shown once is shown for as long as the process lives."""

@@ -238,9 +238,10 @@ class Family(Message, frozen=True):
 
 
 class Scraped(Message, frozen=True):
-    """Everything counted; told once more at the end of a worker."""
+    """Everything counted; told once more at the end of a worker. families: a list of Family, encoded (gateway.app.workers.figures.told), as
+    those of ten thousand models are written and read in a thread."""
 
-    families: list[Family]
+    families: msgspec.Raw
 
 
 MESSAGES: Final[tuple[type[Message], ...]] = (

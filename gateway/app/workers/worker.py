@@ -34,7 +34,7 @@ from gateway.app.telemetry.rollout_gauges import RolloutGauges
 from gateway.app.telemetry.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.desk import FeedAnswers, FeedDesk
-from gateway.app.workers.figures import families
+from gateway.app.workers.figures import told
 from gateway.app.workers.messages import (
     Barrier,
     Beat,
@@ -258,7 +258,7 @@ class Worker:
         self.events.record("worker_stopped", self.id, {})
         await self.audit.aclose()
         await self._report()
-        self._channel.tell(Scraped(families(self.metrics.collect())))
+        self._channel.tell(await self.scrape())
 
     # --- the configuration in force
 
@@ -386,10 +386,10 @@ class Worker:
         """Notes what the control process says, and says how this worker is."""
         self._facts = facts
         metrics = self.metrics
-        return Beat(metrics.in_flight(), metrics.connections(), metrics.held_bytes(), self.health.ready()[0], self.audit.accepting)
+        return Beat(metrics.in_flight(), metrics.connections(), metrics.held_bytes(), self.health.welcome(), self.audit.accepting)
 
-    def scrape(self) -> Scraped:
-        return Scraped(families(self.metrics.collect()))
+    async def scrape(self) -> Scraped:
+        return await asyncio.to_thread(told, list(self.metrics.collect()))
 
     async def _report(self) -> None:
         keys, logins = self.keys.take_used(), self.people.take_seen()

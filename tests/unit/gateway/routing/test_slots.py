@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections import deque
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.specs import EngineSpec
 from gateway.routing.mirror import Mirror
 from gateway.routing.mirror_messages import SlotsHeld
 from gateway.routing.router import PoolAttempt, Waiting
@@ -153,6 +155,8 @@ def test_there_are_never_more_requests_than_slots_however_late_messages_are(tota
             send(ledger.join({f"w{turn}": None}, now))
         else:
             send(ledger.look(now))
+        if not ledger.look(now) and ledger.settled(now):
+            assert not copy.deepcopy(ledger).look(now + chance.random() * 9), "time alone changes nothing"
         for other in list(workers):
             deliver(other)
             workers[other].step()
@@ -173,6 +177,18 @@ def test_there_are_never_more_requests_than_slots_however_late_messages_are(tota
 
 
 # --- the same with registries and messages
+
+
+async def test_of_many_engines_only_those_are_looked_at_where_slots_may_move() -> None:
+    house = House(2, tuple(EngineSpec(name=f"e{n}", runtime="external", url=f"http://e{n}:80", slots=4) for n in range(40)))
+    house.advance(3.0)
+    assert not house.mirror._slots.restless
+    attempt = house.workers[0].attempt()
+    house.advance(0.6)
+    assert house.mirror._slots.restless == 1
+    attempt.close(SUCCESS)
+    house.advance(4.0)
+    assert not house.mirror._slots.restless
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.types import Usage
-from gateway.telemetry.metrics import DURATION_BOUNDS, OVERHEAD_BOUNDS, PHASE_BOUNDS, PHASES, Histogram, Metrics
+from gateway.telemetry.metrics import DURATION_BOUNDS, MANY_MODELS, OVERHEAD_BOUNDS, PHASE_BOUNDS, PHASES, Histogram, Metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -135,3 +135,15 @@ def test_the_meter_and_the_histogram_agree(value: float) -> None:
     histogram.observe(value)
     assert meter.overhead.counts == histogram.counts
     assert histogram.counts[bisect_left(OVERHEAD_BOUNDS, value)] == 1
+
+
+def test_of_very_many_models_those_have_series_that_have_answered() -> None:
+    metrics = Metrics()
+    for number in range(MANY_MODELS + 1):
+        metrics.meter(f"m{number}")
+    metrics.meter("m7").record("chat", 200, "ok", 80.0, 0.3, Usage(7, 3, 2))
+    models = {dict(labels)["model"] for _, labels in samples(metrics) if "model" in dict(labels)}
+    assert models == {"m7"} and metrics.totals() == (1, 7, 2)
+    few = Metrics()
+    few.meter("m")
+    assert samples(few)["gatehouse_request_seconds_count", (("model", "m"),)] == 0

@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
+from gateway.telemetry.many import ManyGaugeMetricFamily
 from gateway.telemetry.metrics import exposed
-from gateway.telemetry.scraping import ManyGaugeMetricFamily, exposed_aside
+from gateway.telemetry.scraping import exposed_aside
 
 
 class Families:

@@ -154,3 +154,11 @@ def test_a_pool_has_the_bounds_of_its_engines_together() -> None:
     assert (both.min, both.max) == (3, 7)
     mixed = _rules_of_pool(["one", "other"], {"one": one})
     assert (mixed.min, mixed.max) == (2, MANY)
+
+
+async def test_very_many_pools_are_judged_in_steps() -> None:
+    house = House()
+    house.models = tuple(ModelSpec(name=f"m{number}", pool=("chat",)) for number in range(2000))
+    house.queued = {model.name: 0 for model in house.models} | {"a": 0}
+    assert sum(1 for _ in house.scaling._judged(house.clock.now, house.stated)) > 2000
+    assert len(house.scaling.pools) == 2000

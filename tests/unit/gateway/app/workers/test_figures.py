@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app.telemetry.engine_gauges import REPORTED
-from gateway.app.workers.figures import GAUGES, Figures, families
+from gateway.app.workers.figures import GAUGES, Figures, families, heard, told
 from gateway.core.types import OutcomeRecord
 from gateway.telemetry.detail import Tenants
 from gateway.telemetry.exemplars import Exemplars
@@ -131,3 +131,25 @@ def test_the_tenants_of_all_workers_together_are_bounded() -> None:
     found = {key[2]: value for key, value in shown(figures).items() if key[0] == "gatehouse_tenant_requests_total"}
     assert found == {"a": 1, "b": 2, "other": 1}
     assert figures.total("gatehouse_tenant_requests_total", outcome="ok") == 4
+
+
+def many(value: float) -> Iterable[Metric]:
+    for name in ("gatehouse_endpoint_in_flight", "gatehouse_endpoint_up"):
+        family = GaugeMetricFamily(name, "Of many endpoints", labels=["endpoint"])
+        for number in range(300):
+            family.add_metric([f"e{number}"], value if number == 7 else 0.0)
+        yield family
+
+
+def test_a_worker_tells_neither_what_the_control_process_knows_nor_thousands_of_zeros() -> None:
+    metrics = counted("a", 3)
+    metrics.gauges.append(lambda: many(2.0))
+    found = {family.name: family for family in heard(told(metrics.collect()))}
+    assert [sample[1:] for sample in found["gatehouse_endpoint_in_flight"].samples] == [({"endpoint": "e7"}, 2.0)]
+    assert "gatehouse_endpoint_up" not in found
+    figures = Figures(lambda: many(1.0))
+    figures.note("1", list(found.values()))
+    after = shown(figures)
+    assert after["gatehouse_endpoint_in_flight", "e7"] == 3 and after["gatehouse_endpoint_in_flight", "e8"] == 0
+    assert after["gatehouse_endpoint_up", "e7"] == 1 and after["gatehouse_requests_total", "a", "chat", "ok", "200"] == 3
+    assert figures.total("gatehouse_requests_total") == 3 and figures.total("gatehouse_endpoint_in_flight", endpoint="e7") == 2
