@@ -230,14 +230,14 @@ class _Index:
         binding = self.bindings[number]
         if binding.role in self.ignored:
             return None
-        known = self.made.pop(_rule(number, binding), None)
+        known = self.made.pop(rule_of(number, binding), None)
         if known is None or known[0] != binding:
-            raise _TooMuch  # two have the same rule
+            raise TooMuch  # two have the same rule
         self.texts[binding.when] -= 1
         return known
 
 
-class _TooMuch(Exception):
+class TooMuch(Exception):
     """An index is better made anew."""
 
 
@@ -256,24 +256,24 @@ class AccessBuilder:
             yield
             return access
         before = self._last
-        roles = yield from _changed(before.roles, spec.roles)
+        roles = yield from changed(before.roles, spec.roles)
         start = yield from common_start(before.bindings, spec.bindings)
         if roles or not start == len(before.bindings) == len(spec.bindings):
             try:
                 self._last = yield from self._exchanged(spec, frozenset(roles), start)
-            except _TooMuch:
+            except TooMuch:
                 self._last = yield from self._indexed(spec)
         found = self._last
         return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country)
 
     def _exchanged(self, spec: ConfigSpec, roles: frozenset[str], start: int) -> Steps[_Index]:
-        """roles: those that have changed. start: how many bindings are the same at the beginning. Raises _TooMuch."""
+        """roles: those that have changed. start: how many bindings are the same at the beginning. Raises TooMuch."""
         before, old, new = self._last, self._last.bindings, spec.bindings
         end = yield from common_end(old, new, start)
         stop, until = len(old) - end, len(new) - end
         most = max(EXCHANGED, len(new) // EXCHANGED)
         if max(stop, until) - start + len(roles) > most or (len(old) != len(new) and before.unnamed > stop):
-            raise _TooMuch  # or the rules of bindings without a name, their numbers, have changed
+            raise TooMuch  # or the rules of bindings without a name, their numbers, have changed
         others = yield from _naming(new, roles, start, until, most)
         made = _Index(before.roles, old)
         made.infer, made.ignored, made.texts = before.infer.copy(), before.ignored.copy(), before.texts.copy()
@@ -285,7 +285,7 @@ class AccessBuilder:
         known = {one[2].rule: one for one in taken if one is not None}
         made.grants = yield from before.grants.without([one[2] for one in known.values()])
         made.roles, made.bindings = spec.roles, new
-        made.places = _between(before.places, start, stop, until - start)
+        made.places = between(before.places, start, stop, until - start)
         made.unnamed = before.unnamed if before.unnamed > stop else min(before.unnamed, start)
         for name in roles:
             made.forget(name)
@@ -293,8 +293,8 @@ class AccessBuilder:
                 made.permit(name, _infer(role))
             yield
         for number in (*range(start, until), *others):
-            if (rule := _rule(number, new[number])) in made.made:
-                raise _TooMuch
+            if (rule := rule_of(number, new[number])) in made.made:
+                raise TooMuch
             if new[number].name is None:
                 made.unnamed = max(made.unnamed, number + 1)
             self._bind(made, number, known.get(rule))
@@ -315,7 +315,7 @@ class AccessBuilder:
             for number, binding in enumerate(spec.bindings[start : start + BATCH], start):
                 if binding.name is None:
                     made.unnamed = number + 1
-                self._bind(made, number, before.made.get(_rule(number, binding)))
+                self._bind(made, number, before.made.get(rule_of(number, binding)))
             yield
         yield from self._forget(made)
         return made
@@ -327,7 +327,7 @@ class AccessBuilder:
             return  # says nothing about inference
         permissions = made.infer.get(binding.role, ())
         if known is None or known[0] is not binding or known[1] is not permissions:
-            known = binding, permissions, self._grant(_rule(number, binding), binding, permissions)
+            known = binding, permissions, self._grant(rule_of(number, binding), binding, permissions)
         made.put(number, known)
 
     def _forget(self, made: _Index) -> Steps[None]:
@@ -345,11 +345,11 @@ class AccessBuilder:
         return Grant(rule, permissions, binding.effect == "deny", condition, binding.tenant)
 
 
-def _rule(number: int, binding: BindingSpec) -> str:
+def rule_of(number: int, binding: BindingSpec) -> str:
     return f"binding:{binding.name or number}"
 
 
-def _changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec]) -> Steps[list[str]]:
+def changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec]) -> Steps[list[str]]:
     """Names of the roles that are new, gone or different."""
     found: list[str] = []
     if before is after:
@@ -367,23 +367,23 @@ def _changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec]) -> S
 
 
 def _naming(bindings: tuple[BindingSpec, ...], roles: frozenset[str], start: int, until: int, most: int) -> Steps[list[int]]:
-    """Numbers of the bindings that give one of these roles, but for those from start to until. Raises _TooMuch."""
+    """Numbers of the bindings that give one of these roles, but for those from start to until. Raises TooMuch."""
     found: list[int] = []
     for first in range(0, len(bindings) if roles else 0, PORTION):
         found += [number for number, one in enumerate(bindings[first : first + PORTION], first) if one.role in roles]
         if len(found) > most:
-            raise _TooMuch
+            raise TooMuch
         yield
     return [number for number in found if not start <= number < until]
 
 
-def _between(places: list[float], start: int, stop: int, count: int) -> list[float]:
-    """With so many in the room of those from start to stop. Raises _TooMuch where there is no room."""
+def between(places: list[float], start: int, stop: int, count: int) -> list[float]:
+    """With so many in the room of those from start to stop. Raises TooMuch where there is no room."""
     low = places[start - 1] if start else -1.0
     high = places[stop] if stop < len(places) else low + count + 1.0
     made = [low + (high - low) * number / (count + 1) for number in range(1, count + 1)]
     if any(one >= other for one, other in pairwise([low, *made, high])):
-        raise _TooMuch
+        raise TooMuch
     return [*places[:start], *made, *places[stop:]]
 
 

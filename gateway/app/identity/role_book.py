@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from admin.permissions import ALL, ROLES, Grant, Permitted
-from gateway.app.identity.access import Conditions
+from gateway.app.identity.access import EXCHANGED, Conditions, TooMuch, between, changed, rule_of
 from gateway.config.additions import StoreAdditions
 from gateway.config.merge import Addition, merge_access
+from gateway.config.unchanged import common_end, common_start
 from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.slices import Steps, in_slices
@@ -33,14 +34,37 @@ BATCH: Final = 100
 NOTHING: Final = Rights()
 
 
-class _Book:
-    """What was made of one state of the file and the store."""
+Known = tuple[BindingSpec, Bound]
+"""A binding and what was made of it."""
 
-    def __init__(self, roles: dict[str, Rights], specs: Mapping[str, RoleSpec]) -> None:
-        self.roles, self.specs = roles, specs
+
+class _Book:
+    """What was made of one state of the file and the store. bound: by the name of its rule. texts: the conditions, with how many bindings
+    have each. places: of the bindings, rising. unnamed: from this number on every binding has a name."""
+
+    def __init__(self, roles: dict[str, Rights], specs: Mapping[str, RoleSpec], bindings: tuple[BindingSpec, ...] = ()) -> None:
+        self.roles, self.specs, self.bindings = roles, specs, bindings
         self.grants = Grants()
-        self.bound: dict[str, tuple[BindingSpec, Bound]] = {}
-        """By the name of its rule."""
+        self.bound: dict[str, Known] = {}
+        self.texts: dict[str | None, int] = {}
+        self.places: list[float] = []
+        self.unnamed = 0
+
+    def put(self, number: int, known: Known) -> None:
+        binding, bound = known
+        self.texts[binding.when] = self.texts.get(binding.when, 0) + 1
+        self.bound[bound.rule] = known
+        self.grants.add(binding.subjects, bound, self.places[number])
+        if binding.name is None:
+            self.unnamed = max(self.unnamed, number + 1)
+
+    def take(self, number: int, binding: BindingSpec) -> Bound:
+        """This binding, which is not in it any more but for its Grant. Raises TooMuch."""
+        known = self.bound.pop(rule_of(number, binding), None)
+        if known is None or known[0] != binding:
+            raise TooMuch  # two have the same rule
+        self.texts[binding.when] -= 1
+        return known[1]
 
     def rights(self, bound: Bound) -> Rights:
         return self.roles.get(bound.role, NOTHING)
@@ -136,27 +160,67 @@ class RoleBook:
             return self._book
 
     def _made(self, file: ConfigSpec, roles: Mapping[str, Addition], bindings: Mapping[str, Addition]) -> Steps[_Book]:
-        """Keeps what was made of a role or a binding that has not changed. Raises ConfigError for a binding that denies and cannot be
-        used."""
+        """Where few roles and bindings have changed, these are exchanged in a copy; else all is indexed anew, but what was made of a role
+        or a binding that has not changed is kept. Raises ConfigError for a binding that denies and cannot be used."""
         specs, bound, _ = yield from merge_access(file, {"roles": roles, "bindings": bindings}, ROLES)
-        before, book = self._book, _Book({name: _built_in(name) for name in ROLES}, specs)
+        try:
+            made = yield from self._exchanged(specs, bound)
+        except TooMuch:
+            made = yield from self._indexed(specs, bound)
+        if 0 in made.texts.values():
+            yield
+            made.texts = {text: count for text, count in made.texts.items() if count}
+            self._conditions.keep(made.texts)
+        yield
+        return made
+
+    def _exchanged(self, specs: Mapping[str, RoleSpec], new: tuple[BindingSpec, ...]) -> Steps[_Book]:
+        """Raises TooMuch."""
+        before, old = self._book, self._book.bindings
+        roles = yield from changed(before.specs, specs)
+        start = yield from common_start(old, new)
+        end = yield from common_end(old, new, start)
+        stop, until = len(old) - end, len(new) - end
+        if max(stop, until) - start + len(roles) > max(EXCHANGED, len(new) // EXCHANGED):
+            raise TooMuch
+        if len(old) != len(new) and before.unnamed > stop:
+            raise TooMuch  # the rules of bindings without a name, their numbers, have changed
+        made = _Book(before.roles.copy(), specs, new)
+        yield
+        for name in roles:
+            made.roles.pop(name, None)
+            if (spec := specs.get(name)) is not None:
+                made.roles[name] = _rights(spec)
+            yield
+        made.bound, made.texts = before.bound.copy(), before.texts.copy()
+        yield
+        made.grants = yield from before.grants.without([made.take(number, old[number]) for number in range(start, stop)])
+        made.places = between(before.places, start, stop, until - start)
+        made.unnamed = before.unnamed if before.unnamed > stop else min(before.unnamed, start)
+        for number in range(start, until):
+            if (rule := rule_of(number, new[number])) in made.bound:
+                raise TooMuch
+            made.put(number, (new[number], self._bound(rule, new[number])))
+            yield
+        return made
+
+    def _indexed(self, specs: Mapping[str, RoleSpec], new: tuple[BindingSpec, ...]) -> Steps[_Book]:
+        before, book = self._book, _Book({name: _built_in(name) for name in ROLES}, specs, new)
         for number, (name, spec) in enumerate(specs.items()):
             if number % BATCH == 0:
                 yield
             book.roles[name] = before.roles[name] if before.specs.get(name) is spec else _rights(spec)
-        texts = set()
-        for number, binding in enumerate(bound):
+        book.places = list(map(float, range(len(new))))
+        for number, binding in enumerate(new):
             if number % BATCH == 0:
                 yield
-            texts.add(binding.when)
-            rule = f"binding:{binding.name or number}"
+            rule = rule_of(number, binding)
             known = before.bound.get(rule)
             if known is None or known[0] is not binding:
                 known = binding, self._bound(rule, binding)
-            book.bound[rule] = known
-            book.grants.add(binding.subjects, known[1])
-        self._conditions.keep(texts)
+            book.put(number, known)
         yield
+        self._conditions.keep(book.texts)
         return book
 
     def _bound(self, rule: str, binding: BindingSpec) -> Bound:

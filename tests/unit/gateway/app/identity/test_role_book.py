@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from admin.permissions import ALL, Access, Grant
+from admin.permissions import ALL, ROLES, Access, Grant
 from gateway.app.configuration.plugins import OURS
 from gateway.app.identity.role_book import RoleBook
 from gateway.config.additions import StoreAdditions
-from gateway.core.errors import PermissionDenied, StoreUnavailable
+from gateway.config.merge import Addition, merge_access
+from gateway.core.errors import ConfigError, PermissionDenied, StoreUnavailable
+from gateway.core.slices import at_once
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, RoleSpec
 from gateway.core.types import Login, Peer, Principal
 from gateway.identity import keys
@@ -233,9 +239,116 @@ async def test_what_has_not_changed_is_kept(store: Store, book: RoleBook, bind: 
     )
     after = await access(book, alice)
     assert after.may("keys:rotate", "acme") and not after.may("keys:read", "acme")
-    assert list(book._book.bound) == ["binding:from-file", "binding:a", "binding:ab", "binding:b", "binding:c"], "in the order of the names"
+    assert [one.name for one in book._book.bindings] == ["from-file", "a", "ab", "b", "c"], "in the order of the names"
+    assert [one.rule for one in book._book.grants.of(alice)] == ["binding:a", "binding:ab"]
     assert all(book._book.bound[name] is one for name, one in before.bound.items())
     assert book._book.roles["keymaster"] is before.roles["keymaster"] and book._book.roles["looker"] is not before.roles["looker"]
     await store.delete("bindings", "a", actor="t")
     await store.delete("bindings", "ab", actor="t")
     assert not (await access(book, alice)).may("keys:rotate", "acme")
+
+
+class Read:
+    """As much of StoreAdditions as is used."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[str, dict[str, Addition]] = {"roles": {}, "bindings": {}}
+
+    async def read(self) -> None:
+        pass
+
+    def put(self, kind: str, name: str, spec: RoleSpec | BindingSpec | None) -> None:
+        found = {**self.by_kind[kind], name: Addition(1, 1.0, spec)}
+        if spec is None:
+            del found[name]
+        self.by_kind[kind] = dict(sorted(found.items()))
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "0", "1", "7"])
+SUBJECTS = st.lists(st.sampled_from(["user/u1", "user/u2", "user/*", "group/g", "key/u?"]), min_size=1, max_size=3).map(tuple)
+SMALL = "request.bytes < 10"
+BOUND = st.builds(
+    BindingSpec,
+    role=st.sampled_from(["r0", "r1", "admin", "viewer"]),
+    subjects=SUBJECTS,
+    effect=st.sampled_from(["allow", "allow", "deny"]),
+    when=st.sampled_from([None, None, SMALL, 'principal.strength == "mfa"']),
+)
+PERMITTED = st.sampled_from([("admin:keys:read",), ("admin:*:read",), ("infer:chat:model/m",)])
+CHANGE = st.one_of(
+    st.tuples(st.just("bindings"), NAMES, st.one_of(st.none(), BOUND)),
+    st.tuples(st.just("roles"), st.sampled_from(["r0", "r1"]), st.one_of(st.none(), st.builds(RoleSpec, permissions=PERMITTED))),
+    st.tuples(st.just("file"), st.integers(0, 4), st.lists(BOUND, max_size=3).map(tuple)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(CHANGE, min_size=1, max_size=4), max_size=8))
+def test_whatever_has_changed_a_book_says_what_a_new_one_says(rounds: list[list[tuple[str, Any, Any]]]) -> None:
+    asyncio.run(compared(rounds))
+
+
+async def compared(rounds: list[list[tuple[str, Any, Any]]]) -> None:
+    read, file = Read(), [ConfigSpec(version=1, roles={"r1": RoleSpec(permissions=("admin:models:read",))})]
+    book = RoleBook(cast(StoreAdditions, read), lambda: file[0], wall=lambda: 1000.0)
+    for changes in [[], *rounds]:
+        for kind, name, value in changes:
+            if kind == "file":
+                file[0] = ConfigSpec(version=1, roles=file[0].roles if name else {}, bindings=value)
+            elif kind == "bindings" and value is not None:
+                read.put(kind, name, msgspec.structs.replace(value, name=name))
+            else:
+                read.put(kind, name, value)
+        try:
+            at_once(merge_access(file[0], read.by_kind, ROLES))
+        except ConfigError:  # a binding that denies, of a role that is not there: the book stays as it was
+            await outcome(book)
+        else:
+            assert await outcome(book) == await outcome(RoleBook(cast(StoreAdditions, read), lambda: file[0], wall=lambda: 1000.0))
+
+
+async def outcome(book: RoleBook) -> list[object]:
+    callers = [Principal(user, "t", "oidc", user=user, groups=groups) for user, groups in (("u1", ()), ("u2", ("g",)), ("v", ()))]
+    found: list[object] = []
+    for who in callers:
+        found += [await book.held(who, HERE), await book.possible(who), await book.denied_by(who)]
+        found += [await book.differing(who, other) for other in callers]
+        found.append(await book.naming("user", who.id, "t"))
+    found += [await book.permitted(role) for role in ("r0", "r1", "admin")]
+    return found
+
+
+def of_many(count: int) -> Read:
+    read = Read()
+    read.by_kind["roles"] = {f"r{n:05d}": Addition(1, 1.0, RoleSpec(permissions=("admin:keys:read",))) for n in range(count)}
+    read.by_kind["bindings"] = {
+        f"b{n:05d}": Addition(1, 1.0, BindingSpec(name=f"b{n:05d}", role=f"r{n:05d}", subjects=(f"user/u{n}", "group/all")))
+        for n in range(count)
+    }
+    return read
+
+
+@pytest.mark.parametrize("what", ["binding", "role", "gone", "new"])
+async def test_of_many_bindings_one_that_changes_is_exchanged(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = of_many(2000)
+    book = RoleBook(cast(StoreAdditions, read), lambda: FILE)
+    who = Principal("u7", "t", "oidc", user="u7")
+    assert [grant.role for grant in await book.possible(who)] == ["r00007"]
+    monkeypatch.setattr(book, "_indexed", None)
+    match what:
+        case "binding":
+            read.put("bindings", "b00007", BindingSpec(name="b00007", role="r00008", subjects=("user/u7",)))
+        case "role":
+            read.put("roles", "r00007", RoleSpec(permissions=("admin:models:read",)))
+        case "gone":
+            read.put("bindings", "b00007", None)
+        case _:
+            read.put("bindings", "b00007x", BindingSpec(name="b00007x", role="admin", subjects=("user/u7",)))
+    found = await book.possible(who)
+    expected = {"binding": ["r00008"], "role": ["r00007"], "gone": [], "new": ["r00007", "admin"]}
+    assert [grant.role for grant in found] == expected[what]
+    if what == "role":
+        assert "models:read" in found[0].permissions
+    assert len(await book.possible(Principal("u8", "t", "oidc", user="u8", groups=("all",)))) == {"gone": 1999, "new": 2000}.get(
+        what, 1999 if what == "binding" else 2000
+    )
