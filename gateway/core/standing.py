@@ -75,44 +75,65 @@ def check_target(target: str) -> str:
 
 
 class Standing:
-    """All stops of a process, by where they come from. For one event loop.
+    """All stops of a process, by where they come from. For one event loop. `change` does not look at those that stay.
 
     active: whether anything is stopped. changed: called after each change with the name of its source, so that requests under way end.
+    exchanged: the same, with the stops that are new or different and the targets that go on.
     """
 
     def __init__(self) -> None:
         self.active = False
         self.changed: list[Callable[[str], None]] = []
-        self._sources: dict[str, tuple[Stop, ...]] = {}
+        self.exchanged: list[Callable[[str, list[Stop], list[str]], None]] = []
+        self._sources: dict[str, dict[str, tuple[Stop, ...]]] = {}
+        """By source and target."""
         self._stops: dict[str, tuple[Stop, ...]] = {}
         """By target; several where several sources stop the same."""
 
     def replace(self, source: str, stops: Iterable[Stop]) -> bool:
         """From now on these are all stops of one source. Returns whether that is a change."""
-        wanted = tuple(sorted(set(stops), key=Stop.row))
-        if self._sources.get(source, ()) == wanted:
+        wanted, before = _by_target(stops), self._sources.get(source, {})
+        put = {target: found for target, found in wanted.items() if before.get(target) != found}
+        return self._exchange(source, put, [target for target in before if target not in wanted])
+
+    def change(self, source: str, stops: Iterable[Stop], dropped: Iterable[str] = ()) -> bool:
+        """These are all stops of their targets from now on, and there are none of the targets that are dropped; the source's others stay.
+        Returns whether that is a change."""
+        wanted, before = _by_target(stops), self._sources.get(source, {})
+        put = {target: found for target, found in wanted.items() if before.get(target) != found}
+        return self._exchange(source, put, [target for target in dict.fromkeys(dropped) if target in before and target not in wanted])
+
+    def _exchange(self, source: str, put: dict[str, tuple[Stop, ...]], dropped: list[str]) -> bool:
+        if not put and not dropped:
             return False
-        if wanted:
-            self._sources[source] = wanted
-        else:
+        known = self._sources.setdefault(source, {})
+        known.update(put)
+        for target in dropped:
+            del known[target]
+        if not known:
             del self._sources[source]
-        found: dict[str, tuple[Stop, ...]] = {}
-        for _, others in sorted(self._sources.items()):
-            for stop in others:
-                found[stop.target] = (*found.get(stop.target, ()), stop)
-        self._stops = found
-        self.active = bool(found)
+        others = [self._sources[name] for name in sorted(self._sources)]
+        for target in (*put, *dropped):
+            found = tuple([stop for other in others for stop in other.get(target, ())])
+            if found:
+                self._stops[target] = found
+            else:
+                self._stops.pop(target, None)
+        self.active = bool(self._stops)
+        stops = [stop for found in put.values() for stop in found]
+        for tell in self.exchanged:
+            tell(source, stops, dropped)
         for hear in self.changed:
             hear(source)
         return True
 
     def sources(self) -> dict[str, list[tuple[str, str, bool, bool]]]:
         """The rows of all stops by source, for another process."""
-        return {source: [stop.row() for stop in stops] for source, stops in self._sources.items()}
+        return {source: self.rows(source) for source in self._sources}
 
     def rows(self, source: str) -> list[tuple[str, str, bool, bool]]:
         """The rows of the stops of one source."""
-        return [stop.row() for stop in self._sources.get(source, ())]
+        return sorted([stop.row() for found in self._sources.get(source, {}).values() for stop in found])
 
     def of(self, principal: Principal, *, admin: bool = False) -> Stop | None:
         """The stop that concerns this caller, or None. admin: on the admin listener."""
@@ -138,6 +159,14 @@ class Standing:
             stop = self.of_model(name)
             if stop is not None:
                 raise stop.error()
+
+
+def _by_target(stops: Iterable[Stop]) -> dict[str, tuple[Stop, ...]]:
+    found: dict[str, tuple[Stop, ...]] = {}
+    for stop in stops:
+        known = found.get(stop.target)
+        found[stop.target] = (stop,) if known is None else tuple(sorted({*known, stop}, key=Stop.row))
+    return found
 
 
 def _targets(principal: Principal) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Halts:
         self._pending: dict[str, Halt] = {}
         """On their way to the store: in force at once, however long it takes."""
         self._writing = asyncio.Lock()
-        self._followed = Followed(store, KIND, self._take, owner)
+        self._followed = Followed(store, KIND, self._take, owner, self._some)
         self.heard = self._followed.heard
 
     async def start(self) -> None:
@@ -72,11 +72,23 @@ class Halts:
 
     def _take(self, found: list[Resource]) -> None:
         self._stored = {one.target: one for one in map(_of, found)}
-        self._apply()
-
-    def _apply(self) -> None:
         self._standing.replace("halts", map(halt, self._stored.keys() | self._pending.keys()))
-        self._standing.replace("halts file", map(halt, self._file.halts))
+
+    def _some(self, found: list[Resource], gone: list[str]) -> None:
+        targets = [name if name in self._stored else self._named(name) for name in gone]
+        for target in targets:
+            self._stored.pop(target, None)
+        self._stored.update([(one.target, one) for one in map(_of, found)])
+        self._apply(*targets, *[one.target for one in map(_of, found)])
+
+    def _named(self, name: str) -> str:
+        """The target whose name in the store is a digest."""
+        return next((target for target in self._stored if name_of(target) == name), name) if ":" in name else name
+
+    def _apply(self, *targets: str) -> None:
+        """Puts into force what is stored and pending of these."""
+        halted = [target for target in targets if target in self._stored or target in self._pending]
+        self._standing.change("halts", map(halt, halted), targets)
 
     async def look(self) -> None:
         """Reads the file if it has changed, and puts it into force."""
@@ -92,7 +104,7 @@ class Halts:
         after = self._file.halts
         if before.keys() == after.keys():
             return
-        self._apply()
+        self._standing.replace("halts file", map(halt, after))
         for target in after.keys() - before.keys():
             log.warning("halted by the file: %s", target)
             self._record("halted", target, {"reason": after[target].reason, "source": "file"}, actor=actor)
@@ -113,13 +125,13 @@ class Halts:
         wanted = Halt(target, reason, actor, time.time(), "store")
         if not dry_run and target not in self._pending:
             self._pending[target] = wanted
-            self._apply()
+            self._apply(target)
         try:
             return await self._halt(wanted, dry_run)
         finally:
             if self._pending.get(target) is wanted:
                 del self._pending[target]
-                self._apply()
+                self._apply(target)
 
     async def _halt(self, wanted: Halt, dry_run: bool) -> Halt:
         target = wanted.target
@@ -158,7 +170,7 @@ class Halts:
                 gone.append(self._stored[target])
                 if not dry_run:
                     del self._stored[target]
-                    self._apply()
+                    self._apply(target)
             async with self._writing:
                 before = dict(self._file.halts)
                 if target in before:

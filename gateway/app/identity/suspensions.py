@@ -21,7 +21,9 @@ class Suspensions:
 
     def __init__(self, store: ControlStore, standing: Standing, owner: TaskOwner) -> None:
         self._standing = standing
-        self._followed = Followed(store, KIND, self._take, owner)
+        self._targets: dict[str, Stop] = {}
+        """By the name of the resource."""
+        self._followed = Followed(store, KIND, self._take, owner, self._some)
         self.start, self.heard = self._followed.start, self._followed.heard
 
     @property
@@ -30,4 +32,15 @@ class Suspensions:
         return not self._followed.stale
 
     def _take(self, found: list[Resource]) -> None:
-        self._standing.replace(KIND, [Stop(str(one.body.get("target", one.name)), "suspended", admin=True) for one in found])
+        self._targets = {one.name: _stop(one) for one in found}
+        self._standing.replace(KIND, self._targets.values())
+
+    def _some(self, found: list[Resource], gone: list[str]) -> None:
+        stops = [_stop(one) for one in found]
+        before = [self._targets.pop(name).target for name in (*gone, *[one.name for one in found]) if name in self._targets]
+        self._targets.update(zip([one.name for one in found], stops, strict=True))
+        self._standing.change(KIND, stops, before)
+
+
+def _stop(resource: Resource) -> Stop:
+    return Stop(str(resource.body.get("target", resource.name)), "suspended", admin=True)

@@ -42,6 +42,7 @@ from gateway.app.workers.messages import (
     Scraped,
     State,
     Stopped,
+    StopsChanged,
     TokenKeysChanged,
     Used,
 )
@@ -61,6 +62,7 @@ from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
 from gateway.core.slices import at_once
 from gateway.core.specs import ListenSpec
+from gateway.core.standing import Stop
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.tickets import SignTicket, WithdrawTicket
@@ -145,7 +147,7 @@ class Workers:
         self._gateway.changes.on_swap.append(self._swapped)
         self._gateway.certificates.on_change.append(self._certificate_changed)
         self._gateway.feed.subscribe(self._heard)
-        self._gateway.plane.standing.changed.append(self._stopped)
+        self._gateway.plane.standing.exchanged.append(self._stopped)
         self._gateway.token_keys.changed.append(self._token_keys)
         self._gateway.revocations.changed.append(self._revoked)
         self._gateway.texts.captures.changed.append(self._captures)
@@ -264,8 +266,11 @@ class Workers:
         if name == "tls":
             self.hub.tell_all(CertificateChanged(material))
 
-    def _stopped(self, source: str) -> None:
-        self.hub.change(Stopped(source, self._gateway.plane.standing.rows(source)))
+    def _stopped(self, source: str, put: list[Stop], dropped: list[str]) -> None:
+        def whole() -> Stopped:  # workers of another program may know nothing else
+            return Stopped(source, self._gateway.plane.standing.rows(source))
+
+        self.hub.change(StopsChanged(source, [stop.row() for stop in put], dropped), whole=whole)
 
     def _token_keys(self) -> None:
         self.hub.change(TokenKeysChanged(self._gateway.token_keys.rows))

@@ -205,11 +205,14 @@ class Hub:
             return answer
         return found.channel.ask(message, seconds)
 
-    def change(self, message: Message, before: Sequence[bytes] = ()) -> int:
+    def change(self, message: Message, before: Sequence[bytes] = (), whole: Callable[[], Message] | None = None) -> int:
         """Numbers a change, sends it to every worker and returns the number. before: what those that are not adopted are told just before
-        it. Raises FeedError, and then nothing was sent."""
-        encoded = self.codec.encode(CHANGE, self.number + 1, message)
-        plain = self.codec.encode(CHANGE, self.number + 1, KeysMissed()) if isinstance(message, ConfigChanged) else encoded
+        it. whole: what those that are adopted are told instead. Raises FeedError, and then nothing was sent."""
+        encoded = plain = self.codec.encode(CHANGE, self.number + 1, message)
+        if isinstance(message, ConfigChanged):
+            plain = self.codec.encode(CHANGE, self.number + 1, KeysMissed())
+        elif whole is not None and any(worker.adopted for worker in self.workers.values()):
+            plain = self.codec.encode(CHANGE, self.number + 1, whole())
         self.number += 1
         for worker in list(self.workers.values()):
             if worker.channel is not None:

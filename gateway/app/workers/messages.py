@@ -88,6 +88,14 @@ class Stopped(Message, frozen=True):
     stops: list[StopRow]
 
 
+class StopsChanged(Message, frozen=True):
+    """Change: some stops of one source; all of their targets, and the targets that are not stopped by it any more."""
+
+    source: str
+    put: list[StopRow]
+    dropped: list[str]
+
+
 class TokenKeysChanged(Message, frozen=True):
     """Change: the public keys of gateway tokens from now on (gateway.identity.token_keys)."""
 
@@ -254,6 +262,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Stopped,
     TokenKeysChanged,
     RevocationsChanged,
+    StopsChanged,
     ConfigChanged,
     KeyChanged,
     PersonChanged,

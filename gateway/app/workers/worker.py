@@ -52,6 +52,7 @@ from gateway.app.workers.messages import (
     Scraped,
     State,
     Stopped,
+    StopsChanged,
     TokenKeysChanged,
     Used,
 )
@@ -293,6 +294,9 @@ class Worker:
     def stopped(self, change: Stopped) -> None:
         self.plane.standing.replace(change.source, map(Stop.of, change.stops))
 
+    def stops_changed(self, change: StopsChanged) -> None:
+        self.plane.standing.change(change.source, map(Stop.of, change.put), change.dropped)
+
     async def _take_certificate(self) -> None:
         """The certificate to start with. Raises ConfigError."""
         used = None
@@ -422,6 +426,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(Stopped, lambda _, change: worker.stopped(change))
     handlers.change(PersonChanged, lambda _, change: worker.person_changed(change))
     handlers.change(TokenKeysChanged, lambda _, change: worker.token_keys_changed(change))
+    handlers.change(StopsChanged, lambda _, change: worker.stops_changed(change))
     handlers.change(RevocationsChanged, lambda _, change: worker.revoked(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
     handlers.change(DataKeysDropped, lambda _, change: worker.data_keys_dropped(change))

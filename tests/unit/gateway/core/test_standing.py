@@ -1,6 +1,8 @@
 """Stops: whom each target concerns, on which listener, and who hears of a change."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.errors import ConfigError, PermissionDenied
 from gateway.core.standing import Standing, Stop, check_target, halt
@@ -102,3 +104,35 @@ def test_what_is_no_target_is_refused(target: str) -> None:
 @pytest.mark.parametrize("target", ["all", "key/ci", "user/alice@example.com@acme", "model/org/name:7b", "agent/a b", "tenant/acme"])
 def test_targets(target: str) -> None:
     assert check_target(target) == target
+
+
+STOPS = st.builds(
+    Stop,
+    st.sampled_from(["all", "key/ci", "tenant/acme", "user/alice", "model/m"]),
+    st.sampled_from(["halted", "suspended"]),
+    admin=st.booleans(),
+)
+TARGETS = st.lists(st.sampled_from(["all", "key/ci", "tenant/acme", "key/none"]), max_size=3)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["halts", "halts file", "suspensions"]), st.booleans(), st.lists(STOPS, max_size=4), TARGETS), max_size=12
+)
+
+
+@given(CHANGES)
+def test_whatever_has_changed_it_says_what_a_new_one_says_and_tells_what_changed(
+    changes: list[tuple[str, bool, list[Stop], list[str]]],
+) -> None:
+    standing, follower = Standing(), Standing()
+    standing.exchanged.append(lambda source, put, dropped: follower.change(source, put, dropped) or pytest.fail("told of nothing"))
+    wanted: dict[str, set[Stop]] = {}
+    for source, whole, stops, dropped in changes:
+        touched = {stop.target for stop in stops} | set(dropped)
+        kept = set() if whole else {stop for stop in wanted.get(source, set()) if stop.target not in touched}
+        before, wanted[source] = wanted.get(source, set()), kept | set(stops)
+        changed = standing.replace(source, stops) if whole else standing.change(source, stops, dropped)
+        assert changed is (wanted[source] != before)
+        fresh = Standing()
+        for name, found in wanted.items():
+            fresh.replace(name, found)
+        for one in (standing, follower):
+            assert (one.sources(), one._stops, one.active) == (fresh.sources(), fresh._stops, fresh.active)

@@ -9,9 +9,10 @@ import pytest
 from gateway.app.identity.halts import Halt, HaltFile, Halts, name_of, parse
 from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
 from gateway.core.standing import Standing
-from gateway.core.storage import Page, Resource
+from gateway.core.storage import Page, Resource, StoreChange
 from gateway.core.tasks import TaskOwner
-from gateway.store.feed import RESYNC
+from gateway.store.feed import CHANGE, RESYNC
+from tests.waiting import reached
 
 
 class MemoryStore:
@@ -31,6 +32,12 @@ class MemoryStore:
         if not dry_run:
             self.kept[name] = made
         return made
+
+    async def get(self, kind: str, name: str) -> Resource:
+        self._reached()
+        if name not in self.kept:
+            raise NotFound(name)
+        return self.kept[name]
 
     async def delete(self, kind: str, name: str, *, actor: str, dry_run: bool) -> Resource:
         self._reached()
@@ -106,6 +113,21 @@ async def test_a_halt_is_kept_in_the_store(around: Around) -> None:
     assert around.stopped() == [] and not around.store.kept
     with pytest.raises(NotFound):
         await around.halts.unhalt("key/ci", "acme/root")
+
+
+async def test_of_what_another_replica_has_changed_only_that_is_read(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = "user/Ann Other"
+    for target in ("key/ci", odd):
+        around.store.kept[name_of(target)] = Resource("halts", name_of(target), "", 1, {"target": target}, 1.0, 1.0, "other")
+    await around.halts.start()
+    assert around.stopped() == ["key/ci", odd]
+    monkeypatch.setattr(around.store, "list", None)
+    around.store.kept["key/new"] = Resource("halts", "key/new", "", 1, {"target": "key/new"}, 1.0, 1.0, "other")
+    del around.store.kept[name_of(odd)]
+    for name in ("key/new", name_of(odd)):
+        around.halts.heard((1, CHANGE, StoreChange(1, "halts", name, "updated", 1.0)))
+    await reached(lambda: around.stopped() == ["key/ci", "key/new"])
+    assert [one.target for one in around.halts.views()] == ["key/ci", "key/new"]
 
 
 async def test_without_the_store_a_halt_is_kept_in_the_file(around: Around, tmp_path: Path) -> None:

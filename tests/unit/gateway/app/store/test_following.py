@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.app.store.following import Followed
-from gateway.core.errors import StoreUnavailable
+from gateway.core.errors import NotFound, StoreUnavailable
 from gateway.core.storage import Page, Resource, StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.store.feed import CHANGE, RESYNC
@@ -35,6 +35,14 @@ class Store:
         at = int(cursor or 0)
         items = tuple(Resource(kind, name, "", 1, {}, 1.0, 1.0, "") for name in names[at : at + 2])
         return Page(items, str(at + 2) if at + 2 < len(names) else None)
+
+    async def get(self, kind: str, name: str) -> Resource:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away")
+        if name not in self.names:
+            raise NotFound(name)
+        return Resource(kind, name, "", 1, {}, 1.0, 1.0, "")
 
 
 @pytest.fixture
@@ -98,3 +106,26 @@ async def test_a_store_that_is_away_is_asked_again_without_holding_the_lock(owne
     followed.refresh()
     await reached(lambda: told, what="the reading")
     assert store.readings == 4
+
+
+async def test_only_what_has_changed_is_read_where_that_is_wanted(owner: TaskOwner) -> None:
+    store, told = Store(), list[Any]()
+    some = lambda found, gone: told.append(([one.name for one in found], gone))  # noqa: E731
+    followed = Followed(store, "things", lambda found: told.append(len(found)), owner, some)  # type: ignore[arg-type]
+    await followed.start()
+    store.names = ["b", "c", "d"]
+    for name in "ad":
+        followed.heard((1, CHANGE, StoreChange(1, "things", name, "updated", 1.0)))
+    await reached(lambda: not followed.stale)
+    assert told == [3, (["d"], ["a"])] and store.readings == 1
+    store.away = 1
+    followed.heard(changed("things"))
+    await reached(lambda: store.away == 0)
+    store.names += [f"n{number}" for number in range(100)]
+    for number in range(100):
+        followed.heard((1, CHANGE, StoreChange(1, "things", f"n{number}", "created", 1.0)))
+    await reached(lambda: not followed.stale)
+    assert told[2:] == [103], "all of them, once very many have changed"
+    followed.heard((1, RESYNC, None))
+    await reached(lambda: not followed.stale)
+    assert told[3:] == [103]

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.codec import Codec
 from gateway.app.workers.hub import Hub
-from gateway.app.workers.messages import MESSAGES, Beat, Drain, Failed, KeyChanged, KeysMissed, Pulse, Ready, State
+from gateway.app.workers.messages import MESSAGES, Beat, Drain, Failed, KeyChanged, KeysMissed, Pulse, Ready, State, Stopped
 from gateway.app.workers.pool import Pool
 from gateway.core.messages import Message
 from gateway.core.secret import Secret
@@ -36,6 +36,7 @@ class FakeWorker:
         handlers.on(Drain, lambda _, drain: self._drain(drain))
         handlers.change(KeyChanged, lambda _, change: self.heard.append(change) if self.prompt else self._late())
         handlers.change(KeysMissed, lambda _, change: self.heard.append(change))
+        handlers.change(Stopped, lambda _, change: self.heard.append(change))
         handlers.answer(Pulse, lambda _, pulse: Beat(in_flight=3) if self.prompt else self._late())
         self.channel = Channel("control", Codec(MESSAGES), handlers, farm.tasks, on_end=lambda reason: None)
         self.prompt = True

@@ -14,7 +14,7 @@ from gateway.app.workers import pool, states
 from gateway.app.workers.channel import Channel
 from gateway.app.workers.codec import FeedError
 from gateway.app.workers.hub import Worker
-from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed
+from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed, Stopped, StopsChanged
 from gateway.app.workers.settings import Settings
 from gateway.core.errors import GatehouseError
 from gateway.core.specs import ConfigSpec, ListenSpec
@@ -310,8 +310,9 @@ async def test_workers_of_the_program_before_are_adopted_and_replaced_one_by_one
         assert heir.made == [] and heir.pool.adopted() == ["gw-1", "gw-2"]
         heir.hub.change(ConfigChanged(settings=Settings(ConfigSpec(version=1), {}, 0), version=1))
         heir.hub.change(KeyChanged("k", "revoked"))
-        await reached(lambda: len(first.heard) == len(second.heard) == 2)
-        assert [type(each) for each in first.heard] == [KeysMissed, KeyChanged], "it keeps its configuration"
+        heir.hub.change(StopsChanged("halts", [], ["key/a"]), whole=lambda: Stopped("halts", []))
+        await reached(lambda: len(first.heard) == len(second.heard) == 3)
+        assert [type(each) for each in first.heard] == [KeysMissed, KeyChanged, Stopped], "it keeps its configuration"
         await heir.pool.replace("gw-1")
         await reached(lambda: heir.ids() == ["gw-2", "gw-3"] and heir.gone == ["gw-1"])
         assert first.heard[-1] == Drain(0.0, True) and heir.pool.adopted() == ["gw-2"]
