@@ -219,11 +219,15 @@ class _Index:
         if name not in ROLES:
             self.ignored.discard(name)
 
-    def put(self, number: int, known: Made) -> None:
+    def note(self, known: Made) -> None:
+        """All of `put` but for its Grant."""
         binding, _, grant = known
         self.texts[binding.when] = self.texts.get(binding.when, 0) + 1
         self.made[grant.rule] = known
-        self.grants.add(binding.subjects, grant, self.places[number])
+
+    def put(self, number: int, known: Made) -> None:
+        self.note(known)
+        self.grants.add(known[0].subjects, known[2], self.places[number])
 
     def take(self, number: int) -> Made | None:
         """The binding with this number, which is not in it any more but for its Grant. None if it says nothing about inference."""
@@ -255,23 +259,25 @@ class AccessBuilder:
             access = ModelAccess(spec.models)
             yield
             return access
-        before = self._last
-        roles = yield from changed(before.roles, spec.roles)
-        start = yield from common_start(before.bindings, spec.bindings)
-        if roles or not start == len(before.bindings) == len(spec.bindings):
-            try:
-                self._last = yield from self._exchanged(spec, frozenset(roles), start)
-            except TooMuch:
-                self._last = yield from self._indexed(spec)
-        found = self._last
+        try:
+            found = yield from self._exchanged(spec)
+        except TooMuch:
+            found = yield from self._indexed(spec)
+        if found is not self._last:
+            former, self._last = list(vars(self._last).values()), found
+            yield from let_go(former)
         return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country)
 
-    def _exchanged(self, spec: ConfigSpec, roles: frozenset[str], start: int) -> Steps[_Index]:
-        """roles: those that have changed. start: how many bindings are the same at the beginning. Raises TooMuch."""
+    def _exchanged(self, spec: ConfigSpec) -> Steps[_Index]:
+        """The index in force where nothing has changed. Raises TooMuch."""
         before, old, new = self._last, self._last.bindings, spec.bindings
+        most = max(EXCHANGED, len(new) // EXCHANGED)
+        roles = frozenset((yield from changed(before.roles, spec.roles, most)))
+        start = yield from common_start(old, new)
+        if not roles and start == len(old) == len(new):
+            return before
         end = yield from common_end(old, new, start)
         stop, until = len(old) - end, len(new) - end
-        most = max(EXCHANGED, len(new) // EXCHANGED)
         if max(stop, until) - start + len(roles) > most or (len(old) != len(new) and before.unnamed > stop):
             raise TooMuch  # or the rules of bindings without a name, their numbers, have changed
         others = yield from _naming(new, roles, start, until, most)
@@ -297,7 +303,8 @@ class AccessBuilder:
                 raise TooMuch
             if new[number].name is None:
                 made.unnamed = max(made.unnamed, number + 1)
-            self._bind(made, number, known.get(rule))
+            if (bound := self._bound(made, number, known.get(rule))) is not None:
+                made.put(number, bound)
             yield
         if 0 in made.texts.values():
             yield from self._forget(made)
@@ -311,24 +318,28 @@ class AccessBuilder:
                 made.permit(name, before.infer.get(name, ()) if before.roles.get(name) is role else _infer(role))
             yield
         made.places = list(map(float, range(len(spec.bindings))))
+        found: list[tuple[tuple[str, ...], Grant, float]] = []
         for start in range(0, len(spec.bindings), BATCH):
             for number, binding in enumerate(spec.bindings[start : start + BATCH], start):
                 if binding.name is None:
                     made.unnamed = number + 1
-                self._bind(made, number, before.made.get(rule_of(number, binding)))
+                if (known := self._bound(made, number, before.made.get(rule_of(number, binding)))) is not None:
+                    made.note(known)
+                    found.append((binding.subjects, known[2], made.places[number]))
             yield
+        yield from made.grants.index(found)
         yield from self._forget(made)
         return made
 
-    def _bind(self, made: _Index, number: int, known: Made | None) -> None:
-        """known: what was made of this rule before."""
+    def _bound(self, made: _Index, number: int, known: Made | None) -> Made | None:
+        """known: what was made of this rule before. None for what says nothing about inference."""
         binding = made.bindings[number]
         if binding.role in made.ignored:
-            return  # says nothing about inference
+            return None
         permissions = made.infer.get(binding.role, ())
         if known is None or known[0] is not binding or known[1] is not permissions:
             known = binding, permissions, self._grant(rule_of(number, binding), binding, permissions)
-        made.put(number, known)
+        return known
 
     def _forget(self, made: _Index) -> Steps[None]:
         """Forgets the conditions that no binding has any more."""
@@ -349,21 +360,32 @@ def rule_of(number: int, binding: BindingSpec) -> str:
     return f"binding:{binding.name or number}"
 
 
-def changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec]) -> Steps[list[str]]:
-    """Names of the roles that are new, gone or different."""
+def changed(before: Mapping[str, RoleSpec], after: Mapping[str, RoleSpec], most: int) -> Steps[list[str]]:
+    """Names of the roles that are new, gone or different. Raises TooMuch for more than `most`."""
     found: list[str] = []
     if before is after:
         return found
     rest = iter(after.items())
     while some := list(islice(rest, PORTION)):
         found += [name for name, role in some if (known := before.get(name)) is not role and known != role]
+        if len(found) > most:
+            raise TooMuch
         yield
     if len(before) != len(after) - sum([name not in before for name in found]):
         names = iter(before)
         while gone := list(islice(names, PORTION)):
             found += [name for name in gone if name not in after]
+            if len(found) > most:
+                raise TooMuch
             yield
     return found
+
+
+def let_go(parts: list[object]) -> Steps[None]:
+    """What is left of them ends one by one: tables of a hundred thousand take milliseconds each."""
+    while parts:
+        yield
+        parts.pop()
 
 
 def _naming(bindings: tuple[BindingSpec, ...], roles: frozenset[str], start: int, until: int, most: int) -> Steps[list[int]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from admin.permissions import ALL, ROLES, Grant, Permitted
-from gateway.app.identity.access import EXCHANGED, Conditions, TooMuch, between, changed, rule_of
+from gateway.app.identity.access import EXCHANGED, Conditions, TooMuch, between, changed, let_go, rule_of
 from gateway.config.additions import StoreAdditions
 from gateway.config.merge import Addition, merge_access
 from gateway.config.unchanged import common_end, common_start
@@ -50,13 +50,17 @@ class _Book:
         self.places: list[float] = []
         self.unnamed = 0
 
-    def put(self, number: int, known: Known) -> None:
+    def note(self, number: int, known: Known) -> None:
+        """All of `put` but for its Grant."""
         binding, bound = known
         self.texts[binding.when] = self.texts.get(binding.when, 0) + 1
         self.bound[bound.rule] = known
-        self.grants.add(binding.subjects, bound, self.places[number])
         if binding.name is None:
             self.unnamed = max(self.unnamed, number + 1)
+
+    def put(self, number: int, known: Known) -> None:
+        self.note(number, known)
+        self.grants.add(known[0].subjects, known[1], self.places[number])
 
     def take(self, number: int, binding: BindingSpec) -> Bound:
         """This binding, which is not in it any more but for its Grant. Raises TooMuch."""
@@ -154,7 +158,9 @@ class RoleBook:
                 self._made_of = now
                 try:
                     with uncollected():
-                        self._book = await in_slices(self._made(*now))
+                        made = await in_slices(self._made(*now))
+                        former, self._book = list(vars(self._book).values()), made
+                        await in_slices(let_go(former))
                 except ConfigError as error:
                     log.error("the roles and bindings of the admin listener stay as they were: %s", error)
             return self._book
@@ -177,11 +183,12 @@ class RoleBook:
     def _exchanged(self, specs: Mapping[str, RoleSpec], new: tuple[BindingSpec, ...]) -> Steps[_Book]:
         """Raises TooMuch."""
         before, old = self._book, self._book.bindings
-        roles = yield from changed(before.specs, specs)
+        most = max(EXCHANGED, len(new) // EXCHANGED)
+        roles = yield from changed(before.specs, specs, most)
         start = yield from common_start(old, new)
         end = yield from common_end(old, new, start)
         stop, until = len(old) - end, len(new) - end
-        if max(stop, until) - start + len(roles) > max(EXCHANGED, len(new) // EXCHANGED):
+        if max(stop, until) - start + len(roles) > most:
             raise TooMuch
         if len(old) != len(new) and before.unnamed > stop:
             raise TooMuch  # the rules of bindings without a name, their numbers, have changed
@@ -211,6 +218,7 @@ class RoleBook:
                 yield
             book.roles[name] = before.roles[name] if before.specs.get(name) is spec else _rights(spec)
         book.places = list(map(float, range(len(new))))
+        found: list[tuple[tuple[str, ...], Bound, float]] = []
         for number, binding in enumerate(new):
             if number % BATCH == 0:
                 yield
@@ -218,8 +226,9 @@ class RoleBook:
             known = before.bound.get(rule)
             if known is None or known[0] is not binding:
                 known = binding, self._bound(rule, binding)
-            book.put(number, known)
-        yield
+            book.note(number, known)
+            found.append((binding.subjects, known[1], book.places[number]))
+        yield from book.grants.index(found)
         self._conditions.keep(book.texts)
         return book
 
