@@ -322,7 +322,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/routing/registry.py": ("tests/unit/gateway/routing/test_endpoints_reload.py", "Fleet"),
     "gateway/routing/selectors.py": ("tests/contract/test_selector.py", "selectors"),
     "gateway/routing/slot_market.py": ("tests/unit/gateway/routing/test_slots.py", "over_all_workers"),
-    "gateway/routing/turns.py": ("tests/unit/gateway/routing/test_mirror.py", "turn"),
     "gateway/server/grpc.py": ("tests/e2e/test_grpc.py", "start_stream"),
     "gateway/server/grpc_calls.py": ("tests/e2e/test_grpc.py", "grpc-retry-pushback-ms"),
     "gateway/server/grpc_reflection.py": ("tests/e2e/test_grpc.py", "descriptor"),

@@ -282,7 +282,7 @@ CHANGE = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(CHANGE, min_size=1, max_size=4), max_size=8))
 def test_whatever_has_changed_a_book_says_what_a_new_one_says(rounds: list[list[tuple[str, Any, Any]]]) -> None:
     asyncio.run(compared(rounds))
