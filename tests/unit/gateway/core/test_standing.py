@@ -123,7 +123,11 @@ def test_whatever_has_changed_it_says_what_a_new_one_says_and_tells_what_changed
     changes: list[tuple[str, bool, list[Stop], list[str]]],
 ) -> None:
     standing, follower = Standing(), Standing()
-    standing.exchanged.append(lambda source, put, dropped: follower.change(source, put, dropped) or pytest.fail("told of nothing"))
+
+    def follow(source: str, put: list[Stop], dropped: list[str]) -> None:
+        assert follower.change(source, put, dropped), "told of nothing"
+
+    standing.exchanged.append(follow)
     wanted: dict[str, set[Stop]] = {}
     for source, whole, stops, dropped in changes:
         touched = {stop.target for stop in stops} | set(dropped)
