@@ -32,8 +32,12 @@ def checked(cron: str, timezone: str) -> None:
 
 
 def following(cron: str, timezone: str, now: float) -> float:
-    """The next moment after `now`, both in seconds since the epoch. A time zone that is gone from this machine: a day later."""
+    """The next moment after `now`, both in seconds since the epoch. A time zone that is gone from this machine: a day later.
+
+    CronSim reads a clock without its time zone. In the hour that comes twice in autumn it names the first occurrence, also when `now` is in
+    the second: a time that is over, as a schedule that is due at once, again and again."""
     try:
-        return next(CronSim(cron, datetime.fromtimestamp(now, ZoneInfo(timezone)))).timestamp()
+        times = CronSim(cron, datetime.fromtimestamp(now, ZoneInfo(timezone)))
+        return next(moment for time in times if (moment := time.timestamp()) > now)
     except (CronSimError, StopIteration, ZoneInfoNotFoundError, ValueError, OSError):
         return now + LATER

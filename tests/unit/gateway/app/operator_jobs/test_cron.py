@@ -38,6 +38,20 @@ def test_a_time_that_comes_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cron", "zone", "hour", "due"),
+    [
+        ("30 2 * * *", ZURICH, "2026-10-25T02:10", "2026-10-26T02:30"),  # its half past two is over
+        ("30 2,3 * * *", ZURICH, "2026-10-25T02:10", "2026-10-25T03:30"),
+        ("59 1 * * *", "America/New_York", "2026-11-01T01:00", "2026-11-02T01:59"),
+        ("59 1 * * *", "Australia/Lord_Howe", "2026-04-05T01:30", "2026-04-06T01:59"),  # half an hour comes twice
+    ],
+)
+def test_in_the_hour_that_comes_again_nothing_is_due_in_the_past(cron: str, zone: str, hour: str, due: str) -> None:
+    again = datetime.fromisoformat(hour).replace(tzinfo=ZoneInfo(zone), fold=1).timestamp()
+    assert following(cron, zone, again) == datetime.fromisoformat(due).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+@pytest.mark.parametrize(
     ("cron", "zone", "param"),
     [
         ("61 * * * *", "UTC", "cron"),
