@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.core.batches import MOST_ERRORS, BatchError
+from gateway.core.errors import RequestError
+from gateway.wire import unique
 
 MOST_ID: Final = 512
 """Characters of a `custom_id`."""
@@ -50,6 +52,7 @@ class LineRefused(Exception):
 
 _LINE: Final = msgspec.json.Decoder(Line)
 _BODY: Final = msgspec.json.Decoder(_Body)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Splitter:
@@ -101,12 +104,15 @@ def asked(number: int, line: bytes, endpoint: str, most: int) -> Asked:
     try:
         line.decode()
         found = _LINE.decode(line)
+        twice = _twice(line)
     except UnicodeDecodeError as error:
         raise refused("invalid_json_line", f"The line is not UTF-8 (byte {error.start}).") from None
     except (msgspec.MsgspecError, RecursionError) as error:
         field = _FIELD(str(error))
         param = None if field is None else field[1] or field[2]
         raise refused("invalid_json_line", f"The line is not a request of a batch: {_reason(error)}.", param) from None
+    if twice is not None:
+        raise refused("invalid_json_line", f"The line is not a request of a batch: {twice.message}", twice.param)
     if not found.custom_id or len(found.custom_id) > MOST_ID:
         raise refused("invalid_custom_id", f"custom_id has 1 to {MOST_ID} characters.", "custom_id")
     if found.method != "POST":
@@ -127,6 +133,14 @@ def asked(number: int, line: bytes, endpoint: str, most: int) -> Asked:
             "invalid_request", "body.background: a request of a batch cannot run in the background; leave it out.", "body.background"
         )
     return Asked(number, found.custom_id, known.model, body)
+
+
+def _twice(line: bytes) -> RequestError | None:
+    """Why the line has two readings: a field stands twice in it. What stands twice within `body` is found when the request runs."""
+    fields = _FIELDS.decode(line)
+    if unique.colons(line) == sum(1 + name.count(":") + unique.colons(bytes(value)) for name, value in fields.items()):
+        return None
+    return unique.duplicate(line, "")
 
 
 def _reason(error: Exception) -> str:

@@ -62,6 +62,13 @@ def test_blank_lines_count_and_are_not_gone_through_one_by_one() -> None:
     assert given[0] == 2
 
 
+def test_colons_in_names_and_values_are_no_second_field() -> None:
+    check = Check("/v1/embeddings", 10, 1_000)
+    check.feed(good("a:\\u003a")[:-2] + b',"a:b\\u003ac":{":":[":"]},"\\\\u003a":":"}')
+    check.finish()
+    assert (check.total, check.errors) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("content", "param", "message"),
     [
@@ -70,6 +77,10 @@ def test_blank_lines_count_and_are_not_gone_through_one_by_one() -> None:
         (b'{"custom_id":"\xff"}', None, "not UTF-8 (byte 14)"),
         (b'{"custom_id":1}', "custom_id", "Expected `str`"),
         (b'{"custom_id":"a"}', "method", "missing required field"),
+        (good("a")[:-2] + b',"body":{"model":"other"}}', "body", "body: the key 'body' appears twice"),
+        (good("a")[:-2] + b',"custom\\u005fid":"b"}', "custom_id", "the key 'custom_id' appears twice"),
+        (good("a")[:-2] + b',"note":":","note":{":":"\\u003a"}}', "note", "the key 'note' appears twice"),
+        (good("a")[:-2] + b',"x":"' + b":" * 70_000 + b'","x":1}', None, "a key appears twice"),
         (b'{"custom_id":"a","body":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None, "nested too deeply"),
     ],
 )
