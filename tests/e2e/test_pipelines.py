@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -227,6 +228,45 @@ def test_a_step_has_a_time_of_its_own(gatehouse: Gatehouse, engine: EngineThread
     assert answer.status_code == 504 and answer.json()["error"]["message"].startswith("The step 'question' failed: "), answer.text
     until(lambda: counted(gatehouse, "question", "failed") == 1, what="the count of the step")
     assert gatehouse.metric("gatehouse_pipeline_step_seconds_count", model="hurried", step="question") == 1
+
+
+@pytest.mark.parametrize(("phrase", "status", "code"), [("nightfall", 200, None), ("tok0", 400, "words")])
+def test_a_step_is_under_the_configuration_in_force_when_it_begins(
+    gatehouse: Gatehouse, engine: EngineThread, phrase: str, status: int, code: str | None
+) -> None:
+    """While the first step runs, the model gets another engine, and what its guardrail forbids changes."""
+    config = gatehouse.config
+    moved = [model | {"pool": ["moved"]} if model["name"] == "seen" else model for model in config["models"]]
+    changed = {
+        **config,
+        "engines": [*config["engines"][:-1], external("moved", engine.port, slots=8)],
+        "models": [*moved, {"name": "new", "pool": ["moved"]}],
+        "guardrails": [config["guardrails"][0] | {"settings": {"phrases": [phrase]}}],
+    }
+    engine.play("hold")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(gatehouse.chat, "hello", model="rewrites")
+            engine.holds(1)
+            reloaded(gatehouse, changed, new=True)
+            engine.release()
+            answer = asked.result(60)
+    finally:
+        reloaded(gatehouse, config, new=False)
+    assert answer.status_code == status, answer.text
+    if code is not None:
+        error = answer.json()["error"]
+        assert error["code"] == code and error["message"].startswith("The step 'answer' failed: "), error
+
+
+def reloaded(gatehouse: Gatehouse, config: dict[str, Any], new: bool) -> None:
+    """new: whether the model `new` is there then."""
+    gatehouse.file.write_text(json.dumps(config))
+    assert gatehouse.process is not None
+    gatehouse.process.send_signal(signal.SIGHUP)
+    with gatehouse.client() as client:
+        until(lambda: ("new" in [one["id"] for one in client.get("/v1/models").json()["data"]]) is new, what="the configuration")
+        until(lambda: client.get("/readyz").json()["models"].get("seen") == "ready", what="the engine")
 
 
 def counted(gatehouse: Gatehouse, step: str, result: str) -> float:

@@ -91,12 +91,14 @@ class StepCalls:
     async def asked(
         self, step: str, model: str, path: bytes, body: bytes, receiver: Receiver | None = None, timeout: float | None = None
     ) -> bytes:
-        """The answer; b"" where the receiver has it. timeout: seconds for this step. Raises the step's GatehouseError, which names it."""
+        """The answer; b"" where the receiver has it. timeout: seconds for this step. Raises the step's GatehouseError, which names it.
+
+        The step is under the configuration in force when it begins: engines of an older one may be gone, and its policies have changed."""
         outer = self._outer
         request, peer = outer.request, outer.peer
         assert request is not None
         headers: Headers = {b"content-type": b"application/json"}
-        if request.labels and outer.snapshot.labels is not None:
+        if request.labels:
             headers[HEADER] = ",".join(sorted(request.labels)).encode("latin-1")
         if self._trace is not None:
             headers[TRACE] = self._trace
@@ -104,7 +106,7 @@ class StepCalls:
         self._clients.append(client)
         # What these headers say is the gateway's own word, so the peer is one whose headers count.
         trusted = Peer(peer.address, True, peer.certificate)
-        inner = client.exchange = Exchange(outer.plane, outer.snapshot, client, path, headers, trusted, outer.plane.next_id())
+        inner = client.exchange = Exchange(outer.plane, outer.plane.current(), client, path, headers, trusted, outer.plane.next_id())
         until = self._until if timeout is None else min(self._until, outer.plane.now + timeout)
         inner.deadline = inner.until = inner.wake_at = min(inner.deadline, until)
         inner.principal, inner.body = outer.principal, body
