@@ -85,7 +85,7 @@ def verify(token: Unverified, key: Any) -> None:
 def public_key(jwk: dict[str, Any], algorithm: str) -> Any:
     """The key of a JWK for an algorithm. Raises Malformed when it is for another one, too weak, or no public signature key."""
     declared = jwk.get("alg")
-    if declared is not None and declared != algorithm and {declared, algorithm} != {"EdDSA", "Ed25519"}:
+    if declared is not None and declared != algorithm and (declared, algorithm) not in (("EdDSA", "Ed25519"), ("Ed25519", "EdDSA")):
         raise Malformed("the key is for another algorithm")
     wanted = {"R": "RSA", "P": "RSA", "E": "EC"}[algorithm[0]] if algorithm not in ("EdDSA", "Ed25519") else "OKP"
     curve = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}.get(algorithm)

@@ -2,7 +2,8 @@
 
 A request waits for a fetch only if its token names a key that is not known, and then shares one fetch with all others. For COOLDOWN
 seconds after such a fetch, however it ended, unknown keys are refused without another: random key names cost the issuer next to
-nothing. While fetches fail, the keys fetched last count for MAX_STALE seconds.
+nothing. A refresh of our own is no such fetch: it may have begun before the key was there. While fetches fail, the keys fetched last
+count for MAX_STALE seconds.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ class KeyRing:
             if found is not None:
                 self._keys[(kid, algorithm)] = found
         return found
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether a key that is not known may be the issuer's all the same: its keys could not be fetched when they were last asked for."""
+        return self._failed or self._clock.monotonic() - self._fetched_at > MAX_STALE
 
     def fetched(self) -> Awaitable[None] | None:
         """Completes when a fetch that is under way, or made for this call, has ended; None while none may be made."""
@@ -142,8 +148,8 @@ def keys_of(body: bytes) -> dict[str | None, list[dict[str, Any]]]:
         if operations is not None and (not isinstance(operations, list) or "verify" not in operations):
             continue
         kid = jwk.get("kid")
-        if kid is None or isinstance(kid, str):
-            by_name.setdefault(kid, []).append(jwk)
+        if (kid is None or isinstance(kid, str)) and jwk not in (group := by_name.setdefault(kid, [])):
+            group.append(jwk)
     if not by_name:
         raise ValueError("no key for signatures")
     return by_name

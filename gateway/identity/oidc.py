@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Awaitable
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.core.clock import Clock
 from gateway.core.deadlines import within
-from gateway.core.errors import AuthenticationError
+from gateway.core.errors import AuthenticationError, GatehouseError, Overloaded
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ClientTlsSpec, OidcSpec
 from gateway.core.tasks import TaskOwner
@@ -142,21 +143,30 @@ class OidcAuthenticator:
             raise invalid_credentials() from None
         fetch = issuer.keys.fetched()
         if fetch is None:
-            raise invalid_credentials()
+            raise self._unknown()
         return self._tasks.wait(self._after(fetch, token, digest, headers, peer), name="keys")
 
-    async def _after(self, fetch: Any, token: Unverified, digest: bytes, headers: Headers, peer: Peer) -> Principal:
-        issuer = self._issuer
+    async def _after(self, fetch: Awaitable[None], token: Unverified, digest: bytes, headers: Headers, peer: Peer) -> Principal:
+        keys = self._issuer.keys
         try:
             async with within(2 * FETCH_SECONDS):
                 await fetch
-            key = issuer.keys.known(token.kid, token.algorithm)
-            if key is None:
-                raise Malformed("its key is unknown")
-            return proved(self._remember(digest, issuer.judge(token, key)), headers, peer)
-        except (Malformed, TimeoutError) as reason:
+                key = keys.known(token.kid, token.algorithm)
+                if key is None and (own := keys.fetched()) is not None:  # it has waited for a refresh that began before its key was there
+                    await own
+                    key = keys.known(token.kid, token.algorithm)
+            if key is not None:
+                return proved(self._remember(digest, self._issuer.judge(token, key)), headers, peer)
+        except Malformed as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None
+        except TimeoutError:
+            raise unavailable() from None
+        raise self._unknown()
+
+    def _unknown(self) -> GatehouseError:
+        """What to raise for a key that is not known. An issuer that cannot be reached makes no credential wrong."""
+        return unavailable() if self._issuer.keys.unreachable else invalid_credentials()
 
     def _remember(self, digest: bytes, principal: Principal) -> Principal:
         if self._revocations.refuse(principal):
@@ -182,6 +192,10 @@ def is_access_token(token: Unverified) -> bool:
 
 def expired() -> AuthenticationError:
     return AuthenticationError("The token has expired.", code="expired_token", headers=CHALLENGE)
+
+
+def unavailable() -> GatehouseError:
+    return Overloaded("Tokens of this issuer cannot be checked at the moment.", code="issuer_unavailable", retry_after=5.0)
 
 
 def build(settings: OidcSpec, context: AuthenticatorContext) -> OidcAuthenticator:

@@ -151,3 +151,18 @@ async def test_a_token_without_a_key_name_means_the_only_key_of_its_kind(ring: K
     assert fetch is not None
     await fetch
     assert ring.known(None, "RS256") is None and ring.known(None, "EdDSA") is not None
+
+
+async def test_a_key_that_is_published_twice_is_one_key(ring: KeyRing, provider: Provider) -> None:
+    provider.answer = document(jwk(ED, "EdDSA", "k2"), jwk(RSA, "RS256"), jwk(RSA, "RS256"), {**jwk(EC, "ES256", "k3"), "alg": ["ES256"]})
+    fetch = ring.fetched()
+    assert fetch is not None
+    await fetch
+    assert ring.known("k1", "RS256") is not None and ring.known(None, "RS256") is not None
+    with pytest.raises(Malformed):
+        ring.known("k3", "ES256")
+    provider.answer = document(jwk(RSA, "RS256"), jwk(OTHER_RSA, "RS256"), jwk(EC, "ES256"))
+    await ring._refresh()
+    with pytest.raises(Malformed):
+        ring.known("k1", "RS256")
+    assert ring.known("k1", "ES256") is not None, "another kind of key may have the name too (RFC 7517, 4.5)"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from gateway.core.errors import AuthenticationError
+from gateway.core.errors import AuthenticationError, Overloaded
 from gateway.core.specs import ClaimsSpec, OidcSpec
 from gateway.core.types import Peer, Principal
+from gateway.identity.jwks import COOLDOWN, MAX_STALE
 from gateway.identity.oidc import OidcAuthenticator
 from tests.unit.gateway.identity.issuing import ED, ISSUER, NOW, OTHER_RSA, RSA, jwk, jwks, token
 from tests.waiting import reached
@@ -38,8 +40,16 @@ class World:
         self.keys = jwks(jwk(RSA, "RS256"))
         self.ring._fetch = self._fetch
 
+        self.down = False
+        self.hold: asyncio.Event | None = None
+
     async def _fetch(self) -> bytes:
-        return self.keys
+        if self.down:
+            raise ConnectionError("refused")
+        answer = self.keys
+        if self.hold is not None:
+            await self.hold.wait()
+        return answer
 
     async def __aenter__(self) -> World:
         await self.oidc.start()
@@ -163,6 +173,45 @@ async def test_a_rotation_fails_no_request_and_a_withdrawn_key_stops_at_once() -
         world.clock.now += 31
         assert await world.refused(token(kid="k9")) == "invalid_credentials"
         assert await world.refused(old) == "invalid_credentials" and await world.login(new) is not None
+
+
+async def test_tokens_that_wait_for_a_refresh_of_before_the_rotation_have_one_fetch_of_their_own() -> None:
+    world = World()
+    world.hold = asyncio.Event()
+    await world.oidc.start()
+    try:
+        await reached(lambda: world.ring.fetches == 1)
+        waiting = [asyncio.ensure_future(world.login(token({"jti": str(number)}, key=ED, alg="EdDSA", kid="k2"))) for number in range(50)]
+        await reached(lambda: len(world.oidc._tasks) >= 50)
+        world.keys = jwks(jwk(RSA, "RS256"), jwk(ED, "EdDSA", "k2"))
+        world.hold.set()
+        assert None not in await asyncio.gather(*waiting)
+        assert world.ring.fetches == 2
+        assert await world.refused(token(kid="k9")) == "invalid_credentials" and world.ring.fetches == 2
+    finally:
+        await world.oidc.aclose()
+
+
+async def test_an_issuer_that_cannot_be_reached_makes_no_credential_wrong() -> None:
+    async def unavailable(value: bytes) -> bool:
+        with pytest.raises(Overloaded) as caught:
+            await world.login(value)
+        return (caught.value.status, caught.value.code) == (503, "issuer_unavailable")
+
+    world = World()
+    world.down = True
+    async with world:
+        assert await unavailable(token()) and await unavailable(token()), "with a fetch, and within the time without another"
+        assert world.ring.fetches == 2
+        world.down = False
+        world.clock.now += COOLDOWN
+        assert await world.login(token()) is not None
+        world.down = True
+        world.clock.now += COOLDOWN
+        assert await unavailable(token(kid="k2")), "it may be one of today"
+        assert await world.login(token()) is not None and await world.refused(token(key=OTHER_RSA)) == "invalid_credentials"
+        world.clock.now += MAX_STALE + 1
+        assert await unavailable(token({"exp": world.clock.now + 60}))
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
