@@ -16,8 +16,8 @@ FILE_PREFIX: Final = "file-"
 BATCH_PREFIX: Final = "batch_"
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 """What the lines of a batch may ask for."""
-TOKEN: Final = "oidc"
-"""The kind of callers whose tokens can be revoked while a batch of theirs runs."""
+TOKENS: Final = ("oidc", "gateway_token")
+"""The kinds of callers whose tokens can be revoked while a batch or a schedule of theirs is there."""
 MOST_ERRORS: Final = 100
 """Errors that a batch names."""
 State = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -43,7 +43,8 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
     """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the request that made
     it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, and of those it was issued for: it counts while none of them is
-    revoked. made: of the Principal; None where an earlier version wrote this."""
+    revoked. acting: (actor, user, issuer, `jti`, `iat`) of the credentials by which others act in the token; they must count, too. made:
+    of the Principal; None where an earlier version wrote this."""
 
     id: str
     tenant: str
@@ -61,26 +62,33 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     labels: tuple[str, ...] = ()
     logins: tuple[tuple[str, str, float | None], ...] = ()
+    acting: tuple[tuple[str, str, str, str, float | None], ...] = ()
     made: float | None = None
 
     @classmethod
     def of(cls, principal: Principal, peer: Peer) -> Creator:
-        own = ("address", "labels", "logins")
+        own = ("address", "labels", "logins", "acting")
         taken = {name: getattr(principal, name) for name in cls.__struct_fields__ if name not in own}
         return cls(**taken, address=peer.address)
 
     @classmethod
     def of_batch(cls, principal: Principal, peer: Peer, labels: Collection[str]) -> Creator:
         """The same with what ends or bounds a batch beside the rights of its creator."""
-        logins, login = list[tuple[str, str, float | None]](), principal.login if principal.kind == TOKEN else None
+        logins, login = list[tuple[str, str, float | None]](), principal.login if principal.kind in TOKENS else None
+        acting = () if login is None else tuple((one.id, one.user, one.issuer, one.token_id, one.issued) for one in login.acting)
         while login is not None:
             logins.append((login.issuer, login.token_id, login.issued))
             login = login.source
-        return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins))
+        return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins), acting=acting)
 
     def labelled(self, labels: Collection[str]) -> Creator:
         """The same, with more labels."""
         return msgspec.structs.replace(self, labels=tuple(sorted({*self.labels, *labels})))
+
+    def tokens(self) -> list[tuple[str, str, str, float | None]]:
+        """(issuer, `jti`, subject, `iat`) of all that must not be revoked."""
+        own = [(issuer, token, self.id, issued) for issuer, token, issued in self.logins]
+        return own + [(issuer, token, actor, issued) for actor, _, issuer, token, issued in self.acting]
 
     def made_with(self, key: KeyRecord) -> bool:
         """Whether it is this key of the store, and not another one of its id."""

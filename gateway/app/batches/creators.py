@@ -65,7 +65,7 @@ class Creators:
         """With priority `batch`. The same object while nothing has changed, so that decisions are remembered. Raises PermissionDenied where
         the credential has ended; StoreUnavailable, Overloaded."""
         revoked = self._revocations
-        if revoked.active and any(revoked.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins):
+        if revoked.active and any(revoked.refuses(*one) for one in creator.tokens()):
             raise ended()
         now, known, snapshot = self._clock.monotonic(), self._known.get(creator), self._current()
         if known is None or now >= known.until or known.snapshot is not snapshot or (known.rights is not None and not known.rights.valid):

@@ -13,7 +13,7 @@ from gateway.core.clock import Clock
 from gateway.core.errors import NotFound
 from gateway.core.standing import Standing
 from gateway.core.storage import KeyRecord
-from gateway.core.types import Principal
+from gateway.core.types import Acting, Login, Principal
 from gateway.identity.revocations import Revocations
 from gateway.store.jobs import StoredJobs
 
@@ -39,18 +39,23 @@ class Schedulers:
         self._deleted = deleted
 
     def stopped(self, creator: Creator) -> bool:
-        """Whether they are suspended or halted now."""
+        """Whether they, or those who act for them, are suspended or halted now."""
         if not self._standing.active:
             return False
-        return self._standing.of(Principal(creator.id, creator.tenant, creator.kind, user=creator.user, agent=creator.agent)) is not None
+        login = Login(acting=tuple(Acting(*one) for one in creator.acting))
+        maker = Principal(creator.id, creator.tenant, creator.kind, user=creator.user, agent=creator.agent, login=login)
+        return self._standing.of(maker) is not None
 
     async def gone(self, creator: Creator, since: float) -> bool:
-        """Whether the key has ended, or is another one of its id than at the moment `since`; the token was revoked, or the user deleted.
-        Raises StoreUnavailable."""
+        """Whether the key has ended, or is another one of its id than at the moment `since`; the token was revoked, or the user deleted, or
+        that of somebody who acts in it. Raises StoreUnavailable."""
         if creator.kind != "api_key":
-            if creator.user and await self._deleted(creator.tenant, creator.user, since):
+            if any(self._revocations.refuses(*one) for one in creator.tokens()):
                 return True
-            return any(self._revocations.refuses(issuer, token, creator.id, issued) for issuer, token, issued in creator.logins)
+            for user in {creator.user, *(user or actor for actor, user, *_ in creator.acting)} - {""}:
+                if await self._deleted(creator.tenant, user, since):
+                    return True
+            return False
         if not creator.made and (creator.tenant, creator.id) in self._fixed():
             return False
         try:

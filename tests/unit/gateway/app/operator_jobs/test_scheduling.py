@@ -20,8 +20,9 @@ from gateway.core.jobs import Benchmark, ScheduleRecord
 from gateway.core.specs.jobs import JobsSpec
 from gateway.core.standing import Standing, Stop
 from gateway.core.storage import KeySettings
+from gateway.core.types import Acting, Login, Peer, Principal
 from gateway.identity import keys
-from gateway.identity.revocations import Revocations, name_of
+from gateway.identity.revocations import Revocations, Row, name_of
 from gateway.store.store import Store
 
 IDP = "https://idp.example"
@@ -103,6 +104,45 @@ async def test_a_schedule_ends_with_the_token_that_made_it(world: World) -> None
     await world.check.look()
     assert [name for _, name, *_ in world.told] == ["acme/hers"]
     assert await world.left() == ["fixed"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("token", "https://gw.example", "g-1", 0.0, 0.0),
+        ("token", IDP, "t-1", 0.0, 0.0),
+        ("token", IDP, "b-1", 0.0, 0.0),
+        ("subject", IDP, "bot", 60.0, 0.0),
+    ],
+)
+async def test_a_schedule_ends_with_each_token_that_a_gateway_token_comes_from(world: World, row: Row) -> None:
+    await world.schedule("theirs", delegated())
+    await world.schedule("hers", msgspec.structs.replace(ALICE, logins=((IDP, "t-2", 100.0),)))
+    world.revocations.apply({name_of(row): row}, ())
+    assert await world.left() == ["hers"]
+
+
+@pytest.mark.parametrize("user", ["robot", "alice"])
+async def test_a_schedule_ends_with_the_user_who_acts(world: World, user: str) -> None:
+    await world.store.create("users", f"{user}@acme", {"name": user, "tenant": "acme"}, actor="x", tenant="acme")
+    await world.schedule("theirs", delegated())
+    assert await world.left() == ["theirs"]
+    await world.store.delete("users", f"{user}@acme", actor="x")
+    assert await world.left() == []
+
+
+@pytest.mark.parametrize(("target", "stopped"), [("user/robot@acme", True), ("agent/bot", True), ("user/alice", True), ("user/x", False)])
+async def test_a_schedule_rests_while_its_actor_is_stopped(world: World, target: str, stopped: bool) -> None:
+    world.standing.replace("suspensions", [Stop(target, "suspended", admin=True)])
+    assert world.schedulers.stopped(delegated()) is stopped
+
+
+def delegated() -> Creator:
+    """Of a gateway token by which a bot acts for Alice."""
+    acting = (Acting("bot", "robot", IDP, "b-1", 50.0),)
+    source = Login(issuer=IDP, token_id="t-1", issued=100.0)
+    login = Login("token", issuer="https://gw.example", token_id="g-1", issued=110.0, acting=acting, source=source)
+    return Creator.of_batch(Principal("alice", "acme", "gateway_token", user="alice", agent="bot", login=login), Peer("127.0.0.1"), ())
 
 
 async def test_another_schedule_of_the_name_is_not_dropped(world: World) -> None:
