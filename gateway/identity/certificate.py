@@ -21,7 +21,10 @@ from gateway.core.specs.mtls import CertificateMatchSpec
 MAX_NAMES: Final = 64
 """Alternative names of one certificate."""
 MAX_NAME: Final = 256
-SPIFFE: Final = "spiffe://"
+SPIFFE: Final = "spiffe:"
+_SPIFFE_ID: Final = re.compile(r"spiffe://[a-z0-9._-]{1,255}(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._-]+)*").fullmatch
+"""A trust domain and a path (SPIFFE-ID, 2): no query, fragment, port, encoded character, empty or dot segment."""
+_DNS: Final = re.compile(r"[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_*-]{1,63})*\.?").fullmatch
 _PART: Final = {"san_uri": "[^/]+", "san_dns": "[^.]+", "san_email": "[^@]+"}
 _VALUE: Final = r"[^,+\\=]+"
 """Of a distinguished name: escaped characters are left out, because a chosen name could use them to look like the end of a value."""
@@ -109,10 +112,15 @@ def _names(certificate: x509.Certificate, sha256: str) -> Names:
     uris = [] if alternative is None else alternative.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) > 1 and any(uri.lower().startswith(SPIFFE) for uri in uris):
         raise Unacceptable("it has a SPIFFE ID and another URI")  # X.509-SVID, 2: exactly one
+    if uris and uris[0].lower().startswith(SPIFFE) and _SPIFFE_ID(uris[0]) is None:
+        raise Unacceptable("its SPIFFE ID is not one by the standard (a query, a fragment, an empty, dot or encoded segment)")
+    hosts = [] if alternative is None else alternative.get_values_for_type(x509.DNSName)
+    if not all(map(_DNS, hosts)):
+        raise Unacceptable("it has a DNS name that is none (RFC 5280, 4.2.1.6)")
     common = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return Names(
         san_uri=_clean(uris),
-        san_dns=tuple(name.lower() for name in _clean([] if alternative is None else alternative.get_values_for_type(x509.DNSName))),
+        san_dns=tuple(name.lower() for name in _clean(hosts)),
         san_email=tuple(map(_email, _clean([] if alternative is None else alternative.get_values_for_type(x509.RFC822Name)))),
         common_name=_clean([value for value in common if isinstance(value, str)]),
         subject=_text(certificate.subject.rfc4514_string()),

@@ -51,6 +51,42 @@ def test_what_is_no_clients_certificate(authority: Authority) -> None:
             read(der, "", require_eku=True)
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "spiffe://example/ns/web/sa/api?x=1",
+        "spiffe://example/ns/web/sa/api#x",
+        "spiffe://example/ns/../sa/api",
+        "spiffe://example/ns/./sa/api",
+        "spiffe://example/ns/web/sa/..",
+        "spiffe://example/ns//sa/api",
+        "spiffe://example/ns/web/sa/api/",
+        "spiffe://example/ns/web/sa/%61pi",
+        "spiffe://example/ns/web/sa/a pi",
+        "spiffe://example:8443/ns/web/sa/api",
+        "spiffe://user@example/ns/web/sa/api",
+        "spiffe://Example/ns/web/sa/api",
+        "SPIFFE://example/ns/web/sa/api",
+        "spiffe:///ns/web/sa/api",
+        "spiffe:example",
+    ],
+)
+def test_a_spiffe_id_that_the_standard_forbids_is_no_name(authority: Authority, uri: str) -> None:
+    with pytest.raises(Unacceptable, match="SPIFFE ID"):
+        names(authority.issue(uris=[uri]))
+
+
+@pytest.mark.parametrize("uri", ["spiffe://example", "spiffe://a-b_c.example/x/.../..y/_Z-9", "https://example/a?b#c/../%61", "urn:a:b"])
+def test_other_uris_are_names_as_they_are(authority: Authority, uri: str) -> None:
+    assert names(authority.issue(uris=[uri])).san_uri == (uri,)
+
+
+@pytest.mark.parametrize("host", ["a b.example", " ", "a..example", ".example", "a.example ", "a/b", "x" * 64 + ".example"])
+def test_what_is_no_dns_name_is_no_name(authority: Authority, host: str) -> None:
+    with pytest.raises(Unacceptable, match="DNS name"):
+        names(authority.issue(dns=["good.example", host]))
+
+
 def test_names_that_name_several_or_cannot_be_written_are_left_out(authority: Authority) -> None:
     found = names(authority.issue("a\nb", dns=["*.example", "one.example"], uris=["urn:" + "x" * 300]))
     assert found.san_dns == ("one.example",) and found.san_uri == () and found.common_name == ()
