@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,6 +16,9 @@ from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.fleet import member
 from admin.cli.session import Session, connected
+
+BOUNDS: Final = ("requests", "tokens", "bytes", "elements", "concurrent", "queued", "budget", "session")
+"""What a limit may bound; each that one does has a column."""
 
 
 @connected
@@ -71,10 +74,14 @@ def render(found: dict[str, Any], room: int | None = None) -> RenderableType:
         head.append(f"\nconfiguration refused: {output.clean(str(config['refused']))}", style="red")
     if config.get("until_restart"):
         head.append("\nthe configuration in force is not in the gateway's file: a restart brings the file's back", style="yellow")
+    for trouble in found.get("troubles", ()):
+        about = " ".join(filter(None, (str(trouble["about"]).replace("_", " "), str(trouble["name"]))))
+        head.append(f"\n{output.clean(about)}: {output.clean(str(trouble['reason'] or 'see the log'))}", style="red")
     rows = [{**model, "engines": [member(engine) for engine in model["pool"]]} for model in found["models"]]
     models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models", room)
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")
     endpoints = output.table(found["endpoints"], columns, "Endpoints", room)
-    limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits", room)
+    bounds = [bound for bound in BOUNDS if any(limit.get(bound) for limit in found["limits"])]
+    limits = output.table(found["limits"], ("name", "per", "match", *bounds), "Limits", room)
     parts: list[RenderableType] = [head, "", models, "", endpoints]
     return Group(*parts, "", limits) if found["limits"] else Group(*parts)

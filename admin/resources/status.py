@@ -24,11 +24,20 @@ class ConfigState(msgspec.Struct, kw_only=True):
     until_restart: bool = False
 
 
+class Trouble(msgspec.Struct, kw_only=True):
+    """about: redis, audit_log, audit_sink, audit_archive, audit_checkpoint_copies, master_key, certificate, revocation_list or guardrail.
+    name: which of them; "" where there is one. reason: what is wrong; null without config:read."""
+
+    about: str
+    name: str
+    reason: str | None = None
+
+
 class Status(msgspec.Struct, kw_only=True):
     """replica: the id of the one that answers.
 
     config_version: of the configuration in force. config: only for who may read it. in_flight: requests under way. not_ready: what
-    keeps traffic out. compiled: whether the hot path runs as machine code.
+    keeps traffic out. compiled: whether the hot path runs as machine code. troubles: what else is wrong; none while all is well.
     """
 
     version: str
@@ -46,6 +55,7 @@ class Status(msgspec.Struct, kw_only=True):
     config: ConfigState | None = None
     insecure: bool = False
     compiled: bool = False
+    troubles: list[Trouble] = []
 
 
 class Caller(msgspec.Struct):
@@ -61,7 +71,9 @@ async def show(call: Call) -> Answer:
     fleet = call.ports.fleet
     store = "none" if call.ports.store is None else "available" if call.ports.store.available else "unavailable"
     found = shown(fleet.status(), "started_at")
-    found["config"] = shown(found["config"], "applied_at", "refused_at") if call.access.may("config:read") else None
+    reads = call.access.may("config:read")
+    found["config"] = shown(found["config"], "applied_at", "refused_at") if reads else None
+    found["troubles"] = [each if reads else {**each, "reason": None} for each in found["troubles"]]
     value = {
         **found,
         "store": store,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -197,6 +197,15 @@ class Certificates:
     def _count(self, name: str, outcome: str) -> None:
         self.reloads[name, outcome] = self.reloads.get((name, outcome), 0) + 1
 
+    def troubles(self) -> Iterator[tuple[str, str, str]]:
+        """For gateway.app.telemetry.troubles."""
+        for name, listener in self._listeners.items():
+            expires = listener.material.expires
+            if listener.failed:
+                yield "certificate", f"listen.{name}", f"new files are refused: {listener.failed}; the one in force expires {_day(expires)}"
+            elif (left := expires - time.time()) <= SOON_SECONDS:
+                yield "certificate", f"listen.{name}", f"{'has expired' if left <= 0 else 'expires'} {_day(expires)}: renew its files"
+
     def collect(self) -> Iterable[Metric]:
         """For Metrics.gauges."""
         expiry = GaugeMetricFamily(
@@ -204,12 +213,14 @@ class Certificates:
             "When the certificate in force expires, in seconds since the epoch",
             labels=["listener"],
         )
+        refused = GaugeMetricFamily("gatehouse_tls_refused", "Whether the newest certificate files are refused", labels=["listener"])
         reloads = CounterMetricFamily("gatehouse_tls_reloads", "Certificates read again", labels=["listener", "outcome"])
         for name, listener in self._listeners.items():
             expiry.add_metric([_listener(name)], listener.material.expires)
+            refused.add_metric([_listener(name)], float(bool(listener.failed)))
             for outcome in ("applied", "refused"):
                 reloads.add_metric([_listener(name), outcome], self.reloads.get((name, outcome), 0))
-        yield from (expiry, reloads)
+        yield from (expiry, refused, reloads)
 
 
 def _listener(name: str) -> str:

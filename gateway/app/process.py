@@ -44,6 +44,7 @@ from gateway.app.sockets import Sockets, listening
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.telemetry.observing import log_as_configured
+from gateway.app.telemetry.troubles import Troubles
 from gateway.app.telemetry.vitals import Vitals
 from gateway.app.upgrade.handover import HandOver, become, handled, take
 from gateway.app.upgrade.upgrader import Upgrader
@@ -123,6 +124,21 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
     return code
 
 
+def troubles(gateway: Gateway, workers: Workers | None) -> Troubles:
+    """What is wrong in the parts of a gateway that has started."""
+    vault, limits, proofs = gateway.texts.vault, gateway.shared_limits, gateway.shared_proofs
+    made = Troubles(
+        [gateway.certificates.troubles, gateway.keeping.troubles, *([] if vault is None else [vault.troubles])],
+        limits=lambda: limits is None or limits.shared.up,
+        proofs=lambda: proofs is None or proofs.up or gateway.plane.current().spec.identity.dpop is None,
+        damaged=lambda: gateway.audit.damaged,
+        measured=gateway.builder.login_gauges,
+        figures=None if workers is None else workers.figures,
+    )
+    gateway.feed.subscribe(made.heard)
+    return made
+
+
 def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None, upgrader: Upgrader) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
     log = LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir, gateway.opener)
@@ -130,11 +146,14 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
     index = AuditIndex(logs, Path(gateway.spec.state_dir), opener=gateway.opener)
     gateway.texts.reveals.indexed = index.of_request
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
+    found = troubles(gateway, workers)
     return Ports(
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
         roles=RoleBook(link.additions, lambda: changes.in_force.file, country=gateway.countries.networks.country),
-        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers, gateway.placement.view),
+        fleet=FleetView(
+            fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers, gateway.placement.view, found.view
+        ),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane, gateway.countries.networks.country),
         holders=KeyHolders(link.store, plane.standing, gateway.countries.networks, plane.current, SystemClock()),

@@ -191,10 +191,12 @@ class RevocationList:
         self.generation += 1
         count = sum(map(len, found.serials.values()))
         self._gauge("crl", found.ends)
+        self._gauge("crl_refused", 0.0)
         self._record("crl_loaded", "identity.mtls.crl", {"revoked": count})
         log.info("identity.mtls.crl: %d certificates are revoked", count)
 
     def _fails(self, reason: str) -> None:
+        self._gauge("crl_refused", 1.0)
         if reason == self._failed:
             return
         self._failed = reason

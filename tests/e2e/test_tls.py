@@ -122,6 +122,9 @@ def test_files_that_cannot_be_used_change_nothing(site: Site) -> None:
     with site.admin() as admin:
         applied = put(admin, site.config)
         assert applied.status_code == 200, applied.text
+        (trouble, *_) = admin.get("/status").json()["troubles"]
+    assert (trouble["about"], trouble["name"]) == ("certificate", "listen.tls")
+    assert trouble["reason"].startswith("new files are refused: ") and site.metrics()['gatehouse_tls_refused{listener="data"}'] == 1.0
     assert site.everywhere() == before
     assert [line for line in site.gatehouse.lines if "the certificate in force stays" in line]
     last = site.authority.server()

@@ -60,7 +60,8 @@ class ModelView(TypedDict):
 
 class Status(TypedDict):
     """replica: the id of the one that answers. config_version: of the configuration in force. config: only for who may read it.
-    in_flight: requests under way. not_ready: what keeps traffic out. compiled: whether the hot path runs as machine code.
+    in_flight: requests under way. not_ready: what keeps traffic out. compiled: whether the hot path runs as machine code. troubles: what
+    else is wrong; none while all is well.
     """
 
     version: str
@@ -78,3 +79,14 @@ class Status(TypedDict):
     config: NotRequired[ConfigState | None]
     insecure: NotRequired[bool]
     compiled: NotRequired[bool]
+    troubles: NotRequired[list[Trouble]]
+
+
+class Trouble(TypedDict):
+    """about: redis, audit_log, audit_sink, audit_archive, audit_checkpoint_copies, master_key, certificate, revocation_list or
+    guardrail. name: which of them; "" where there is one. reason: what is wrong; null without config:read.
+    """
+
+    about: str
+    name: str
+    reason: NotRequired[str | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,8 @@ log = logging.getLogger("gatehouse.audit")
 
 KEEP_SECONDS: Final = 5.0
 """Between two looks at closed segments."""
+MOST_NAMED: Final = 3
+"""Segments that one line of troubles names."""
 
 
 class SignerInForce:
@@ -112,6 +114,22 @@ class Keeping:
     def _needed(self, writer: str) -> int:
         """The oldest segment that a sink or the count of usage still has to read."""
         return min([self._usage.segment(writer), *(courier.segment(writer) for courier in self._couriers)])
+
+    def troubles(self) -> Iterator[tuple[str, str, str]]:
+        """For gateway.app.telemetry.troubles."""
+        for courier in self._couriers:
+            if courier.hangs or courier.fault is not None:
+                yield "audit_sink", courier.name, courier.fault or "does not answer"
+        for about, trouble in (("audit_archive", self.keeper.trouble), ("audit_checkpoint_copies", self.keeper.copy_trouble)):
+            if trouble.reason is not None:
+                yield about, "", trouble.reason
+        if self.keeper.unsealed:
+            yield (
+                "audit_log",
+                "",
+                "closed segments cannot be sealed: "
+                + ", ".join(f"{writer} {number}" for writer, number in sorted(self.keeper.unsealed)[:3]),
+            )
 
     def collect(self) -> Iterable[Metric]:
         keeper = self.keeper

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -80,7 +80,7 @@ class Vault:
         """Called before keys are destroyed: what must be read with them before."""
         self.forget: Callable[[str], Awaitable[int]] | None = None
         """Erases what is kept of a tenant besides its records, before its keys are destroyed; returns how many answers that was."""
-        self._up, self._failures = True, 0
+        self._fault, self._failures = "", 0
         self._checked: tuple[str, Sequence[DataKeyRow]] | None = None
         self._destroying = asyncio.Lock()
         self._doomed = ""
@@ -234,14 +234,19 @@ class Vault:
         try:
             async with within(self._patience * (1 + len(self._former))):
                 answer = await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-        except MasterUnavailable:
-            self._up, self._failures = False, self._failures + 1
+        except MasterUnavailable as error:
+            self._fault, self._failures = error.message, self._failures + 1
             raise
         except TimeoutError:
-            self._up, self._failures = False, self._failures + 1
-            raise MasterUnavailable(f"the master key did not answer within {self._patience:g} s") from None
-        self._up = True
+            self._fault, self._failures = f"the master key did not answer within {self._patience:g} s", self._failures + 1
+            raise MasterUnavailable(self._fault) from None
+        self._fault = ""
         return answer
+
+    def troubles(self) -> Iterator[tuple[str, str, str]]:
+        """For gateway.app.telemetry.troubles."""
+        if self._fault:
+            yield "master_key", "", self._fault
 
     async def key(self, id: str) -> tuple[DataKeyRow, DataKey]:
         """A key by its id, for what it has encrypted; its user drops it. Raises NotFound, Shredded, MasterUnavailable, ConfigError."""
@@ -269,7 +274,7 @@ class Vault:
         return DataKeyOpened(given=DataKeyGiven(id=found.id, tenant=found.tenant, version=found.version, key=key, seconds=0.0))
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("gatehouse_audit_master_up", "Whether the master key answers", value=float(self._up))
+        yield GaugeMetricFamily("gatehouse_audit_master_up", "Whether the master key answers", value=float(not self._fault))
         yield CounterMetricFamily("gatehouse_audit_master_failures", "Questions that the master key did not answer", value=self._failures)
         yield GaugeMetricFamily("gatehouse_audit_data_keys", "Opened data keys that this process keeps for a while", value=self.ring.size)
 

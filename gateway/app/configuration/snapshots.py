@@ -101,6 +101,7 @@ class SnapshotBuilder:
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
+        self.login_gauges = parts.login_gauges
         self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches, trials)
 
     @property

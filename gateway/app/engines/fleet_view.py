@@ -42,9 +42,10 @@ class FleetView:
         started: float,
         workers: Workers | None = None,
         where: Callable[[str], dict[str, Any]] = lambda engine: {"machines": [], "reason": "", "reason_code": None},
+        troubles: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
-        """where: on which machines an engine is that they start for the gateway."""
-        self._where = where
+        """where: on which machines an engine is that they start for the gateway. troubles: what else is wrong."""
+        self._where, self._troubles = where, troubles
         self._fleet, self._changes, self._plane, self._workers = fleet, changes, plane, workers
         self._health, self._replica, self._url, self._started = health, replica, gateway_url, started
 
@@ -124,6 +125,7 @@ class FleetView:
             "gateway_url": self._url,
             "limits": [shown(msgspec.to_builtins(limit), LimitSpec) for limit in spec.limits],
             "insecure": spec.insecure,
+            "troubles": self._troubles(),
         }
 
 

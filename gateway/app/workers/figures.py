@@ -97,6 +97,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_store_available": "control",
     "gatehouse_tickets_open": "sum",
     "gatehouse_tls_certificate_expiry_seconds": "control",
+    "gatehouse_tls_refused": "control",
     "gatehouse_token_keys": "control",
     "gatehouse_usage_behind_bytes": "control",
     "gatehouse_workers": "control",
@@ -224,6 +225,10 @@ class Figures(Collector):
         known = [family for found in self._latest.values() for family in found] + [total.family() for total in self._ended.values()]
         near = [family for family in known if name.startswith(family.name)]
         return sum(value for family in near for sample, with_, value in family.samples if sample == name and wanted <= with_.items())
+
+    def known(self, name: str) -> list[float]:
+        """The samples of a gauge in the workers that run, as they were heard last."""
+        return [value for found in self._latest.values() for family in found if family.name == name for _, _, value in family.samples]
 
     def _bounded(self, family: Family) -> Family:
         """Tenants beyond the bound become one. A tenant that was shown once is shown for as long as the process lives."""

@@ -83,6 +83,7 @@ async def test_a_renewed_certificate_is_taken_once_its_files_have_come_to_rest(s
     (event,) = site.events
     assert event[:2] == ("certificate_changed", "listen.tls") and event[2]["sha256"] == second.sha256
     assert site.metrics() == {
+        ("gatehouse_tls_refused", ""): 0,
         ("gatehouse_tls_certificate_expiry_seconds", ""): second.certificate.not_valid_after_utc.timestamp(),
         ("gatehouse_tls_reloads_total", "applied"): 1,
         ("gatehouse_tls_reloads_total", "refused"): 0,
@@ -110,9 +111,14 @@ async def test_files_that_cannot_be_used_leave_the_certificate_in_force(site: Si
     assert [(event, outcome) for event, _, _, outcome in site.events] == [("certificate_refused", "refused")], "said once"
     assert [record for record in caplog.records if "the certificate in force stays" in record.message]
     assert site.metrics()["gatehouse_tls_reloads_total", "refused"] == 1
+    assert site.metrics()["gatehouse_tls_refused", ""] == 1, "for as long as the files are bad"
+    ((about, name, reason),) = site.certificates.troubles()
+    assert (about, name) == ("certificate", "listen.tls") and reason.startswith("new files are refused: ")
     site.put(second)
     await site.settle()
     assert site.in_force == second.sha256
+    assert site.metrics()["gatehouse_tls_refused", ""] == 0
+    assert [reason.split()[0] for _, _, reason in site.certificates.troubles()] == ["expires"], "the new one, within a day"
     site.put(site.first)
     await site.settle()
     assert site.in_force == site.first.sha256

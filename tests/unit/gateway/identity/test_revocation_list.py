@@ -142,6 +142,7 @@ async def test_a_damaged_list_leaves_the_last_good_one_until_that_ends(authority
     await site.settle()
     assert site.revokes() == (True, False) and site.list.reliable(site.clock.wall())
     assert site.events == ["crl_loaded", "crl_unusable"], "said once"
+    assert site.gauges["crl_refused"] == 1.0
     site.clock.seconds = 2 * 86400.0
     await site.settle()
     assert not site.list.reliable(site.clock.wall())
