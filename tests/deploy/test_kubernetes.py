@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gateway.app.configuration.plugins import OURS
+from gateway.app.replicas.replica import valid
 from gateway.config.load import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,9 +25,13 @@ VALUES = {
     "full": "autoscaling.enabled=true,ingress.enabled=true,ingress.host=a.example,serviceMonitor.enabled=true,"
     "gpu.enabled=true,gpu.modelsClaim=models",
     "small": "networkPolicy.enabled=false,disruptionBudget.enabled=false,replicas=1,"
-    "adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null",
+    "adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null,"
+    "config.store=null,config.redis=null,secrets.variables.GATEHOUSE_DATABASE_URL=null,secrets.variables.GATEHOUSE_REDIS_URL=null",
+    "files": "config.listen.tls.cert=/etc/c/tls.crt,config.listen.tls.key=/etc/c/tls.key,config.listen.drain_timeout=1m30s,"
+    "terminationGracePeriodSeconds=105,volumes[0].name=c,volumes[0].secret.secretName=c,volumeMounts[0].name=c,volumeMounts[0].mountPath=/etc/c",
 }
-VERSIONS = ("1.29", "1.34")
+VERSIONS = ("1.27", "1.31", "1.35")
+"""From the oldest that Chart.yaml takes to the newest whose schemas there are."""
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "ExternalSecret", "Certificate"}
 """Kinds of other projects, whose schemas are not Kubernetes' own."""
 SECRET = "example-secret-0123456789abcdef0123456789abcdef"
@@ -40,8 +45,8 @@ def render(*command: str | Path) -> Objects:
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
-def helm(values: str) -> Objects:
-    return render(TOOLS / "helm/helm", "template", "g", CHART, "--namespace", "n", *(["--set", values] if values else []))
+def helm(values: str, release: str = "g") -> Objects:
+    return render(TOOLS / "helm/helm", "template", release, CHART, "--namespace", "n", *(["--set", values] if values else []))
 
 
 @pytest.fixture(scope="module", params=[*(f"kustomize-{name}" for name in OVERLAYS), *(f"helm-{name}" for name in VALUES)])
@@ -109,8 +114,9 @@ def test_the_configuration_loads_with_the_variables_and_files_that_the_pod_has(o
         assert spec.state_dir.startswith("/var/lib/gatehouse/")
         seconds = pod["spec"]["terminationGracePeriodSeconds"]
         assert seconds >= spec.listen.drain_delay + spec.listen.drain_timeout + 10
-        probes = {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
-        assert probes == {"data"} and spec.listen.tls is None
+        probes = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+        assert {(probe["port"], probe.get("scheme", "HTTP")) for probe in probes} == {("data", "HTTPS" if spec.listen.tls else "HTTP")}
+        assert spec.listen.tls is None or spec.listen.tls.cert.rpartition("/")[0] in mounts
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert spec.listen.data.endswith(f":{ports['data']}") and spec.listen.admin.endswith(f":{ports['admin']}")
 
@@ -153,6 +159,16 @@ def test_what_scales_names_what_is_there(objects: Objects) -> None:
         assert scaler["spec"]["scaleTargetRef"]["name"] in [item["metadata"]["name"] for item in of(engines, "Deployment")]
 
 
+@pytest.mark.parametrize("release", ["gatehouse", "a" * 53, "team-a.inference-gateway-of-production", "llm" + "-" * 29 + "a"])
+def test_a_release_of_any_name_has_replicas_with_valid_ids(release: str) -> None:
+    objects = helm("autoscaling.enabled=true,autoscaling.max=100", release)
+    (name,) = (item["metadata"]["name"] for item in of(objects, "StatefulSet"))
+    assert valid(f"{name}-0") and valid(f"{name}-99"), "GATEHOUSE_REPLICA is the pod's name"
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]{0,61}[a-z0-9]", item["metadata"]["name"]) for item in of(objects, "Service"))
+    for item in objects:
+        assert all(isinstance(value, str) for value in item["metadata"]["labels"].values())
+
+
 def test_the_rules_in_the_cluster_are_those_of_prometheus() -> None:
     held = yaml.safe_load((KUSTOMIZE / "components/monitoring/prometheusrule.yaml").read_text())["spec"]["groups"]
     files = [yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"] for name in ("recording.yaml", "alerts.yaml")]
@@ -172,6 +188,20 @@ def test_the_chart_is_clean_and_refuses_wrong_values() -> None:
         ("autoscaling.enabled=true,autoscaling.min=9,autoscaling.max=2", "greater than"),
         ("config.version=2", "version"),
         ("adminTls.secretName=", "adminTls.secretName is empty"),
+        ("config.store=null", "2 replicas need a PostgreSQL"),
+        ("config.store.url=sqlite,replicas=1,autoscaling.enabled=true", "12 replicas need a PostgreSQL"),
+        ("config.listen.data=0.0.0.0:9000", "config.listen.data must be"),
+        ("config.listen.data=null", "config.listen.data must be"),
+        ("config.listen.admin=0.0.0.0:9001", "config.listen.admin must have the port 8081"),
+        ("config.listen.admin_tls=null", "needs config.listen.admin_tls"),
+        (
+            "serviceMonitor.enabled=true,adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null",
+            "serviceMonitor",
+        ),
+        ("config.listen.drain_timeout=1m30s", "need 105"),
+        ("config.listen=null", "missing property 'listen'"),
+        ("adminTls=null", "missing property 'adminTls'"),
+        ("nodeSelector.gpu=true", "/nodeSelector/gpu"),
     ):
         command = [str(TOOLS / "helm/helm"), "template", "g", str(CHART), "--set", wrong]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
