@@ -27,7 +27,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder after `prepare`, twice: it makes each secret once."""
     folder = tmp_path_factory.mktemp("site") / "compose"
     shutil.copytree(COMPOSE, folder, ignore=shutil.ignore_patterns("admin.*", "*-key", "*-password", "alertmanager"))
-    subprocess.run([str(folder / "prepare")], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(folder / "prepare")], check=True, capture_output=True, timeout=60, umask=0o077)
     made = {path.name: path.read_bytes() for path in (folder / "secrets").iterdir() if path.is_file()}
     subprocess.run([str(folder / "prepare")], check=True, capture_output=True, timeout=60)
     assert made == {path.name: path.read_bytes() for path in (folder / "secrets").iterdir() if path.is_file()}
@@ -78,6 +78,23 @@ def test_secrets_are_in_no_file_of_the_repository() -> None:
     for name, value in re.findall(r"(\w*(?:PASSWORD|KEY|SECRET|TOKEN)\w*): ([^,}\s]+)", text):
         assert name.endswith("_FILE") and value.startswith("/run/"), name
     assert (COMPOSE / "secrets/.gitignore").read_text() == "*\n!.gitignore\n"
+
+
+def test_every_container_can_read_its_secrets_and_no_other_user_of_the_machine(prepared: Path) -> None:
+    """Their users have other numbers than the one who prepared, under whatever umask."""
+    assert prepared.stat().st_mode & 0o777 == 0o700
+    for path in (prepared / "secrets", *(prepared / "secrets").rglob("*")):
+        wanted = 0o755 if path.is_dir() else 0o644
+        assert path.name == ".gitignore" or path.stat().st_mode & 0o777 == wanted, path
+
+
+def test_only_the_gateway_gets_all_secrets() -> None:
+    for name, service in SERVICES.items():
+        sources = [mount.split(":")[0] for mount in service.get("volumes", ())]
+        assert name == "gateway" or "./secrets" not in sources
+        for variable, value in service.get("environment", {}).items():
+            if variable.endswith("_FILE"):
+                assert f"./secrets/{value.rpartition('/')[2]}:{value}:ro" in service["volumes"]
 
 
 def test_prometheus_accepts_its_file() -> None:
