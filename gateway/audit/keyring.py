@@ -45,6 +45,8 @@ FETCH_SECONDS: Final = 8.0
 """How long it may take to get a data key: a little longer than the store and the master take at most."""
 PAUSE_SECONDS: Final = 1.0
 """After a failure nobody asks again for so long."""
+SAY_SECONDS: Final = 60.0
+"""Between two lines of the log about the same failure."""
 _SALT: Final = 16
 _INFO: Final = b"gatehouse audit text 1"
 _BLIND: Final = b"gatehouse audit index 1"
@@ -167,6 +169,29 @@ class _Kept:
         self.key, self.until, self.due = key, until, due
 
 
+class _Failures:
+    """What the log says of keys that do not come: a new reason at once, the same one again once a minute."""
+
+    def __init__(self) -> None:
+        self._reason, self._said, self._unsaid, self._count = "", 0.0, 0, 0
+
+    def happened(self, tenant: str, reason: str, now: float) -> None:
+        self._count += 1
+        if reason != self._reason:
+            self._reason, self._said, self._unsaid = reason, now, 0
+            log.error("there is no data key for the texts of the tenant %r: %s", tenant[:128], reason)
+            return
+        self._unsaid += 1
+        if now >= self._said + SAY_SECONDS:
+            log.error("there are still no data keys (%d more attempts): %s", self._unsaid, reason)
+            self._said, self._unsaid = now, 0
+
+    def over(self) -> None:
+        if self._count:
+            log.info("there are data keys again, after %d failed attempts", self._count)
+            self._reason, self._count = "", 0
+
+
 class KeyRing:
     """The data keys that a process encrypts with, by tenant. For one event loop.
 
@@ -187,6 +212,7 @@ class KeyRing:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._asked: dict[str, Signal[DataKey]] = {}
         self._failed: OrderedDict[str, tuple[float, GatehouseError]] = OrderedDict()
+        self._failures = _Failures()
         self._stale: set[str] = set()
         """Tenants whose keys were dropped while they were being fetched."""
 
@@ -248,13 +274,14 @@ class KeyRing:
             asked.fail(MasterUnavailable("the gateway ends"))
             raise
         else:
+            self._failures.over()
             self._ended(tenant)
             asked.set(key)
             return
         self._failed[tenant] = (self._clock.monotonic() + PAUSE_SECONDS, error)
         while len(self._failed) > self._capacity:
             self._failed.popitem(last=False)
-        log.error("there is no data key for the texts of the tenant %r: %s", tenant[:128], error.message)
+        self._failures.happened(tenant, error.message, self._clock.monotonic())
         self._ended(tenant)
         asked.fail(error)
 

@@ -17,7 +17,7 @@ from gateway.audit.ledger import LedgerReader, Mark, bytes_behind, rows
 from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.reconcile import compare
 from gateway.audit.spent import DAY, day_name
-from gateway.core.errors import GatehouseError, StoreUnavailable
+from gateway.core.errors import GatehouseError
 from gateway.core.ledger import Position
 from gateway.core.specs import SessionsSpec
 from gateway.core.storage import ControlStore
@@ -152,7 +152,7 @@ async def counted(counter: UsageCounter) -> bool:
         return False
     try:
         await counter.count(settled=True)
-    except (StoreUnavailable, OSError) as error:
+    except (GatehouseError, OSError) as error:  # no store, or no key that opens the records
         log.warning("the last usage is not counted yet; the next start does it: %s", error)
         return False
     return True

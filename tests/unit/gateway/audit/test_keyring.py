@@ -134,6 +134,31 @@ async def test_a_master_that_is_away_disturbs_nobody_until_the_time_is_over_then
     assert (await bench.key()).id == key.id
 
 
+async def test_a_master_that_stays_away_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    caplog.set_level("INFO")
+
+    async def fails(tenant: str, seconds: float) -> None:
+        with pytest.raises(MasterUnavailable):
+            await bench.key(tenant)
+        bench.clock.advance(seconds)
+
+    bench.source.error = MasterUnavailable("away")
+    for number in range(31):
+        await fails(f"t{number}", 2.0)
+    await fails("acme", 2.0)
+    bench.source.error = MasterUnavailable("sealed")
+    await fails("acme", 2.0)
+    bench.source.error = None
+    await bench.key()
+    assert [record.getMessage() for record in caplog.records] == [
+        "there is no data key for the texts of the tenant 't0': away",
+        "there are still no data keys (30 more attempts): away",
+        "there is no data key for the texts of the tenant 'acme': sealed",
+        "there are data keys again, after 33 failed attempts",
+    ]
+
+
 async def test_a_pause_of_this_process_while_a_key_is_fetched_costs_nobody_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, paused = asyncio.get_running_loop(), [0.0]
     time_of = loop.time

@@ -14,7 +14,7 @@ from gateway.audit.crypto import load_signer
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import SystemClock
-from gateway.core.errors import StoreUnavailable
+from gateway.core.errors import MasterUnavailable, StoreUnavailable
 from gateway.core.types import OutcomeRecord
 from gateway.identity import keys
 from gateway.store.store import Store
@@ -92,6 +92,23 @@ async def test_what_the_store_did_not_take_is_counted_later(store: Store, tmp_pa
     log.spend(1)
     assert await counted(counter)
     assert await requests(store) == 5
+
+
+async def test_records_that_cannot_be_opened_at_the_end_are_counted_later(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit")
+    counter.started = True
+    log.spend(4)
+
+    async def no_key(*args: Any) -> None:
+        raise MasterUnavailable("sealed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(counter, "_count_writer", no_key)
+        assert not await counted(counter)
+    assert await counted(counter)
+    assert await requests(store) == 4
 
 
 async def test_a_transaction_whose_answer_is_lost_counts_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
