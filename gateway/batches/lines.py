@@ -122,7 +122,7 @@ def asked(number: int, line: bytes, endpoint: str, most: int) -> Asked:
     body = bytes(found.body)
     try:
         known = _BODY.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise refused("invalid_request", f"body is not an object: {_reason(error)}.", "body") from None
     if not isinstance(known.model, str) or not known.model:
         raise refused("invalid_request", "body.model is missing.", "body.model")
