@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -78,9 +79,10 @@ class CanaryBook:
         self._pending: dict[Which, dict[str, Any]] = {}
         """In force here, and not yet in the store."""
         self._windows: dict[Which, Window] = {}
-        self._anew: set[Which] = set()
-        """Put back since the last look: what is told at the next one is of before."""
-        self._last: dict[tuple[str, str], CanaryFigures] = {}
+        self._anew: dict[Which, float] = {}
+        """When it was put back: what came before is no longer held against it."""
+        self._last: dict[tuple[str, str], tuple[float, CanaryFigures]] = {}
+        """By process and model: what was told last, and when it was asked for."""
         self._followed = Followed(store, KIND, self._take, owner)
         self.start, self.heard = self._followed.start, self._followed.heard
         self._began = False
@@ -105,7 +107,7 @@ class CanaryBook:
 
     def _forget(self, which: Which) -> None:
         self._windows.pop(which, None)
-        self._anew.add(which)
+        self._anew[which] = time.monotonic()
 
     # --- the configuration
 
@@ -118,39 +120,39 @@ class CanaryBook:
 
     # --- what is judged
 
-    async def look(self, told: dict[str, dict[str, CanaryFigures]]) -> None:
-        """Judges every trial by what is new. told: figures by process and model."""
+    async def look(self, told: dict[str, dict[str, CanaryFigures]], silent: Collection[str] = (), asked: float | None = None) -> None:
+        """Judges every trial by what is new. told: figures by process and model. silent: processes that have not told theirs this time.
+        asked: when they were asked (time.monotonic)."""
         now, specs = time.monotonic(), {model.name: model.canary for model in self._spec().models if model.canary is not None}
         for model, spec in specs.items():
             which = (model, spec.engine)
             window = self._windows.get(which)
             if window is None or window.seconds != spec.window:
                 window = self._windows[which] = Window(spec.window)
-            canary, others = self._news(told, model, spec)
-            if which in self._anew:
-                self._anew.discard(which)
-                continue
-            window.add(now, canary, others)
+            window.add(now, *self._news(told, model, spec, now if asked is None else asked))
             if which not in self.withdrawn:
                 await self._judge(which, spec, window)
         for which in self._windows.keys() - {(model, spec.engine) for model, spec in specs.items()}:
             del self._windows[which]
-        self._last = {key: figures for key, figures in self._last.items() if key[0] in told and key[1] in specs}
+            self._anew.pop(which, None)
+        self._last = {key: last for key, last in self._last.items() if (key[0] in told or key[0] in silent) and key[1] in specs}
         for which in list(self._pending):
             await self._write(which)
 
-    def _news(self, told: dict[str, dict[str, CanaryFigures]], model: str, spec: CanarySpec) -> tuple[Side, Side]:
+    def _news(self, told: dict[str, dict[str, CanaryFigures]], model: str, spec: CanarySpec, asked: float) -> tuple[Side, Side]:
         canary, others = Side(), Side()
+        anew = self._anew.get((model, spec.engine), -inf)
         for process, figures in told.items():
             one = figures.get(model)
             if one is None or one.engine != spec.engine:
                 continue
-            before = self._last.get((process, model))
-            if before is None or before.engine != one.engine or one.canary.answers < before.canary.answers:
+            since, before = self._last.get((process, model), (inf, one))
+            if since == inf or before.engine != one.engine or one.canary.answers < before.canary.answers:
                 before = CanaryFigures(one.engine)
-            canary.add(one.canary.since(before.canary))
-            others.add(one.others.since(before.others))
-            self._last[process, model] = msgspec.structs.replace(one, canary=copied(one.canary), others=copied(one.others))
+            if since > anew:
+                canary.add(one.canary.since(before.canary))
+                others.add(one.others.since(before.others))
+            self._last[process, model] = (asked, msgspec.structs.replace(one, canary=copied(one.canary), others=copied(one.others)))
         return canary, others
 
     async def _judge(self, which: Which, spec: CanarySpec, window: Window) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, Final
 
 from gateway.app.engines.canary_book import LOOK_SECONDS, CanaryBook
@@ -54,8 +55,9 @@ class RolloutBook:
 
     async def _look(self) -> None:
         if self.canaries.any:
-            told, _ = await self._told()
-            await self.canaries.look({id: one.canaries for id, one in told.items()})
+            asked = monotonic()
+            told, silent = await self._told()
+            await self.canaries.look({id: one.canaries for id, one in told.items()}, silent, asked)
 
     def of_canaries(self) -> dict[str, dict[str, Any]]:
         return {name: _trial(*each) for name, each in self.canaries.views().items()}

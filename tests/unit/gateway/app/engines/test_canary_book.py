@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ async def test_what_a_worker_tells_after_it_was_put_back_of_the_time_before_is_n
     trial = Trial(Store())
     await trial.served(60, 60)
     await trial.book.resume("m", "ann")
+    await trial.served(60, 60)
+    assert trial.weights == [90, 10]
+    await trial.served(60, 60)
+    assert trial.weights == [90, 0]
+
+
+async def test_a_worker_that_says_nothing_for_a_while_is_counted_once() -> None:
+    trial = Trial(Store())
+    await trial.served(40, 4)
+    await trial.book.look({}, ["w1"])
+    await trial.served(0, 0, 0)
+    canary, others = trial.book.views()["m"][2:]
+    assert (canary.answers, canary.errors, others.answers) == (40, 4, 100)
+
+
+async def test_what_a_worker_tells_late_of_the_time_before_it_was_put_back_is_not_held_against_it() -> None:
+    trial = Trial(Store())
+    await trial.served(60, 60)
+    asked = monotonic()
+    await trial.book.resume("m", "ann")
+    trial.figures.canary.add(Side(60, 60))
+    await trial.book.look({"w1": {"m": trial.figures}}, asked=asked)  # it was asked before
+    await trial.book.look({}, ["w1"])
     await trial.served(60, 60)
     assert trial.weights == [90, 10]
     await trial.served(60, 60)
