@@ -143,9 +143,13 @@ class Standing:
                     return stop
         return None
 
-    def of_model(self, name: str) -> Stop | None:
-        found = self._stops.get(f"model/{name}")
-        return None if found is None else found[0]
+    def of_model(self, *names: str) -> Stop | None:
+        """The stop of a model under any of its names, or None."""
+        for name in names:
+            found = self._stops.get(f"model/{name}")
+            if found is not None:
+                return found[0]
+        return None
 
     def admit(self, principal: Principal, *, admin: bool = False) -> None:
         """Raises PermissionDenied for a caller who is stopped."""
@@ -155,10 +159,9 @@ class Standing:
 
     def admit_model(self, *names: str) -> None:
         """Raises PermissionDenied for a model that is stopped under any of its names."""
-        for name in names:
-            stop = self.of_model(name)
-            if stop is not None:
-                raise stop.error()
+        stop = self.of_model(*names)
+        if stop is not None:
+            raise stop.error()
 
 
 def _by_target(stops: Iterable[Stop]) -> dict[str, tuple[Stop, ...]]:

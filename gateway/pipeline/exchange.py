@@ -224,7 +224,7 @@ class Exchange:
             return  # it is looked at once it is known
         stop = standing.of(principal)
         if (stop is None or not stop.interrupts) and entry is not None:
-            stop = standing.of_model(entry.name)
+            stop = standing.of_model(entry.name, "" if self.request is None else self.request.asked)
         if stop is not None and stop.interrupts:
             self.cancel(stop.error())
 

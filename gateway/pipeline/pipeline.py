@@ -420,9 +420,8 @@ async def _may_stand_in(x: Exchange, asked: ModelEntry, fallback: ModelEntry) ->
     bound = fallback.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         return False
-    if not x.snapshot.authorizer.decide(x.principal, request, x.peer, x.size).allow:  # type: ignore[arg-type]
-        return False
-    if x.plane.standing.active and x.plane.standing.of_model(fallback.name) is not None:
+    standing = x.plane.standing
+    if standing.of_model(fallback.name) or not x.snapshot.authorizer.decide(x.principal, request, x.peer, x.size).allow:  # type: ignore[arg-type]
         return False
     if request.unknown and not frozenset(asked.spec.engine_tools) <= frozenset(fallback.spec.engine_tools):
         return False
@@ -431,6 +430,8 @@ async def _may_stand_in(x: Exchange, asked: ModelEntry, fallback: ModelEntry) ->
             await _inspected(x, fallback)
         except GatehouseError as error:
             log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
+            return False
+        if standing.of_model(fallback.name):  # since its guardrails began to read
             return False
     x.entry, request.price = fallback, x.price_of(fallback)
     if not await counting.renewed(x, asked, fallback):

@@ -246,7 +246,7 @@ class Shadow:
         standing = self._plane.standing
         if not standing.active:
             return []
-        found = (standing.of_model(entry.name), standing.of_model(self._model), standing.of(job.principal))
+        found = (standing.of_model(entry.name, self._model, job.request.asked), standing.of(job.principal))
         return [stop for stop in found if stop is not None]
 
     async def _sent(self, snapshot: Snapshot, entry: ModelEntry, attempt: Attempt, job: Job) -> None:
@@ -392,7 +392,7 @@ def mirrored(request: InferenceRequest, model: str) -> InferenceRequest:
         request.max_tokens,
         request.content,
     )
-    made.labels, made.choices, made.size = request.labels, request.choices, request.size
+    made.labels, made.choices, made.size, made.asked = request.labels, request.choices, request.size, request.asked
     made.api.rename(made, model)
     return made
 

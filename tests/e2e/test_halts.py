@@ -65,16 +65,17 @@ def test_a_target_is_refused_until_it_may_go_on(halted: Gatehouse, target: str) 
     adminapi.problem(unhalt(halted, target), 404, "not_found")
 
 
-def test_a_stream_under_way_ends_with_an_error_and_is_recorded(halted: Gatehouse, engine: EngineThread) -> None:
+@pytest.mark.parametrize(("target", "model"), [("key/test", "m1"), ("model/m1", "m1-latest"), ("model/m1-latest", "m1-latest")])
+def test_a_stream_under_way_ends_with_an_error_and_is_recorded(halted: Gatehouse, engine: EngineThread, target: str, model: str) -> None:
     engine.play(ENDLESS)
     answers: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: answers.append(halted.chat(stream=True)))
+    asking = threading.Thread(target=lambda: answers.append(halted.chat(model=model, stream=True)))
     before = len(engine.received)
     asking.start()
     until(lambda: len(engine.received) > before, what="the stream")
-    assert halt(halted, "key/test").status_code == 201
+    assert halt(halted, target).status_code == 201
     asking.join(60)
-    assert unhalt(halted, "key/test").status_code == 200
+    assert unhalt(halted, target).status_code == 200
     assert answers, "it would have gone on for ever"
     found: list[Any] = events(answers[0].text)
     if answers[0].status_code == 200:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
-from gateway.core.types import ResponseHead
-from tests.unit.gateway.pipeline.test_inspect import deny
+from gateway.core.standing import halt
+from gateway.core.types import ALLOW, ResponseHead, Verdict
+from gateway.core.waiting import Signal
+from gateway.pipeline.guarded import Guarded
+from tests.unit.gateway.pipeline.test_inspect import Scripted, deny
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, SSE_HEAD, STREAM_BODY, Client, World, chunk
 
 
@@ -127,6 +130,17 @@ def test_a_request_passes_the_guardrails_of_the_fallback_too() -> None:
     world.start(BODY.replace(b"hi", b"a secret"))
     assert b"secret" not in world.call.request_body
     assert json.loads(world.call.request_body)["model"] == "n"
+
+
+async def test_a_fallback_that_is_halted_while_its_guardrails_read_is_not_asked() -> None:
+    verdict: Signal[Verdict] = Signal()
+    world = away(fallback_request=[Guarded(Scripted(verdict), False, lambda *event: None)])
+    _, client = world.start()
+    assert not client.ends
+    world.plane.standing.replace("halts", [halt("model/n")])
+    verdict.set(ALLOW)
+    assert (client.status, code_of(client)) == (503, "no_healthy_endpoint")
+    assert world.engine.calls == []
 
 
 @pytest.mark.parametrize("whose", ["response", "fallback_response"])

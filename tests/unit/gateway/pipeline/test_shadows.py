@@ -202,11 +202,11 @@ async def test_a_candidate_that_fails_or_hangs_is_counted_and_harms_nobody() -> 
     assert world.shadows.room.left == shadows.ROOM
 
 
-@pytest.mark.parametrize("target", ["model/n", "model/m", "tenant/acme"])
+@pytest.mark.parametrize("target", ["model/n", "model/m", "model/alias", "tenant/acme"])
 async def test_a_halt_ends_what_is_mirrored_and_says_nothing_of_the_engine(target: str) -> None:
     world = Shadowed(concurrency=1)
     for _ in range(3):
-        world.start()
+        world.start(BODY.replace(b'"m"', b'"alias"'))
         world.call.answer()
     call = await world.mirrored()
     world.plane.standing.replace("halts", [halt(target)])
