@@ -204,6 +204,10 @@ def requester_of(principal: Principal) -> Requester:
     )
 
 
-def shared(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """The identities that two callers have in common."""
-    return sorted(set(one) & set(other))
+def shared(requester: Requester, operator: Sequence[str]) -> list[str]:
+    """The identities that whoever asked and an operator have in common. A key without a user may be held by anybody of its tenant, also by
+    somebody who asked with a key or a login of their own."""
+    found = set(requester.identities) & set(operator)
+    if (anybody := f"tenant {requester.tenant}") in operator:
+        found.add(anybody)
+    return sorted(found)

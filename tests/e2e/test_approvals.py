@@ -246,6 +246,8 @@ def test_a_halt_between_the_approval_and_the_retry_counts(running: list[Gatehous
 
 def test_a_key_without_a_user_decides_for_no_other_of_its_tenant(running: list[Gatehouse]) -> None:
     gatehouse, text = running[0], 'call delete_file {"c": 1}'
+    persons = held(gatehouse, text)["id"]
+    assert code(decide(gatehouse, persons, key=ROBOT)) == (403, "self_approval"), "Dana may hold it"
     id = held(gatehouse, text, key=BOT)["id"]
     assert code(decide(gatehouse, id, key=ROBOT)) == (403, "self_approval")
     assert decide(gatehouse, id).status_code == 200 and ask(gatehouse, text, id, key=BOT).status_code == 200

@@ -62,7 +62,7 @@ def may_be_one(requester: Requester, principal: Principal) -> list[str]:
     mine = identities(principal)
     unknown = f"tenant {principal.tenant}"
     unsaid = requester.tenant == principal.tenant and unknown in (*requester.identities, *mine)
-    return shared(requester.identities, mine) or ([unknown] if unsaid else [])
+    return shared(requester, mine) or ([unknown] if unsaid else [])
 
 
 class RevealBody(Struct, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ class ApprovalBook:
         self, id: str, approve: bool, reason: str, who: Sequence[str], actor: str, sha256: str | None, dry_run: bool
     ) -> ApprovalRecord:
         record = await self._kept.get(id)
-        common = shared(record.requester.identities, who)
+        common = shared(record.requester, who)
         if self._settings().separation == "credential":
             common = [identity for identity in common if not identity.startswith("tenant ")]
         if common:

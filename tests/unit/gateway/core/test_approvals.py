@@ -43,6 +43,10 @@ def person(id: str, tenant: str = "acme", agent: str = "", issuer: str = "https:
     [
         (key(), key(), True),
         (key("a"), key("b"), True),  # of the tenant: whether that counts is a setting
+        (key("a", user="ann"), key("b"), True),  # Ann may hold both
+        (person("ann"), key("b"), True),
+        (person("ann"), key("b", tenant="ops"), False),
+        (key("a"), key("b", user="ann"), False),  # a robot's request needs somebody
         (key("a", user="ann"), key("b", user="ann"), True),
         (key("a", user="Ann@acme"), person("ann"), True),
         (key("a", user="ann"), person("bob"), False),
@@ -57,7 +61,7 @@ def person(id: str, tenant: str = "acme", agent: str = "", issuer: str = "https:
     ],
 )
 def test_who_may_be_the_requester(requester: Principal, operator: Principal, one: bool) -> None:
-    assert bool(shared(identities(requester), identities(operator))) is one
+    assert bool(shared(requester_of(requester), identities(operator))) is one
 
 
 def test_a_token_that_comes_from_another_has_the_identities_of_both() -> None:
