@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import monotonic, time
 from typing import Any, Final
@@ -56,12 +56,13 @@ class Stopped(GatehouseError):
 
 
 class Job:
-    """One request to be mirrored. seen: how it was answered. until: monotonic seconds, from the end of that answer on."""
+    """One request to be mirrored. seen: how it was answered. read: the guardrails that have read it. until: monotonic seconds, from the end
+    of that answer on."""
 
-    __slots__ = ("principal", "request", "request_id", "seen", "until")
+    __slots__ = ("principal", "read", "request", "request_id", "seen", "until")
 
-    def __init__(self, request: InferenceRequest, principal: Principal, request_id: str, seen: Seen) -> None:
-        self.request, self.principal, self.request_id, self.seen = request, principal, request_id, seen
+    def __init__(self, request: InferenceRequest, principal: Principal, request_id: str, seen: Seen, read: Sequence[object]) -> None:
+        self.request, self.principal, self.request_id, self.seen, self.read = request, principal, request_id, seen, read
         self.until = 0.0
 
 
@@ -141,8 +142,10 @@ class Shadow:
             self._state.figures.drop("too_large")
             return attempt
         seen = Seen(self._all.room, MOST_ANSWER)
-        job = Job(mirrored(request, self._spec.model), principal, exchange.request_id.decode(), seen)
-        if not covered(exchange.snapshot, exchange.entry, self._spec.model, principal):
+        read = () if exchange.entry is None else readers(exchange.entry, principal)
+        job = Job(mirrored(request, self._spec.model), principal, exchange.request_id.decode(), seen, read)
+        candidate = exchange.snapshot.models.get(self._spec.model)
+        if candidate is not None and not covered(job, candidate):
             self._state.figures.sampled += 1
             self._state.figures.skip("guardrails")
             return attempt
@@ -240,7 +243,7 @@ class Shadow:
             return "removed"
         if entry.spec.max_tokens is not None and request.max_tokens > entry.spec.max_tokens:
             return "max_tokens"
-        return "" if covered(snapshot, model, entry.name, job.principal) else "guardrails"
+        return "" if covered(job, entry) else "guardrails"
 
     def _stops(self, entry: ModelEntry, job: Job) -> list[Stop]:
         standing = self._plane.standing
@@ -397,15 +400,15 @@ def mirrored(request: InferenceRequest, model: str) -> InferenceRequest:
     return made
 
 
-def covered(snapshot: Snapshot, entry: ModelEntry | None, candidate: str, principal: Principal) -> bool:
-    """Whether the guardrails that read a caller's requests to the candidate have all read the one that is to be mirrored."""
-    other = snapshot.models.get(candidate)
-    if other is None or entry is None:
-        return True  # nobody gets it
-    here, there = (one.seen_by(principal) if one.scoped else one for one in (entry, other))
-    return all(guardrail in here.request_guardrails for guardrail in there.request_guardrails) and all(
-        guardrail in here.request_tools for guardrail in there.request_tools
-    )
+def readers(entry: ModelEntry, principal: Principal) -> Sequence[object]:
+    """The guardrails that read a caller's requests to a model."""
+    seen = entry.seen_by(principal) if entry.scoped else entry
+    return (*seen.request_guardrails, *seen.request_tools)
+
+
+def covered(job: Job, candidate: ModelEntry) -> bool:
+    """Whether the guardrails that now read the caller's requests to the candidate have all read the one that is to be mirrored."""
+    return all([guardrail in job.read for guardrail in readers(candidate, job.principal)])
 
 
 def note(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tuple[list[str], Usage | None]:

@@ -251,6 +251,13 @@ class GuardedTools:
         self.approvers: tuple[str, ...] = guard.approvers
         self._fail_open, self._on_failure = fail_open or monitor, on_failure
 
+    def __eq__(self, other: object) -> bool:
+        """Made of the same guardrail: each configuration makes its own."""
+        return isinstance(other, GuardedTools) and self._guard is other._guard and self.concerns is other.concerns
+
+    def __hash__(self) -> int:
+        return id(self._guard)
+
     def judge(self, uses: Sequence[ToolUse], caller: Principal, model: str) -> Sequence[ToolFinding]:
         try:
             found: Sequence[ToolFinding] = self._guard.judge(uses, caller, model)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core.approvals import HEADER
 from gateway.core.errors import AuditUnavailable, EngineError, PermissionDenied
+from gateway.core.plugins import Context
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.rollouts import ShadowSpec
@@ -18,9 +19,11 @@ from gateway.core.waiting import Signal
 from gateway.pipeline import shadows
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.shadows import Shadows
+from gateway.pipeline.tools import GuardedTools
 from gateway.routing.keys import key_function
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
+from policies.guardrails.tool_calls import ToolCallsSettings, build
 from tests.steady import once
 from tests.unit.gateway.pipeline.world import (
     ANSWER,
@@ -137,6 +140,38 @@ async def test_what_is_mirrored_is_what_guardrails_have_made_of_it() -> None:
     assert json.loads(call.request_body)["messages"] == json.loads(world.call.request_body)["messages"]
     call.answer()
     await world.idle()
+
+
+async def test_a_guardrail_that_came_while_a_request_waited_has_not_read_it() -> None:
+    world = Shadowed()
+    world.free = False
+    world.start()
+    world.call.answer()
+    new = Guarded(DenyList("words", PhraseSet(["hi"]), mask=False), False, lambda name, mode: None)
+    for model in ("m", "n"):
+        world.snapshot.models[model].request_guardrails = (new,)
+    world.free = True
+    await world.idle()
+    assert not world.second.calls and world.figures.skipped == {"guardrails": 1}
+
+
+async def test_one_that_judges_tools_and_stayed_the_same_has_read_what_waited() -> None:
+    world = Shadowed()
+    judge = build(ToolCallsSettings(default="allow"), Context(name="tools"))
+
+    def configured() -> None:  # each configuration wraps it anew
+        for model in ("m", "n"):
+            world.snapshot.models[model].request_tools = (GuardedTools("tools", judge, False, lambda *event: None),)
+
+    world.free = False
+    configured()
+    world.start()
+    world.call.answer()
+    configured()
+    world.free = True
+    (await world.mirrored()).answer()
+    await world.idle()
+    assert world.figures.skipped == {} and world.figures.mirrored == 1
 
 
 async def test_a_guardrail_of_the_candidate_that_has_not_read_the_request_keeps_it_away() -> None:
