@@ -87,7 +87,7 @@ class AuditBroker:
         self._spec, self._clock = spec, clock or SystemClock()
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
-        self._writer = ChainWriter(chosen, present_signer(state_dir, chosen.directory), self._clock, config)
+        self._writer = ChainWriter(chosen, present_signer(state_dir, chosen.directory, chosen.writer), self._clock, config)
         self._writer.renew, self._writer.age = KeyWatch(state_dir), segment_age(spec)
         self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash
         self._ready, self._fault = _completed(), Fault(self._clock)

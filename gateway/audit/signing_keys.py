@@ -25,6 +25,8 @@ from gateway.audit.crypto import (
     replace_file,
 )
 from gateway.audit.encode import encode_json
+from gateway.audit.neighbours import writers_in
+from gateway.audit.repair import last_checkpoint
 from gateway.core.clock import Clock
 from gateway.core.errors import ConfigError
 
@@ -33,6 +35,10 @@ NEXT_KEY: Final = "audit-signing.next.pem"
 MOST: Final = 10_000
 """Keys in a file that is still read."""
 _CONTEXT: Final = b"gatehouse audit key 1\n"
+_MEND: Final = (
+    "put back the keys that belong to this log, and the newest signing-keys.jsonl; if they are lost, move the log away and start "
+    "an empty one (docs/operations.md#backup-and-restore)"
+)
 
 
 class Endorsement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,27 +162,46 @@ def rotate(state_dir: str, directory: Path, clock: Clock) -> Endorsement:
     return begun
 
 
-def present_signer(state_dir: str, directory: Path) -> Signer:
-    """The signing key, for a writer of the log in `directory`. Raises ConfigError, also when the log says that another key has followed it:
-    what it signs from then on would count as forged."""
-    signer = load_signer(state_dir)
+def present_signer(state_dir: str, directory: Path, writer: str) -> Signer:
+    """The signing key, for this writer of the log in `directory`; it is made only for a log that nothing has signed yet. Raises ConfigError
+    also for a key whose signatures would not be believed: another key has followed it, or none that it is linked to signed this log."""
+    path = Path(state_dir) / "keys" / SIGNING_KEY
     try:
-        if not (directory / FILE).exists():
-            return signer
-        keys = Path(state_dir) / "keys"
-        with _alone(keys):  # no change is half done
-            signer = load_signer(state_dir)
-            later = next((one for one in endorsements(directory) if one.previous == signer.key_id), None)
-            if later is None or (keys / NEXT_KEY).exists():
-                return signer
+        if not path.exists() and (signed := _last_keys(directory)) and not path.exists():  # looked for again: whoever signs has made it
+            raise _lost(path, directory, signed.get(writer) or next(iter(signed.values())), "is missing")
+        last, _ = last_checkpoint(directory, writer)
+        signer = load_signer(state_dir)
+        known = signer.verifier.known
+        if (directory / FILE).exists():
+            with _alone(path.parent):  # no change is half done
+                signer = load_signer(state_dir)
+                known = trusted(signer.verifier, directory).known
+                later = next((one for one in endorsements(directory) if one.previous == signer.key_id), None)
+                if later is not None and not (path.parent / NEXT_KEY).exists():
+                    raise _replaced(path, directory, signer.key_id, later.key)
     except OSError as error:
-        raise ConfigError(f"{FILE} cannot be read: {error.strerror}", path="state_dir") from None
-    raise ConfigError(
-        f"{keys / SIGNING_KEY} is the key {signer.key_id}, and {directory / FILE} says that the key {later.key} has replaced it: "
-        "put back the keys that belong to this log; if they are lost, move the log away and start an empty one "
-        "(docs/operations.md#backup-and-restore)",
-        path="state_dir",
+        raise ConfigError(f"{error.filename or directory / FILE} cannot be read: {error.strerror}", path="state_dir") from None
+    if last is not None and last.key not in known:
+        raise _lost(path, directory, last.key, f"is the key {signer.key_id}, which {FILE} does not link to it")
+    return signer
+
+
+def _last_keys(directory: Path) -> dict[str, str]:
+    """Of each writer there, the id of the key that signed its last checkpoint. Raises OSError."""
+    if not directory.is_dir():
+        return {}
+    found = ((writer, last_checkpoint(directory, writer)[0]) for writer in sorted(writers_in(directory)))
+    return {writer: checkpoint.key for writer, checkpoint in found if checkpoint is not None}
+
+
+def _replaced(path: Path, directory: Path, present: str, later: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is the key {present}, and {directory / FILE} says that the key {later} has replaced it: {_MEND}", path="state_dir"
     )
+
+
+def _lost(path: Path, directory: Path, last: str, reason: str) -> ConfigError:
+    return ConfigError(f"the audit log in {directory} was last signed with the key {last}, and {path} {reason}: {_MEND}", path="state_dir")
 
 
 class KeyWatch:

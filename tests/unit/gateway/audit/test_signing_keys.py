@@ -13,7 +13,7 @@ import pytest
 
 from gateway.audit.broker import AuditBroker
 from gateway.audit.checkpoint_tree import prove_consistency
-from gateway.audit.crypto import PUBLIC_KEY, SIGNING_KEY, CheckpointVerifier, load_signer, load_verifier
+from gateway.audit.crypto import PUBLIC_KEY, SIGNING_KEY, CheckpointVerifier, load_signer, load_verifier, new_signing_key
 from gateway.audit.neighbours import holder
 from gateway.audit.proof import prove
 from gateway.audit.repair import read_checkpoint
@@ -165,15 +165,49 @@ def test_no_writer_begins_with_a_key_that_another_has_followed(log_bench: Any) -
     state_dir, keys = str(log_bench.state_dir), log_bench.state_dir / "keys"
     log_bench.log()
     older = (keys / SIGNING_KEY).read_bytes()
-    assert present_signer(state_dir, log_bench.directory).key_id == log_bench.signer.key_id
+    assert present_signer(state_dir, log_bench.directory, "0").key_id == log_bench.signer.key_id
     done = rotate(state_dir, log_bench.directory, log_bench.clock)
-    assert present_signer(state_dir, log_bench.directory).key_id == done.key
+    assert present_signer(state_dir, log_bench.directory, "0").key_id == done.key
     newer = (keys / SIGNING_KEY).read_bytes()
     (keys / SIGNING_KEY).write_bytes(older)  # from a backup
     with pytest.raises(ConfigError, match=f"the key {done.key} has replaced it"):
         AuditBroker(AuditSpec(), state_dir, sink=FileSink(log_bench.directory, "0", segment_bytes=1000, sync=False))
     (keys / NEXT_KEY).write_bytes(newer)  # as a crash leaves it
-    assert present_signer(state_dir, log_bench.directory).key_id == done.previous
+    assert present_signer(state_dir, log_bench.directory, "0").key_id == done.previous
+
+
+def test_no_writer_begins_without_the_keys_that_signed_its_log(log_bench: Any) -> None:
+    state_dir, keys = str(log_bench.state_dir), log_bench.state_dir / "keys"
+    log_bench.log()
+    own = (keys / SIGNING_KEY).read_bytes()
+    kept = {path.name: path.read_bytes() for path in log_bench.directory.iterdir()}
+    reason = f"the audit log in {log_bench.directory} was last signed with the key {log_bench.signer.key_id}, and {keys / SIGNING_KEY} is "
+    (keys / SIGNING_KEY).unlink()
+    for writer in ("0", "gw-1"):  # a replica whose id is lost, too, has a writer that is new
+        with pytest.raises(ConfigError, match=f"^state_dir: {reason}missing: put back .*operations.md#backup-and-restore"):
+            present_signer(state_dir, log_bench.directory, writer)
+    assert not (keys / SIGNING_KEY).exists()
+    (keys / SIGNING_KEY).touch(0o600)
+    (keys / SIGNING_KEY).write_bytes(new_signing_key()[0])
+    with pytest.raises(ConfigError, match=f"{reason}the key [0-9a-f]+, which {FILE} does not link to it: put back"):
+        AuditBroker(AuditSpec(), state_dir, sink=FileSink(log_bench.directory, "0", segment_bytes=1000, sync=False))
+    assert {path.name: path.read_bytes() for path in log_bench.directory.iterdir()} == kept
+    assert present_signer(state_dir, log_bench.directory, "gw-1")  # whose neighbour another gateway may own: see refuse_strangers
+    (keys / SIGNING_KEY).write_bytes(own)
+    assert present_signer(state_dir, log_bench.directory, "0").key_id == log_bench.signer.key_id
+
+
+def test_keys_that_are_newer_than_the_log_need_their_endorsements(log_bench: Any) -> None:
+    """The log is from an older backup than the keys."""
+    state_dir = str(log_bench.state_dir)
+    log_bench.log()
+    done = rotate(state_dir, log_bench.directory, log_bench.clock)
+    newest = (log_bench.directory / FILE).read_bytes()
+    (log_bench.directory / FILE).unlink()
+    with pytest.raises(ConfigError, match=f"is the key {done.key}, which {FILE} does not link to it"):
+        present_signer(state_dir, log_bench.directory, "0")
+    (log_bench.directory / FILE).write_bytes(newest)
+    assert present_signer(state_dir, log_bench.directory, "0").key_id == done.key
 
 
 def test_proofs_over_a_change_are_verified_with_the_first_key(log_bench: Any, tmp_path: Path) -> None:
