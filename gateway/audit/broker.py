@@ -468,7 +468,7 @@ class AuditBroker:
             await self._free()
         if self._fault.state != OPEN:
             log.error("the audit log is closed while it takes no records; %d are lost", len(self._gathering.entries))
-        self._order(self._writer.close if self._fault.state == OPEN else self._writer.abandon)
+        self._order((lambda: self._writer.close(self._fault.lost)) if self._fault.state == OPEN else self._writer.abandon)
         await self._free()
 
     async def _free(self) -> None:

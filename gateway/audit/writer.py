@@ -299,10 +299,17 @@ class ChainWriter:
         )
         return self.signer.sign(rooted(checkpoint, self._tree))
 
-    def close(self) -> None:
-        """Writes the last event and checkpoint and brings everything to the disk. Lets go of the files even when that fails (OSError)."""
+    def close(self, lost: int = 0) -> None:
+        """Writes the last event and checkpoint and brings everything to the disk. Lets go of the files even when that fails (OSError,
+        GatehouseError). lost: outcomes that found no room since the log was opened; their requests, which have all ended, get others."""
         try:
-            self.write([self._event("audit.closed", {"segment": self.sink.segment})])
+            detail: dict[str, Any] = {"segment": self.sink.segment}
+            paths = [path for _, path in self.sink.segments()] if lost else []
+            ended = unfinished(paths, (), self.clock.wall(), self.sink.writer, self.opener)
+            if ended:
+                log.warning("%d requests have no outcome, because the log had no room: each is charged what it had reserved", len(ended))
+                detail["outcomes_unknown"] = len(ended)
+            self.write([*ended, self._event("audit.closed", detail)])
             self.checkpoint()
             self.sink.settle()
             if self._checkpoints is not None:

@@ -257,6 +257,25 @@ async def test_outcomes_that_are_lost_are_counted_and_told(bench: Any, make: Any
     assert recovered(bench)["lost_records"] == 10 - len(kept)
 
 
+async def test_a_clean_stop_gives_requests_outcomes_whose_own_were_lost(bench: Any, make: Any) -> None:
+    broker = await bench.broker(queue=2)
+    for name in "abcd":
+        await make.settled(broker.intent(make.intent(name, reserved_completion=7)))
+    bench.disk.fill()
+    for name in "abcd":
+        broker.outcome(make.outcome(name))
+    await make.until(lambda: not broker.accepting and broker.lost == 2)
+    bench.disk.error = None
+    await make.until(lambda: broker.accepting)
+    assert ids(bench, "outcome") == ["a", "b"]
+    await broker.aclose()
+    found = [(one["request_id"], one["outcome"], one.get("completion_tokens")) for one in bench.records() if one["kind"] == "outcome"]
+    assert found[2:] == [("c", "unknown", 7), ("d", "unknown", 7)]
+    assert [one["detail"] for one in bench.records() if one.get("event") == "audit.closed"] == [{"segment": 1, "outcomes_unknown": 2}]
+    await bench.broker()
+    assert len(ids(bench, "outcome")) == 4
+
+
 async def test_a_lost_outcome_turns_accepting_off_until_it_is_told(bench: Any, make: Any) -> None:
     broker = await bench.broker(queue=2)
     bench.disk.released.clear()
