@@ -95,8 +95,8 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
         config: Config = None,
     ) -> None:
-        """Searches requests and events, the newest first. A text with * at its end matches every text that begins so. Exit code 1 if not
-        everything could be searched."""
+        """Searches requests and events, the newest first. In a text, * stands for any characters. Exit code 1 if not everything could be
+        searched."""
         now = time.time()
         times = {name: now - duration(text) for name, text in (("since", since), ("until", until)) if text is not None}
         given = {"request_id": request, "tenant": tenant, "user": user, "agent": agent, "session": of, "method": method, "peer": peer}
@@ -122,7 +122,7 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
 def _show(session: Session, found: list[dict[str, Any]], event: str | None) -> None:
     session.out.rows(found, columns(found))
     if not found and session.out.for_people:
-        more = f"; --event '{event}*' finds all whose names begin so" if event is not None and not event.endswith("*") else ""
+        more = f"; --event '*{event}*' finds all whose names contain it" if event is not None and "*" not in event else ""
         session.out.remark(f"nothing was found{more}")
 
 

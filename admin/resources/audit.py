@@ -36,7 +36,7 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Records that match all that is given. since (inclusive) and until (exclusive): when they were written. event: the name of an event,
-    or its beginning with a `*` behind it. The outcomes of the intents that match come with them. format: the lines as they are, a table,
+    in which `*` stands for any characters. The outcomes of the intents that match come with them. format: the lines as they are, a table,
     OCSF events, or CEF. sealed: records that are encrypted as a whole as they are in the log, so that they can be proven."""
 
     since: Moment | None = None

@@ -24,7 +24,7 @@ Kind = Literal["request", "event"]
 
 
 class SearchQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Requests and events that match all that is given, the newest first. A text that ends with `*` matches every text that begins so.
+    """Requests and events that match all that is given, the newest first. In a text but `request_id`, `*` stands for any characters.
 
     key: the id of a key, or the subject. method: how the caller had logged in. outcome: ok, denied, failed, cancelled, timeout, unknown.
     since (inclusive), until (exclusive): when a request began, or an event was. records: with the log's own lines.

@@ -27,7 +27,7 @@ from gateway.audit.keyring import SYSTEM, DataKey
 from gateway.audit.lines import LinesAt
 from gateway.audit.opening import SHREDDED, Opener
 from gateway.audit.spent import storable
-from gateway.core.audit_questions import AuditSearch
+from gateway.core.audit_questions import AuditSearch, is_pattern
 from gateway.core.errors import AuditSearchTooLong, Shredded
 
 BATCH: Final = 512
@@ -204,7 +204,7 @@ class Tokened:
             return asked.tenants is None
         if asked.tenants is not None and tenant not in asked.tenants:
             return False
-        return asked.tenant is None or asked.tenant.endswith("*") or asked.tenant == tenant
+        return asked.tenant is None or is_pattern(asked.tenant) or asked.tenant == tenant
 
     def by_key(self, size: int) -> Iterator[Iterator[dict[str, Any]]]:
         """The entries of each key, the newest first, read as they are needed, `size` at once."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gateway.audit.about import EVERY
 from gateway.audit.entries import COUNTS, NUMBERS, OF_OUTCOMES, Entry
 from gateway.audit.spent import storable
-from gateway.core.audit_questions import TEXTS, AuditSearch
+from gateway.core.audit_questions import TEXTS, AuditSearch, as_glob, is_pattern
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
@@ -34,7 +34,7 @@ _STEP: Final = 20_000
 _KNOWN: Final = 200_000
 """Names that are remembered while rows are added."""
 _ALIKE: Final = 1000
-"""Names that a text with `*` may stand for."""
+"""Names that a pattern stands for, up to which they are looked up beforehand."""
 _COLUMNS: Final = (*TEXTS, *NUMBERS)
 _INDEXED: Final = (
     "tenant",
@@ -294,11 +294,13 @@ def conditions_of(db: sqlite3.Connection, asked: AuditSearch) -> Iterator[tuple[
         yield "entries", where, values
     if asked.tenant is None or asked.tenants is not None or asked.kind == "request":
         return
-    tenants = [*_numbers(db, asked.tenant), *_numbers(db, EVERY, exact=True)]
+    chosen = [names for names in (_names(db, asked.tenant), _names(db, EVERY, exact=True)) if names is not None]
     where, values = _conditions(db, replace(asked, tenant=None))
     if where is not None:
-        about = f"(SELECT DISTINCT entry FROM about WHERE tenant IN ({','.join('?' * len(tenants))}))"
-        yield f"{about} CROSS JOIN entries ON entries.id = entry", where, [*tenants, *values]
+        about = " OR ".join(f"tenant IN ({names})" for names, _ in chosen) or "0"
+        tenants = [value for _, found in chosen for value in found]
+        source = f"(SELECT DISTINCT entry FROM about WHERE {about}) CROSS JOIN entries ON entries.id = entry"
+        yield source, where, [*tenants, *values]
 
 
 def _conditions(db: sqlite3.Connection, asked: AuditSearch) -> tuple[str | None, list[Any]]:
@@ -309,14 +311,13 @@ def _conditions(db: sqlite3.Connection, asked: AuditSearch) -> tuple[str | None,
         text = getattr(asked, name)
         if text is None:
             continue
-        numbers = _numbers(db, text)
-        if not numbers:
+        if (names := _names(db, text)) is None:
             return None, []
-        parts.append(f'"{name}" = ?' if len(numbers) == 1 else f'"{name}" IN ({",".join("?" * len(numbers))})')
+        parts.append(f'"{name}" = ?' if names[0] == "?" else f'"{name}" IN ({names[0]})')
         parts += [f'"{name}" <> 0'] if name in _INDEXED else []  # the partial index is only taken for what it says
-        values += numbers
+        values += names[1]
     if asked.tenants is not None:
-        held = [number for tenant in sorted(asked.tenants) for number in _numbers(db, tenant, exact=True)]
+        held = [number for tenant in sorted(asked.tenants) for number in _numbers(db, "text = ?", [storable(tenant)])]
         parts.append(f'"tenant" IN ({",".join("?" * len(held))}) AND "tenant" <> 0')
         values += held
     if asked.request_id is not None:
@@ -335,14 +336,23 @@ def _conditions(db: sqlite3.Connection, asked: AuditSearch) -> tuple[str | None,
     return " AND ".join(parts) or "1", values
 
 
-def _numbers(db: sqlite3.Connection, text: str, *, exact: bool = False) -> list[int]:
-    """The numbers of the names that a text stands for."""
-    if exact or not text.endswith("*"):
-        rows = db.execute("SELECT id FROM names WHERE text = ? AND id <> 0", (storable(text),))
+def _names(db: sqlite3.Connection, text: str, *, exact: bool = False) -> tuple[str, list[Any]] | None:
+    """What stands in SQL for the numbers of the names that a text stands for, and its values. None when there are none."""
+    if exact or not is_pattern(text):
+        where, values = "text = ?", [storable(text)]
+    elif text.index("*") == len(text) - 1:
+        where, values = "text >= ? AND text < ? || char(1114111)", [storable(text[:-1])] * 2
     else:
-        start = storable(text[:-1])
-        rows = db.execute("SELECT id FROM names WHERE text >= ? AND text < ? || char(1114111) AND id <> 0 LIMIT ?", (start, start, _ALIKE))
-    return [row[0] for row in rows.fetchall()]
+        where, values = "text GLOB ?", [as_glob(storable(text))]
+    numbers = _numbers(db, where, values)
+    if len(numbers) > _ALIKE:
+        return f"SELECT id FROM names WHERE {where} AND id <> 0", list(values)
+    return (",".join("?" * len(numbers)), list(numbers)) if numbers else None
+
+
+def _numbers(db: sqlite3.Connection, where: str, values: list[str]) -> list[int]:
+    """The numbers of the names to which a condition applies, _ALIKE + 1 at most."""
+    return [row[0] for row in db.execute(f"SELECT id FROM names WHERE {where} AND id <> 0 LIMIT ?", (*values, _ALIKE + 1))]
 
 
 def shown(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import storable
 from gateway.audit.summary import summary, summary_of
-from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened
+from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened, fits, is_pattern
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
@@ -65,7 +65,7 @@ def search_opened(
         elif conditions:
             left = _Left()
             clear = replace(asked, **dict.fromkeys(conditions))
-            exact = {name: text for name, text in conditions.items() if not text.endswith("*")}
+            exact = {name: text for name, text in conditions.items() if not is_pattern(text)}
             with closing(Tokened(path, clear, exact, opener, seconds)) as tokened:
                 wide = _bounded([_untokened(path, clear, seconds), *tokened.by_key(asked.limit)], MOST if most is None else most)
                 found = _merged(found, _matching(wide, conditions, lines, left), asked.limit)
@@ -130,7 +130,7 @@ def _matching(wide: Iterator[dict[str, Any]], conditions: dict[str, str], lines:
         if number % _BLOCK == 0:
             sleep(0)
         opened = completed(entry, lines(entry["writer"], entry["place"]))
-        unfit = [name for name, text in conditions.items() if not _fits(storable(str(opened.get(name, ""))), storable(text))]
+        unfit = [name for name, text in conditions.items() if not fits(storable(str(opened.get(name, ""))), storable(text))]
         if not unfit:
             yield opened
         elif why := _unknown(opened, unfit):
@@ -144,10 +144,6 @@ def _unknown(entry: dict[str, Any], unfit: list[str]) -> str:
     if entry.get("unopened"):
         return str(entry["unopened"])
     return WITHHELD if entry.get("-withheld") and all(name in _PEOPLE for name in unfit) else ""
-
-
-def _fits(text: str, wanted: str) -> bool:
-    return text.startswith(wanted[:-1]) and bool(text) if wanted.endswith("*") else text == wanted
 
 
 def _merged(first: list[dict[str, Any]], second: Iterator[dict[str, Any]], limit: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
-from gateway.core.audit_questions import AuditFilter, AuditScope
+from gateway.core.audit_questions import AuditFilter, AuditScope, fits
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -159,7 +159,7 @@ class _Filter:
             (wanted.request_id is None or record.get("request_id") == wanted.request_id)
             and (not self._subject or self._belongs(record))
             and (wanted.kind is None or kind == wanted.kind)
-            and (wanted.event is None or _named(str(record.get("event", "")), wanted.event))
+            and (wanted.event is None or fits(str(record.get("event", "")), wanted.event))
             and (wanted.outcome is None or record.get("outcome", "ok" if kind == "event" else "") == wanted.outcome)
             and self._timely(record.get("time", 0.0))
         )
@@ -184,10 +184,6 @@ def _is_about(record: dict[str, Any], tenant: str) -> bool:
     """Whether it is an event about this tenant."""
     tenants = record.get("tenants")
     return isinstance(tenants, list) and (tenant in tenants or EVERY in tenants)
-
-
-def _named(event: str, wanted: str) -> bool:
-    return event.startswith(wanted[:-1]) if wanted.endswith("*") else event == wanted
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
     """Which records are wanted: those that match all that is given. Times in seconds since the epoch; `until` is exclusive.
 
     tenant, principal, model: an outcome has these only when there was no intent; the outcomes of the intents that match are wanted too.
-    event: an event's name, or its beginning with a `*` behind it. sealed: records that are encrypted as a whole are wanted as they are in
+    event: an event's name, or a pattern (`is_pattern`). sealed: records that are encrypted as a whole are wanted as they are in
     the log.
     """
 
@@ -42,8 +43,8 @@ class AuditFilter(msgspec.Struct, frozen=True):
 
 
 class AuditSearch(msgspec.Struct, frozen=True):
-    """Which requests and events are wanted: those that match all that is given, the newest first. A text that ends with `*` matches every
-    text that begins so.
+    """Which requests and events are wanted: those that match all that is given, the newest first. Texts but the request's id may be
+    patterns (`is_pattern`).
 
     tenants: only those of these tenants; None: of all. kind: `request` or `event`; None: both. principal: the id of a key, or the subject.
     method: how the caller had logged in. since (inclusive), until (exclusive): seconds since the epoch; of a request when it began.
@@ -89,3 +90,18 @@ TEXTS: Final = (
     *("rule", "decision", "guardrail", "event", "actor", "target", "writer"),
 )
 """The fields of an AuditSearch that are compared with a text of an entry."""
+
+
+def is_pattern(wanted: str) -> bool:
+    """Whether a text that is asked for stands for others: each `*` for any text."""
+    return "*" in wanted
+
+
+def as_glob(wanted: str) -> str:
+    """A pattern for whoever knows `?` and `[` as well."""
+    return wanted.replace("[", "[[]").replace("?", "[?]")
+
+
+def fits(text: str, wanted: str) -> bool:
+    """Whether a text is one that is asked for. An empty one never fits a pattern."""
+    return bool(text) and fnmatchcase(text, as_glob(wanted)) if is_pattern(wanted) else text == wanted

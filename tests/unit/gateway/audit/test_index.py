@@ -79,6 +79,25 @@ def test_an_intent_and_its_outcome_are_one_entry_with_both_lines(log_bench: Any,
     assert (event["actor"], event["outcome"]) == ("acme/root", "ok")
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("*.user*", ["a.user.1", "b.user.2"]), ("*1", ["a.user.1"]), ("a*1", ["a.user.1"]), ("a?user*1", []), ("[ab]*1", []), ("*", None)],
+)
+def test_a_star_stands_for_any_characters(log_bench: Any, make: Any, kept: Kept, asked: str, found: list[str] | None) -> None:
+    users = ["a.user.1", "b.user.2", "c.other.3"]
+    logged(log_bench, [make.intent(user, user=user) for user in [*users, ""]])
+    kept.update()
+    assert sorted(kept.ids(user=asked)) == (users if found is None else found)
+
+
+def test_a_pattern_may_stand_for_any_number_of_names(log_bench: Any, make: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.audit.index._ALIKE", 5)
+    logged(log_bench, [make.intent(f"r{n}", user=f"user-{n}", tenant=f"t{n}") for n in range(20)])
+    kept.update()
+    assert len(kept.ids(user="user-*")) == len(kept.ids(user="*er-*")) == len(kept.ids(tenant="t*")) == 20
+    assert len(kept.find(kind=None, tenant="*")) == 20
+
+
 def test_an_outcome_comes_to_its_intent_however_much_later(log_bench: Any, make: Any, kept: Kept) -> None:
     writer = logged(log_bench, [make.intent("a"), make.intent("b")])
     kept.update()

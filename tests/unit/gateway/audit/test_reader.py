@@ -181,6 +181,7 @@ def test_records_are_found_by_what_they_are_about(several: LogReader) -> None:
     assert ids(several.records(outcome="denied", writer="gw-2")) == [("outcome", f"d{n}") for n in (1, 3, 5, 7)]
     events = [record["event"] for record in several.records(event="audit.*", outcome="ok")]
     assert events == ["audit.opened", "audit.closed"] * 2
+    assert [record["event"] for record in several.records(event="*.op*")] == ["audit.opened"] * 2
     assert len(list(several.records(event="audit.opened"))) == 2 and not list(several.records(event="audit"))
 
 
