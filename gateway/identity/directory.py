@@ -27,6 +27,9 @@ from gateway.core.stamps import stamps
 log = logging.getLogger("gatehouse.identity")
 
 CONNECT_SECONDS: Final = 2.0
+PROMPT_SECONDS: Final = 0.5
+"""A server that refuses connections within this time is asked again at the next login. ldap3 leaves one that failed alone for six seconds,
+which spares logins the wait for one that does not answer; for one that restarts it only made the failure longer."""
 LOOK_SECONDS: Final = 0.25
 """Between two looks at whether this process stood still."""
 IDLE: Final = 4
@@ -332,6 +335,7 @@ class Directory:
             receive_timeout=deadline.seconds(),
             return_empty_attributes=False,
         )
+        tried, began = bool(server.candidate_addresses()), time.monotonic()
         try:
             connection.open(read_server_info=False)
             deadline.bound(connection)
@@ -341,6 +345,8 @@ class Directory:
             connection.bind(read_server_info=False)
         except BaseException:
             _close(connection)
+            if tried and time.monotonic() - began < PROMPT_SECONDS:
+                server.reset_availability()
             raise
         return connection
 

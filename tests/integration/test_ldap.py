@@ -118,6 +118,41 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(slapd: Slapd, tmp_path
             login(settings)
 
 
+def test_a_server_that_restarts_is_asked_at_once(slapd: Slapd) -> None:
+    made = Directory(spec(slapd))
+    assert made.login("alice", "alice-secret").groups
+    slapd.stop()
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                made.login("alice", "alice-secret")
+    finally:
+        slapd.start()
+    assert made.login("alice", "alice-secret").groups
+    made.close()
+
+
+def test_a_server_that_does_not_answer_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    def silent(self: object, address: object, *more: object, **kinds: object) -> None:
+        tried.append(address)
+        raise TimeoutError
+
+    monkeypatch.setattr("gateway.identity.directory.PROMPT_SECONDS", 0.0)
+    monkeypatch.setattr("ldap3.strategy.base.BaseStrategy._open_socket", silent)
+    made = Directory(spec(None, "ldap://127.0.0.1:9"))
+    for _ in range(4):
+        with pytest.raises(Unavailable):
+            made.login("alice", "alice-secret")
+    assert len(tried) == 1
+    monkeypatch.setattr("gateway.identity.directory.PROMPT_SECONDS", 60.0)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            made.login("alice", "alice-secret")
+    assert len(tried) == 1, "that it was not asked is no answer"
+
+
 def test_other_authorities_count_from_the_next_connection_on(slapd: Slapd, tmp_path: Path) -> None:
     file, right = tmp_path / "ca.pem", slapd.ca.read_bytes()
     file.write_bytes(right)
