@@ -260,6 +260,7 @@ class Changes:
 
     def _swap(self, built: Built) -> None:
         self._built = built
+        self._builder.enter(built)
         self.discovery.keep(built.merged)
         for hear in self.on_swap:
             hear(built)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,13 +36,15 @@ from policies.guardrails.prefilter import prefilter as prefilter_of
 
 @dataclass(frozen=True)
 class Parts:
-    """By path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked."""
+    """By path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked. gauges: what each
+    of them measures, by name."""
 
     guardrails: Mapping[bytes, Guarded]
     logins: Mapping[bytes, Authenticator]
     hooks: Mapping[bytes, tuple[str, Hook]] = field(default_factory=dict)
     exporters: Mapping[bytes, object] = field(default_factory=dict)
     prefilter: Prefilter | None = None
+    gauges: Mapping[bytes, dict[str, float]] = field(default_factory=dict)
 
     def living(self) -> list[tuple[str, object]]:
         """(path of its setting, plug-in) of each."""
@@ -104,8 +107,8 @@ class PartsBuilder:
         """By name and `fail_mode`."""
         self.guardrail_tallies: dict[str, Tally] = {}
         """By name."""
-        self.login_gauges: dict[str, float] = {}
-        """What authenticators measure, by name."""
+        self.login_gauges: ChainMap[str, float] = ChainMap()
+        """What the authenticators in force measure, by name."""
 
     async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
         """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
@@ -116,7 +119,13 @@ class PartsBuilder:
         prefilter = before.prefilter
         if list(guardrails.values()) != list(before.guardrails.values()):
             prefilter = await asyncio.to_thread(prefilter_of, [guarded.trigger for guarded in guardrails.values() if guarded.triggered])
-        return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before), prefilter)
+        gauges: dict[bytes, dict[str, float]] = {}
+        logins = self._logins(spec, before, gauges)
+        return Parts(guardrails, logins, self._hooks(spec, before), self._exporters(spec, before), prefilter, gauges)
+
+    def enter(self, parts: Parts) -> None:
+        """These are in force from now on: only what they measure counts."""
+        self.login_gauges.maps = list(parts.gauges.values())
 
     def _guardrails(self, spec: ConfigSpec, numbers: Iterable[int], before: Parts) -> dict[bytes, Guarded]:
         made: dict[bytes, Guarded] = {}
@@ -192,17 +201,18 @@ class PartsBuilder:
                 found[key] = known or self._plugins.exporter(wanted, self._read_text, self._scrape)
         return found
 
-    def _logins(self, spec: ConfigSpec, before: Parts) -> dict[bytes, Authenticator]:
+    def _logins(self, spec: ConfigSpec, before: Parts, gauges: dict[bytes, dict[str, float]]) -> dict[bytes, Authenticator]:
         found: dict[bytes, Authenticator] = {}
         for path, row, settings in self._plugins.logins(spec.identity):
             key = path.encode() + key_of(settings)
             known = None if reads_files(settings) else before.logins.get(key)
+            measured = gauges[key] = {} if known is None else before.gauges[key]
             context = AuthenticatorContext(
                 name=row.name,
                 read=self._read_text,
                 keys=self._keys,
                 record=self._record,
-                gauge=self._measured,
+                gauge=measured.__setitem__,
                 revocations=self._revocations,
                 token_keys=self._token_keys,
                 logins=self._logins_of_all,
@@ -216,9 +226,6 @@ class PartsBuilder:
 
     def _read_text(self, name: str) -> str:
         return (self._base / name).read_text(encoding="utf-8")
-
-    def _measured(self, name: str, value: float) -> None:
-        self.login_gauges[name] = value
 
     def _failed(self, name: str, mode: str) -> None:
         key = (name, mode)

@@ -101,7 +101,7 @@ class SnapshotBuilder:
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
-        self.login_gauges = parts.login_gauges
+        self._parts, self.login_gauges = parts, parts.login_gauges
         self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim, caches, trials)
 
     @property
@@ -122,6 +122,10 @@ class SnapshotBuilder:
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))
         return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars, stated)
+
+    def enter(self, built: Built) -> None:
+        """It is in force from now on."""
+        self._parts.enter(built.parts)
 
     async def check(self, file: ConfigSpec, merged: Merged, before: Built) -> None:
         """What `build` would refuse, as far as that shows without starting anything. Raises ConfigError."""

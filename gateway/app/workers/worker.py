@@ -164,6 +164,7 @@ class Worker:
         self._cache_tiers = self._behind_caches(spec, salts)
         self.trials = Trials(Shadows(self.plane, idle))
         known_there = (self.countries, self._claim, self.caches, self.trials)
+        self._parts = parts
         self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, *known_there)
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         if self.work.files is not None:
@@ -279,6 +280,7 @@ class Worker:
         made = self._assembled = await self._assembler.assemble(version, spec, before)
         await in_slices(self.registry.entering(made.router))
         self.registry.activate(made.router)
+        self._parts.enter(made.parts)
         self.metrics.config_version = version
         self.plane.snapshot = made.snapshot
         self.audit.configured(version)

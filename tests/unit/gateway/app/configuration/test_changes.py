@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.app.configuration.assembly import Assembler
 from gateway.app.configuration.plugins import OURS, Plugins
@@ -20,6 +21,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.plugins import GuardrailRow
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW
+from tests.pki import Authority
 from tests.unit.gateway.app.making import config
 from tests.waiting import reached
 
@@ -53,6 +55,30 @@ async def test_a_file_that_is_refused_is_told_until_one_is_applied(gateway: Gate
     file.write_text(right)
     await reloader.reload()
     assert told() == 0
+
+
+async def test_what_a_login_measures_counts_while_it_is_in_force(gateway: Gateway, tmp_path: Path) -> None:
+    authority, file, measured = Authority(tmp_path / "ca"), tmp_path / "gatehouse.yaml", gateway.builder.login_gauges
+    with_list = yaml.safe_load(file.read_text())
+    with_list["identity"]["mtls"] = {
+        "principals": [{"match": {"common_name": "*"}, "tenant": "t"}],
+        "authorities": [authority.cert],
+        "crl": authority.crl(),
+        "forwarded": {"peers": ["127.0.0.1"]},
+    }
+    with_list.setdefault("listen", {})["trusted_peers"] = ["127.0.0.1"]
+    without = file.read_text()
+    file.write_text(yaml.safe_dump(with_list))
+    await gateway.changes.reloader.reload()
+    ends = measured["crl"]
+    assert measured["crl_refused"] == 0
+    held = gateway.plane.current()  # by a request
+    file.write_text(yaml.safe_dump(with_list | {"prices": []}))
+    await gateway.changes.reloader.reload()
+    assert measured["crl"] == ends, "what is kept still counts"
+    file.write_text(without)
+    await gateway.changes.reloader.reload()
+    assert "crl" not in measured and "crl_refused" not in measured and held is not gateway.plane.current()
 
 
 async def test_a_change_swaps_the_snapshot_and_keeps_what_did_not_change(gateway: Gateway, tmp_path: Path) -> None:
