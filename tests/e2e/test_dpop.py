@@ -38,6 +38,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
     asking = {"url": f"{provider.url}/token/introspection", "client_id": "gw", "client_secret": "gw:secret+1"}
     config["identity"]["oidc"][0] |= {"introspection": asking, "claims": {"subject": "client_id", "roles": "roles"}}
     config["identity"]["dpop"] = {"urls": [proving.URL]}
+    steps = [{"name": "one", "generate": {"model": "m1", "input": "prompt"}}, {"name": "two", "generate": {"model": "m1", "input": "one"}}]
+    config["models"].append({"name": "steps", "pipeline": {"steps": steps}})
     with empty_port() as port:
         config["listen"]["grpc"] = f"127.0.0.1:{port}"
     with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
@@ -53,9 +55,9 @@ def bound(provider: Provider, key: Any = KEY, **more: str) -> str:  # noqa: F811
     return provider.bound_token(proof(None, key=key, htu=f"{provider.url}/token").encode(), **more)
 
 
-def chat(running: Gatehouse, token: str, proof: str | None, scheme: str = "DPoP") -> httpx.Response:
+def chat(running: Gatehouse, token: str, proof: str | None, scheme: str = "DPoP", model: str = "m1") -> httpx.Response:
     headers = {"authorization": f"{scheme} {token}", **({} if proof is None else {"DPoP": proof})}
-    return httpx.post(running.url + CHAT, json=BODY, headers=headers, trust_env=False, timeout=60)
+    return httpx.post(running.url + CHAT, json={**BODY, "model": model}, headers=headers, trust_env=False, timeout=60)
 
 
 def form(running: Gatehouse, proof: str | None, **fields: str) -> httpx.Response:
@@ -80,7 +82,9 @@ def test_a_bound_token_of_the_provider(running: Gatehouse, provider: Provider, m
     error(chat(running, unbound, proof(unbound)), 401, "invalid_credentials")
     models = {"authorization": f"DPoP {token}", "DPoP": proof(token, "/v1/models", htm="GET")}
     seen = httpx.get(f"{running.url}/v1/models?x=y", headers=models, trust_env=False, timeout=60)
-    assert [model["id"] for model in seen.json()["data"]] == ["m1", "m2"]
+    assert [model["id"] for model in seen.json()["data"]] == ["m1", "m2", "steps"]
+    stepped = chat(running, token, proof(token), model="steps")
+    assert stepped.status_code == 200, f"each step looks at the token, and the proof is good once: {stepped.text}"
 
 
 def test_a_proof_counts_once_in_all_workers(running: Gatehouse, provider: Provider) -> None:  # noqa: F811

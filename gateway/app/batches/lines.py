@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from gateway.app.batches.creators import Creators
@@ -29,9 +30,11 @@ HALT_SECONDS: Final = 5.0
 
 
 class LineClient:
-    """The client of an exchange (gateway.pipeline.exchange.Client). `done` completes when it is settled."""
+    """The client of an exchange (gateway.pipeline.exchange.Client). `done` completes when it is settled. caller: whose request it is, as
+    their credential stands now; None where the request's headers have the credential. Raises as Creators.of."""
 
     paused = False
+    caller: Callable[[], Awaitable[Principal]] | None = None
 
     def __init__(self, plane: DataPlane, owner: str) -> None:
         self._plane, self._owner, self._held = plane, owner, 0
@@ -83,7 +86,7 @@ class LocalLines:
         if plane.standing.active and plane.standing.of(principal) is not None:
             return LineOutcome(403, b"", "", HALT_SECONDS)
         try:
-            return await run_line(plane, principal, creator, endpoint, body, told)
+            return await run_line(plane, principal, creator, endpoint, body, told, lambda: self.creators.of(creator))
         except Exception as error:  # boundary: whatever it was, an engine may have had the line
             log.exception("a line of %s has failed", told["id"])
             raise LineLost("The gateway failed while the line ran.") from error
@@ -94,10 +97,18 @@ class LocalLines:
 
 
 async def run_line(
-    plane: DataPlane, principal: Principal, creator: Creator, endpoint: str, body: bytes, told: dict[str, object]
+    plane: DataPlane,
+    principal: Principal,
+    creator: Creator,
+    endpoint: str,
+    body: bytes,
+    told: dict[str, object],
+    caller: Callable[[], Awaitable[Principal]] | None = None,
 ) -> LineOutcome:
-    """Cancelled: the engine's work is cancelled too. Both of its audit records say which line of which batch it is."""
+    """caller: see LineClient. Cancelled: the engine's work is cancelled too. Both of its audit records say which line of which batch it
+    is."""
     client = LineClient(plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
+    client.caller = caller
     headers = {b"content-type": b"application/json"}
     if creator.labels:
         headers[HEADER] = ",".join(creator.labels).encode("latin-1")

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from gateway.app.batches.lines import LineClient
 from gateway.core.errors import ClientGone, GatehouseError, InternalError, ModelNotFound, PermissionDenied
 from gateway.core.labels import HEADER
 from gateway.core.ports import Receiver
-from gateway.core.types import Headers, Peer, ResponseHead
+from gateway.core.proofs import proven
+from gateway.core.standing import MESSAGES
+from gateway.core.types import Headers, Peer, Principal, ResponseHead
+from gateway.identity.credentials import invalid_credentials
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import NOT_CLEARED, serve
 
 GONE: Final = "The pipeline needs the step no more."
 TRACE: Final = b"traceparent"
+SAID: Final = frozenset((*MESSAGES, "creator_stopped"))
+"""Codes of refusals that say why: they are about the caller, or about a model that the caller may use."""
 COMMENT: Final = b": keep-alive\n\n"
 """In a step's stream while its engine is silent. The pipeline's own stream has comments of its own."""
 
 
 class StepClient(LineClient):
-    """The client of a step's exchange. receiver: gets the answer as it comes; None: it is gathered. error: why the step has failed.
-    ours: because whoever reads the pipeline's answer does not take it."""
+    """The client of a step's exchange. step, model: for the record of the pipeline's request. receiver: gets the answer as it comes; None:
+    it is gathered. error: why the step has failed. ours: because whoever reads the pipeline's answer does not take it."""
 
-    def __init__(self, outer: Exchange, receiver: Receiver | None) -> None:
+    def __init__(self, outer: Exchange, step: str, model: str, receiver: Receiver | None) -> None:
         principal = outer.principal
         assert principal is not None
         super().__init__(outer.plane, f"{principal.tenant}/{principal.kind}/{principal.id}")
+        self.step, self.model = step, model
         self.paused = outer.client.paused
         self.error: GatehouseError | None = None
         self.exchange: Exchange | None = None
@@ -63,7 +70,7 @@ class StepClient(LineClient):
 
 def of_step(name: str, error: GatehouseError) -> GatehouseError:
     """The error as the caller of the pipeline gets it: it names the step, and no model that the caller may not know of."""
-    if isinstance(error, ModelNotFound | PermissionDenied):
+    if isinstance(error, ModelNotFound | PermissionDenied) and error.code not in SAID:
         what = "you may not use the model that it asks"
         if error.code == NOT_CLEARED:
             what = "no engine of the model that it asks may see data with the labels of this request"
@@ -82,11 +89,22 @@ class StepCalls:
         self._clients: list[StepClient] = []
         """Of the steps under way."""
         self.told: list[dict[str, Any]] = []
+        self._over = False
 
     def tell(self, **told: Any) -> None:
-        """Something for the record of the pipeline's request."""
+        """Something for the record of the pipeline's request, while that is not written."""
+        if self._over:
+            return
         self.told.append(told)
         self._outer.detail = {**(self._outer.detail or {}), "pipeline": {"steps": self.told}}
+
+    def end(self) -> None:
+        """The pipeline's request ends before its steps, so its record names those under way too."""
+        for client in self._clients:
+            if client.exchange is not None:
+                request = client.exchange.request_id.decode()
+                self.tell(step=client.step, model=client.model, request=request, status=ClientGone.status)
+        self._over = True
 
     async def asked(
         self, step: str, model: str, path: bytes, body: bytes, receiver: Receiver | None = None, timeout: float | None = None
@@ -97,19 +115,24 @@ class StepCalls:
         outer = self._outer
         request, peer = outer.request, outer.peer
         assert request is not None
+        try:
+            caller = await self._caller()
+        except GatehouseError as error:
+            self.tell(step=step, model=model, status=error.status)
+            raise of_step(step, error) from None
         headers: Headers = {b"content-type": b"application/json"}
         if request.labels:
             headers[HEADER] = ",".join(sorted(request.labels)).encode("latin-1")
         if self._trace is not None:
             headers[TRACE] = self._trace
-        client = StepClient(outer, receiver)
+        client = StepClient(outer, step, model, receiver)
         self._clients.append(client)
         # What these headers say is the gateway's own word, so the peer is one whose headers count.
         trusted = Peer(peer.address, True, peer.certificate)
         inner = client.exchange = Exchange(outer.plane, outer.plane.current(), client, path, headers, trusted, outer.plane.next_id())
         until = self._until if timeout is None else min(self._until, outer.plane.now + timeout)
         inner.deadline = inner.until = inner.wake_at = min(inner.deadline, until)
-        inner.principal, inner.body = outer.principal, body
+        inner.principal, inner.body = caller, body
         inner.detail = {"pipeline": {"model": self._name, "step": step, "request": outer.request_id.decode()}}
         try:
             inner.run(self._served(inner, client))
@@ -125,6 +148,22 @@ class StepCalls:
         if client.error is not None:
             raise client.error if client.ours else of_step(step, client.error)
         return b"".join(client.parts)
+
+    async def _caller(self) -> Principal:
+        """Whose step it is, with the rights of this moment: a credential that has ended meanwhile begins no further step. Raises the
+        errors of a login."""
+        outer = self._outer
+        plane, client, peer = outer.plane, outer.client, outer.peer
+        if isinstance(client, LineClient) and client.caller is not None:
+            return await client.caller()
+        headers = dict(outer.headers)
+        proven(headers)
+        snapshot = plane.current()
+        found = snapshot.identity.authenticate(headers, peer)
+        principal = await found if isinstance(found, Awaitable) else found
+        if principal is None:
+            raise invalid_credentials()
+        return plane.named.of(principal, headers, snapshot.spec.identity.open_webui) if peer.trusted else principal
 
     async def _served(self, inner: Exchange, client: StepClient) -> None:
         """`serve`, and the error before anything of it is written."""

@@ -198,6 +198,7 @@ class Run:
     def cancel(self) -> None:
         """Tells the receiver nothing more."""
         self._cancelled = True
+        self._calls.end()
         self._task.cancel()
 
     # --- the steps
