@@ -17,6 +17,7 @@ from gateway.wire.yamltree import Node, Origin, join, read
 
 PREFIX = "GATEHOUSE__"
 MAX_FILE_BYTES = 64 * 1024
+_IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]:[0-9]+")
 _REFERENCE = re.compile(r"\$?\$\{[^}]*\}?")
 
 
@@ -72,8 +73,8 @@ def _own(node: Node) -> Node:
 
 
 def _value(text: str, origin: Origin) -> Node:
-    """A variable's value: lists and mappings in YAML's (JSON's) flow style, everything else as it is."""
-    if text.startswith(("[", "{")):
+    """A variable's value: lists and mappings in YAML's (JSON's) flow style, everything else as it is, IPv6 addresses with a port too."""
+    if text.startswith(("[", "{")) and not _IPV6.fullmatch(text):
         return read(text, file=None, variable=origin.variable)
     return Node("scalar", origin, text=text, hidden=True)
 

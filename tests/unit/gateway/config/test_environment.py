@@ -55,6 +55,11 @@ def test_a_variable_overrides_a_setting() -> None:
     assert spec.watch is True
 
 
+@pytest.mark.parametrize("address", ["[::]:8080", "[::1]:0", "[fe80::1%eth0]:8080"])
+def test_an_ipv6_address_with_a_port_is_no_list(address: str) -> None:
+    assert read({"GATEHOUSE__LISTEN__DATA": address}).listen.data == address
+
+
 def test_a_longer_path_wins_over_a_shorter_one() -> None:
     spec = read({"GATEHOUSE__LISTEN__DATA": "127.0.0.1:1", "GATEHOUSE__LISTEN": "{data: '127.0.0.1:2', max_headers: 5}"})
     assert (spec.listen.data, spec.listen.max_headers) == ("127.0.0.1:1", 5)
