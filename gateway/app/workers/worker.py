@@ -155,7 +155,7 @@ class Worker:
         self.token_keys.replace(state.token_keys)
         logins = RemoteLogins(bytes.fromhex(state.logins.reveal()), lambda wish: channel.ask(wish, CLAIM_SECONDS), channel.tell)
         known = (self.revocations, self.token_keys, logins, ModelAsker(self.plane))
-        parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
+        parts = self._parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
         self.plane.listeners.append(lambda: parts.sweep(self.plane.now))
         salts, loop = bytes.fromhex(state.salts.reveal()), asyncio.get_running_loop()
         self._estimates = Estimates()
@@ -164,7 +164,6 @@ class Worker:
         self._cache_tiers = self._behind_caches(spec, salts)
         self.trials = Trials(Shadows(self.plane, idle))
         known_there = (self.countries, self._claim, self.caches, self.trials)
-        self._parts = parts
         self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, *known_there)
         self.shared_limits = None if spec.redis is None else self._in_redis(spec.redis, state)
         if self.work.files is not None:
