@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.core.errors import GatehouseError
 from gateway.core.storage import KeyRecord
+from gateway.core.tokens import KEY_ID
 from gateway.core.types import Peer, Principal
 
 FILE_PREFIX: Final = "file-"
@@ -42,9 +43,9 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
     """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the request that made
-    it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, and of those it was issued for: it counts while none of them is
-    revoked. acting: (actor, user, issuer, `jti`, `iat`) of the credentials by which others act in the token; they must count, too. made:
-    of the Principal; None where an earlier version wrote this."""
+    it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, of the gateway's key that signed it (KEY_ID), and of those it was
+    issued for: it counts while none of them is revoked. acting: (actor, user, issuer, `jti`, `iat`) of the credentials by which others act
+    in the token; they must count, too. made: of the Principal; None where an earlier version wrote this."""
 
     id: str
     tenant: str
@@ -78,6 +79,8 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
         acting = () if login is None else tuple((one.id, one.user, one.issuer, one.token_id, one.issued) for one in login.acting)
         while login is not None:
             logins.append((login.issuer, login.token_id, login.issued))
+            if login.signer:
+                logins.append((login.issuer, KEY_ID + login.signer, login.issued))
             login = login.source
         return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins), acting=acting)
 

@@ -14,6 +14,9 @@ from gateway.core.specs import GatewayTokensSpec
 from gateway.core.types import Principal
 
 MAX_SOURCES: Final = 4
+KEY_ID: Final = "key:"
+"""Before the name of a withdrawn signing key: as the `jti` of its revocation, which ends what outlives the tokens that it signed. No token
+has such a `jti`."""
 """How many logins and tokens in a row a token may come from."""
 MAX_ACTORS: Final = 8
 """How many may act for each other in a row."""

@@ -63,6 +63,7 @@ class Login:
     part. actors: who acts for the person, the present one first, then those before (RFC 8693, 4.1). may_act: the only one who may be made
     an actor; "" for anybody (RFC 8693, 4.4); may_act_issuer: whose subject that is, "" for anybody's. acting: the credentials of the actors
     that the gateway itself has let act; a token counts while all of them do. source: the login that a gateway token was issued for.
+    signer: name of the key of the gateway that signed the token; "" for other logins.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Login:
         "may_act",
         "may_act_issuer",
         "roles",
+        "signer",
         "source",
         "strength",
         "token_id",
@@ -103,8 +105,9 @@ class Login:
         may_act_issuer: str = "",
         acting: tuple[Acting, ...] = (),
         source: Login | None = None,
+        signer: str = "",
     ) -> None:
-        self.strength, self.issuer, self.token_id, self.issued = strength, issuer, token_id, issued
+        self.strength, self.issuer, self.token_id, self.issued, self.signer = strength, issuer, token_id, issued, signer
         self.groups, self.roles, self.actors, self.acting, self.source = groups, roles, actors, acting, source
         self.may_act, self.may_act_issuer = may_act, may_act_issuer
         self.auth_time, self.acr, self.amr, self.certificate, self.key = auth_time, acr, amr, certificate, key

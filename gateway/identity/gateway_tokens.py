@@ -130,8 +130,8 @@ def _may_act(grant: Grant) -> dict[str, Any] | None:
     return {"sub": grant.may_act, **({"iss": grant.may_act_issuer} if grant.may_act_issuer else {})}
 
 
-def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principal:
-    """The caller. binding: to what the token must be bound. Raises Malformed."""
+def principal_of(claims: TokenClaims, binding: Binding = "optional", signer: str = "") -> Principal:
+    """The caller. binding: to what the token must be bound. signer: name of the key. Raises Malformed."""
     bound = bound_to({} if claims.cnf is None else {"cnf": claims.cnf}, binding)
     source: Login | None = None
     if len(claims.gh_sources) > MAX_SOURCES or len(claims.gh_acting) > MAX_ACTORS * MAX_SOURCES:
@@ -155,6 +155,7 @@ def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principa
         certificate=bound.certificate,
         key=bound.key,
         source=source,
+        signer=signer,
     )
     return Principal(
         claims.sub,
@@ -218,13 +219,13 @@ class GatewayTokenAuthenticator:
             if token.type != TYPE or token.algorithm != "EdDSA" or key is None:
                 raise Malformed("it is not one of ours")
             jose.verify(token, key)
-            return self._judged(token.claims)
+            return self._judged(token.claims, token.kid or "")
         except Malformed as reason:
             log.debug("a gateway token was refused: %s", reason)
             rejection = invalid_credentials()
         raise rejection
 
-    def _judged(self, members: dict[str, Any]) -> Principal:
+    def _judged(self, members: dict[str, Any], signer: str) -> Principal:
         try:
             claims = msgspec.convert(members, TokenClaims)
         except msgspec.ValidationError:
@@ -233,7 +234,7 @@ class GatewayTokenAuthenticator:
             raise Malformed("it is for somebody else, or from somebody else")
         if claims.iat > ceil(self._clock.wall() + LEEWAY) or not claims.jti or not claims.sub or not claims.gh_tenant:
             raise Malformed("it is not valid yet, or says too little")
-        return principal_of(claims, self._spec.binding)
+        return principal_of(claims, self._spec.binding, signer)
 
 
 def build(settings: GatewayTokensSpec, context: AuthenticatorContext) -> GatewayTokenAuthenticator:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.app.identity.revocations import RevocationBook
 from gateway.app.store.following import Followed
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import (
@@ -39,7 +40,7 @@ from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from gateway.core.throttle import Buckets
-from gateway.core.tokens import Mint, Minted
+from gateway.core.tokens import KEY_ID, Mint, Minted
 from gateway.core.types import EventRecord
 from gateway.core.waiting import as_future
 from gateway.identity.gateway_tokens import claims_of, encoded
@@ -78,7 +79,7 @@ class Key:
 class TokenService:
     """Life: `start` once the store has been started, then `heard` for the feed and `look` now and then; the owner ends its tasks.
 
-    keys: where the public keys go. settings: those in force.
+    keys: where the public keys go. settings: those in force. revoked: where a withdrawn key is noted for what outlives its tokens.
     """
 
     def __init__(
@@ -88,10 +89,11 @@ class TokenService:
         audit: AuditLog,
         settings: Callable[[], GatewayTokensSpec],
         owner: TaskOwner,
+        revoked: RevocationBook,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        self._store, self._public, self._audit, self._settings = store, keys, audit, settings
+        self._store, self._public, self._audit, self._settings, self._revoked = store, keys, audit, settings, revoked
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
         self._keys: tuple[Key, ...] = ()
@@ -246,13 +248,19 @@ class TokenService:
         return self.views()
 
     async def withdraw(self, kid: str, actor: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Refuses all tokens of a key from now on; of the last one that can sign only after a new one was made. Raises NotFound."""
+        """Refuses all tokens of a key from now on; of the last one that can sign only after a new one was made. Ends the schedules that
+        were made with them. Raises NotFound, StoreUnavailable."""
         self._insist()
         key = next((key for key in self._keys if key.kid == kid), None)
         if key is None:
             raise NotFound(f"There is no key {kid[:64]!r}.")
         if not dry_run and not any(other.private is not None and other is not key for other in self._keys):
             await self._make(0.0, actor)
+        try:
+            noted = ("token", self._settings().issuer, KEY_ID + kid, None, None, "signing key withdrawn", actor)
+            await self._revoked.revoke(*noted, dry_run=dry_run)
+        except RequestError as error:  # there is no room
+            log.error("jobs' schedules that were made with tokens of the withdrawn key %s go on: %s", kid, error.message)
         await self._store.delete(KIND, key.name, actor=actor, dry_run=dry_run)
         async with self._followed.lock:
             await self._followed.read()

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from gateway.app.identity.revocations import RevocationBook
 from gateway.app.identity.tokens import KIND, PUBLISH_SECONDS, SLACK_SECONDS, TokenService
+from gateway.core.batches import Creator
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AuditUnavailable, AuthenticationError, LimitExceeded, NotFound, RequestError
-from gateway.core.specs import GatewayTokensSpec
+from gateway.core.specs import GatewayTokensSpec, IdentitySpec
 from gateway.core.specs.identity import MAX_TOKEN_SECONDS
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Grant, Mint
@@ -46,7 +48,9 @@ class Replica:
     def __init__(self, store: Store, clock: FakeClock, spec: GatewayTokensSpec = SPEC) -> None:
         self.public, self.log = TokenKeys(), Log()
         self.spec, self.clock = spec, clock
-        self.service = TokenService(store, self.public, self.log, lambda: self.spec, TaskOwner("test"), clock)  # type: ignore[arg-type]
+        owner, self.revoked = TaskOwner("test"), Revocations()
+        book = RevocationBook(store, self.revoked, IdentitySpec, owner, clock)
+        self.service = TokenService(store, self.public, self.log, lambda: self.spec, owner, book, clock)  # type: ignore[arg-type]
         self.door = GatewayTokenAuthenticator(spec, clock, self.public, Revocations())
 
     async def mint(self, **grant: Any) -> str:
@@ -132,7 +136,20 @@ async def test_a_withdrawn_key_ends_its_tokens_and_another_one_signs(store: Stor
     await one.service.look()
     token = await one.mint()
     assert one.knows(token)
-    await one.service.withdraw(one.service.views()[0]["id"], "root")
+    principal = one.door.authenticate({b"authorization": b"Bearer " + token.encode()}, Peer("192.0.2.1"))
+    assert isinstance(principal, Principal)
+    maker = Creator.of_batch(principal, Peer("192.0.2.1"), ())
+
+    def ended() -> bool:
+        return any(one.revoked.refuses(*each) for each in maker.tokens())
+
+    assert not ended()
+    await one.service.rotate(0.0, "root")
+    assert not ended() and one.knows(token)
+    await one.service.withdraw(principal.login.signer, "root", dry_run=True)  # type: ignore[union-attr]
+    assert not ended()
+    await one.service.withdraw(principal.login.signer, "root")  # type: ignore[union-attr]
+    assert ended(), "what was made with its tokens and outlives them"
     assert not one.knows(token) and one.knows(await one.mint())
     with pytest.raises(NotFound):
         await one.service.withdraw("nonsense", "root")
