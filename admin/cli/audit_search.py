@@ -120,8 +120,9 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
 
 
 def _show(session: Session, found: list[dict[str, Any]], event: str | None) -> None:
-    session.out.rows(found, columns(found))
-    if not found and session.out.for_people:
+    if found or not session.out.for_people:
+        session.out.rows(found, columns(found))
+    else:
         more = f"; --event '*{event}*' finds all whose names contain it" if event is not None and "*" not in event else ""
         session.out.remark(f"nothing was found{more}")
 
@@ -129,7 +130,7 @@ def _show(session: Session, found: list[dict[str, Any]], event: str | None) -> N
 def columns(found: Sequence[dict[str, Any]]) -> Sequence[str]:
     """Those that say something. Addresses are for what nobody is known to have done."""
     unknown = any(one.get("peer") and not one.get("principal") for one in found)
-    return [name for name in COLUMNS if any(one.get(name) for one in found) and (name != "peer" or unknown)] or COLUMNS[:2]
+    return [name for name in COLUMNS if any(one.get(name) for one in found) and (name != "peer" or unknown)]
 
 
 def _of_all(session: Session, clients: list[Callable[[], Client]], wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], bool]:

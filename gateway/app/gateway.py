@@ -404,7 +404,7 @@ class Gateway:
         spec = first.snapshot.spec
         log.info("this is the replica %s", self.replica)
         if not self.changes.somebody_can_log_in():
-            log.warning("no key can log in yet: every request is refused (401) until the store has a key")
+            log.warning("no key can log in yet (401): the first administrator's key is made once the engines are ready")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure, "replica": self.replica})

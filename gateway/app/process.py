@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvloop
 
@@ -67,6 +67,11 @@ from gateway.telemetry.scraping import exposed_aside
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
+
+_AGAIN: Final = {
+    2: "asked to leave again: requests under way end with an error",
+    3: "asked to leave a third time: clients get no time to read their answers",
+}
 FIRST_LOOK_SECONDS = 2.0
 """How long a start waits for the first answer of an engine that runs elsewhere before it says that it is ready."""
 SPARE_SECONDS = 15.0
@@ -412,7 +417,8 @@ class Process:
     def _end(self) -> None:
         self.leaving.ask()
         if self.leaving.hurried:
-            log.info("asked to leave again: requests under way end with an error")
+            if (said := _AGAIN.get(self.leaving.asks)) is not None:
+                log.info("%s", said)
             if self.workers is not None:
                 self.workers.hurry()
 

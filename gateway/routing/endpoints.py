@@ -267,7 +267,7 @@ class Endpoint:
         self.process, self.code, self.awaited = "ready", None, False
         self.said_slots = slots
         self.count_slots()
-        self.judge("the engine is ready")
+        self.judge("taken as ready until its first probe" if self.spec.runtime == "external" else "the engine is ready")
         if self.waiting:
             self._effects.wake(self)  # the limit may not have changed, but all slots of a new process are free
 

@@ -35,10 +35,12 @@ class Leaving:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.hurried = False
+        self.asks = 0
         self._wait: asyncio.Timeout | None = None
 
     def ask(self) -> None:
-        """Leave; if asked before: at once."""
+        """Leave; if asked before: at once. Once the last answers are written, each gets its time to arrive unless asked again."""
+        self.asks += 1
         if self.asked.is_set():
             self.hurried = True
             if self._wait is not None:

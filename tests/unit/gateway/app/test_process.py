@@ -73,3 +73,14 @@ async def test_the_end_waits_for_requests_as_long_as_the_configuration_in_force_
     one.leaving.ask()
     assert await running == 0
     assert servers[0].config.timeout_graceful_shutdown == 10, "and as long as a last answer may take to arrive"
+
+
+async def test_each_further_wish_to_leave_says_what_it_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gatehouse")
+    running = process(tmp_path)
+    for _ in range(5):
+        running._end()
+    assert [record.message for record in caplog.records] == [
+        "asked to leave again: requests under way end with an error",
+        "asked to leave a third time: clients get no time to read their answers",
+    ]

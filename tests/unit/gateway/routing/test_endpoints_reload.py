@@ -168,7 +168,7 @@ def test_a_router_that_is_not_activated_changes_nothing():
     fleet = Fleet(1)
     build_router((ModelSpec(name="x", pool=("z",)),), (EngineSpec(name="z", runtime="external", url="http://z"),), fleet.registry)
     assert [view["name"] for view in fleet.registry.endpoints()] == ["a"]
-    assert fleet.registry.find("z") is None and fleet.events == [("a", "starting", "ready", "the engine is ready")]
+    assert fleet.registry.find("z") is None and fleet.events == [("a", "starting", "ready", "taken as ready until its first probe")]
 
 
 def test_the_names_of_a_model_at_its_engines():

@@ -65,7 +65,7 @@ async def test_new_endpoints_are_ready_before_they_are_in_force_and_told_once_th
     fleet.registry.activate(router)
     assert fleet.registry.version > version
     assert [event for event in fleet.events if event[2] == "ready"] == [
-        (f"e{n}", "starting", "ready", "the engine is ready") for n in range(3)
+        (f"e{n}", "starting", "ready", "taken as ready until its first probe") for n in range(3)
     ]
     fleet.router = router
     assert fleet.attempt().endpoint_name in ("e0", "e1", "e2")

@@ -18,7 +18,7 @@ def test_five_failures_in_a_row_take_an_endpoint_out():
     assert fleet.state("a") == "ready"
     fleet.fail("a", 1)
     assert fleet.state("a") == "open"
-    assert fleet.events[0] == ("a", "starting", "ready", "the engine is ready")
+    assert fleet.events[0] == ("a", "starting", "ready", "taken as ready until its first probe")
     assert fleet.events[-1] == ("a", "ready", "open", "5 consecutive failures")
     assert {fleet.attempt(str(n)).endpoint_name for n in range(4)} == {"b", "c"}
 
