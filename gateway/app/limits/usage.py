@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,13 +93,15 @@ class UsageCounter:
                 self._reader.counted_from = await self._store.usage_counted_from()
                 self._stored = await self._store.usage_positions()
             writers = await asyncio.to_thread(self._reader.writers)
-            behind = 0
-            for writer, segments in writers.items():
-                mark = await asyncio.to_thread(self._reader.look, writer, segments, settled=settled)
-                if mark is not None:
-                    await self._count_writer(writer, segments, mark)
-                    behind += await asyncio.to_thread(bytes_behind, self._at[writer], segments)
-            self._tell(behind)
+            try:
+                for writer, segments in writers.items():
+                    mark = await asyncio.to_thread(self._reader.look, writer, segments, settled=settled)
+                    if mark is not None:
+                        await self._count_writer(writer, segments, mark)
+            except (GatehouseError, OSError):
+                await self._tell(writers)
+                raise
+            await self._tell(writers)
 
     async def _count_writer(self, writer: str, segments: list[tuple[int, Path]], mark: Mark) -> None:
         assert self._stored is not None
@@ -123,8 +125,9 @@ class UsageCounter:
                 self._stored[writer] = part.after
             self._at[writer] = part.after
 
-    def _tell(self, behind: int) -> None:
-        self.behind = behind
+    async def _tell(self, writers: Mapping[str, list[tuple[int, Path]]]) -> None:
+        at = [(self._at[writer], segments) for writer, segments in writers.items() if writer in self._at]
+        behind = self.behind = await asyncio.to_thread(lambda: sum(bytes_behind(*one) for one in at))
         if behind >= ALARM and not self._alarmed:
             log.warning("counting usage is %d bytes of the audit log behind", behind)
         self._alarmed = behind >= ALARM

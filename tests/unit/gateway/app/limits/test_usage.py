@@ -60,6 +60,26 @@ async def test_the_newest_lines_are_counted_by_the_next_look(store: Store, tmp_p
     assert await requests(store) == 5
 
 
+async def test_what_is_not_counted_is_told_while_the_store_is_away(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, counter = Log(tmp_path, "a"), UsageCounter(store, tmp_path / "audit")
+    await counter.count(settled=True)
+    assert counter.behind == 0
+
+    async def away(*parts: object) -> bool:
+        raise StoreUnavailable("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "add_usage", away)
+        for _ in range(2):  # over several segments
+            before = counter.behind
+            log.spend(20)
+            with pytest.raises(StoreUnavailable):
+                await counter.count(settled=True)
+            assert counter.behind > before + 2000
+    await counter.count(settled=True)
+    assert await requests(store) == 40 and counter.behind == 0
+
+
 async def test_two_counters_of_the_same_files_count_each_request_once(store: Store, tmp_path: Path) -> None:
     logs = [Log(tmp_path, name) for name in "abc"]
     first, second = (UsageCounter(store, tmp_path / "audit") for _ in range(2))
