@@ -25,7 +25,7 @@ from gateway.core.ports import EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec
 from gateway.core.waiting import Signal
 from gateway.routing.breaker import Breaker, Forced
-from gateway.routing.health import Health, ProbeResult
+from gateway.routing.health import ASSUMED, Health, ProbeResult
 from gateway.routing.shift import Shift
 
 State = Literal["starting", "ready", "half_open", "open", "unhealthy", "draining", "unloaded", "down"]
@@ -267,7 +267,7 @@ class Endpoint:
         self.process, self.code, self.awaited = "ready", None, False
         self.said_slots = slots
         self.count_slots()
-        self.judge("taken as ready until its first probe" if self.spec.runtime == "external" else "the engine is ready")
+        self.judge(ASSUMED if self.spec.runtime == "external" else "the engine is ready")
         if self.waiting:
             self._effects.wake(self)  # the limit may not have changed, but all slots of a new process are free
 
@@ -300,7 +300,7 @@ class Endpoint:
         """Takes the result of an active probe. decisive: the probe followed a failed request, so that one more failure is enough."""
         refusing = (self.refused, self.health.refused)
         changed = self.health.observe(result, decisive)
-        self.details = result.details
+        self.details, self.reason = result.details, "the probes succeed" if result.ok and self.reason == ASSUMED else self.reason
         if result.refused or (decisive and not result.ok and not result.loading):
             self.refused, self.tripped = result.refused, True
             changed = self.breaker.trip(self._effects.now()) or changed

@@ -22,6 +22,8 @@ from gateway.telemetry.logging import TRACE
 
 log = logging.getLogger("gatehouse.probes")
 
+ASSUMED = "taken as ready until its first probe"
+"""Why an external engine is ready that nobody has looked at yet."""
 JITTER = 0.1
 """Each interval varies by up to this share, so that probes of many endpoints do not coincide."""
 SHORTEST = 0.05

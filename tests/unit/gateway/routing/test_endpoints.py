@@ -172,6 +172,16 @@ def test_failed_probes_take_it_out_and_good_ones_bring_it_back():
     assert fleet.state("a") == "ready"
 
 
+def test_an_external_engine_is_only_taken_as_ready_until_a_probe_succeeds():
+    fleet = Fleet(1)
+    endpoint = fleet.registry._endpoints["a"]
+    assert (endpoint.state, endpoint.reason) == ("ready", "taken as ready until its first probe")
+    probed(fleet, "a", ProbeResult(False, "500"))
+    assert endpoint.reason == "taken as ready until its first probe"
+    probed(fleet, "a", ProbeResult(True))
+    assert (endpoint.state, endpoint.reason) == ("ready", "the probes succeed")
+
+
 def test_while_probes_find_it_dead_its_requests_are_offered_to_the_others():
     fleet = Fleet(2)
     taken = [fleet.attempt(str(number)) for number in range(4)]
