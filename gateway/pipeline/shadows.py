@@ -220,7 +220,8 @@ class Shadow:
             if self._all.idle(entry, self._spec.spare):
                 break
             await asyncio.sleep(POLL)
-        job.request.labels |= snapshot.labels.of_model(entry.name) if snapshot.labels is not None else frozenset()
+        if (labels := snapshot.labels) is not None:  # it may have come under other rules
+            job.request.labels |= labels.of_tenant(job.principal.tenant) | labels.of_model(self._model) | labels.of_model(entry.name)
         principal = Principal(OPERATION, job.principal.tenant, "internal", ("*",), "batch")
         waiting = asyncio.timeout(job.until - monotonic())
         try:

@@ -9,9 +9,10 @@ import pytest
 
 from gateway.core.approvals import HEADER
 from gateway.core.errors import AuditUnavailable, EngineError, PermissionDenied
+from gateway.core.labels import Labels
 from gateway.core.plugins import Context
 from gateway.core.snapshot import ModelEntry
-from gateway.core.specs import ModelSpec
+from gateway.core.specs import LabelSpec, ModelSpec
 from gateway.core.specs.rollouts import ShadowSpec
 from gateway.core.standing import halt
 from gateway.core.types import ResponseHead
@@ -24,6 +25,7 @@ from gateway.routing.keys import key_function
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
 from policies.guardrails.tool_calls import ToolCallsSettings, build
+from policies.patterns import matches
 from tests.steady import once
 from tests.unit.gateway.pipeline.world import (
     ANSWER,
@@ -153,6 +155,19 @@ async def test_a_guardrail_that_came_while_a_request_waited_has_not_read_it() ->
     world.free = True
     await world.idle()
     assert not world.second.calls and world.figures.skipped == {"guardrails": 1}
+
+
+@pytest.mark.parametrize("rule", [LabelSpec(tenants=("acme",)), LabelSpec(models=("m",)), LabelSpec(models=("n",))])
+async def test_a_request_that_waited_has_the_labels_of_the_rules_that_came_meanwhile(rule: LabelSpec) -> None:
+    world = Shadowed()
+    world.free = False
+    world.start()
+    world.call.answer()
+    world.snapshot.labels = Labels({"restricted": rule}, matches)
+    world.free = True
+    (await world.mirrored()).answer()
+    await world.idle()
+    assert world.events[0].detail["labels"] == ["restricted"]
 
 
 async def test_one_that_judges_tools_and_stayed_the_same_has_read_what_waited() -> None:
