@@ -183,13 +183,17 @@ class CanaryBook:
     # --- for operators
 
     def views(self) -> dict[str, tuple[CanarySpec, dict[str, Any] | None, Side, Side]]:
-        """The trials by model: why the engine is withdrawn, None while it is not; what came in the window, of it and of the others."""
-        found = {}
+        """The trials by model: why the engine is withdrawn, None while it is not; what came in the window, of it and of the others. An
+        engine that was withdrawn and is no longer on trial has defaults for its trial's settings."""
+        found, gone = {}, self.withdrawn
         for model in self._spec().models:
-            if (spec := model.canary) is not None:
+            spec = model.canary
+            if spec is None and (left := _gone(model, gone)):
+                spec = CanarySpec(engine=left[0])
+            if spec is not None:
                 window = self._windows.get((model.name, spec.engine))
                 sides = (Side(), Side()) if window is None else window.sums()
-                found[model.name] = (spec, self.withdrawn.get((model.name, spec.engine)), *sides)
+                found[model.name] = (spec, gone.get((model.name, spec.engine)), *sides)
         return dict(sorted(found.items()))
 
     @property
@@ -199,7 +203,9 @@ class CanaryBook:
 
     async def resume(self, model: str, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Puts a model's engine back; what it was withdrawn for. Raises NotFound, StoreUnavailable."""
-        which = next((one for one in self.withdrawn if one[0] == model), None)
+        trial = next((one.canary.engine for one in self._spec().models if one.name == model and one.canary is not None), "")
+        mine = sorted(one for one in self.withdrawn if one[0] == model)  # several, if others were on trial before
+        which = (model, trial) if (model, trial) in mine else next(iter(mine), None)
         if which is None:
             raise NotFound(f"No engine of a model {model[:128]!r} is withdrawn.")
         gone = self.withdrawn[which]
@@ -220,10 +226,21 @@ class CanaryBook:
     def collect(self) -> Iterable[Metric]:
         """For a scrape."""
         found = GaugeMetricFamily("gatehouse_canary_withdrawn", "1: an engine on trial was withdrawn", labels=["model", "engine"])
+        gone = self.withdrawn
         for model in self._spec().models:
-            if model.canary is not None:
-                found.add_metric([model.name, model.canary.engine], float((model.name, model.canary.engine) in self.withdrawn))
+            trial = () if model.canary is None else (model.canary.engine,)
+            for engine in sorted({*trial, *_gone(model, gone)}):
+                found.add_metric([model.name, engine], float((model.name, engine) in gone))
         yield found
+
+
+def _gone(model: ModelSpec, gone: Collection[Which]) -> list[str]:
+    """The engines of a model's pool that are withdrawn, by name."""
+    return (
+        sorted(one for one in (one if isinstance(one, str) else one.engine for one in model.pool) if (model.name, one) in gone)
+        if gone
+        else []
+    )
 
 
 def _without(model: ModelSpec, gone: dict[Which, dict[str, Any]]) -> ModelSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.app.engines.canary_book import CanaryBook, Window
@@ -156,6 +157,33 @@ async def test_what_is_alone_in_its_pool_stays() -> None:
     await trial.served(60, 60)
     lonely = ModelSpec(name="m", pool=("b", PoolMemberSpec(engine="a", weight=0)), canary=CanarySpec(engine="b"))
     assert trial.book.applied(ConfigSpec(version=1, models=(lonely,))).models == (lonely,)
+
+
+async def test_what_was_withdrawn_shows_when_nothing_is_on_trial_any_more_and_can_be_put_back() -> None:
+    trial = Trial(Store())
+    await trial.served(60, 60)
+    trial.spec = ConfigSpec(version=1, models=(msgspec.structs.replace(MODEL, canary=None),))
+    assert trial.weights == [90, 0]
+    spec, gone, _, _ = trial.book.views()["m"]
+    assert spec.engine == "b" and gone is not None and "failed" in gone["reason"]
+    (family,) = trial.book.collect()
+    assert [(sample.labels["engine"], sample.value) for sample in family.samples] == [("b", 1.0)]
+    await trial.book.resume("m", "ann")
+    assert (trial.weights, trial.book.views()) == ([90, 10], {})
+
+
+async def test_the_engine_on_trial_is_put_back_before_one_of_an_earlier_trial() -> None:
+    trial = Trial(Store())
+    pool = (*MODEL.pool, PoolMemberSpec(engine="c", weight=10))
+    for engine in ("b", "c"):
+        trial.spec = ConfigSpec(version=1, models=(msgspec.structs.replace(MODEL, pool=pool, canary=CanarySpec(engine=engine)),))
+        trial.figures = CanaryFigures(engine)
+        await trial.served(60, 60)
+    assert trial.weights == [90, 0, 0]
+    (family,) = trial.book.collect()
+    assert [(sample.labels["engine"], sample.value) for sample in family.samples] == [("b", 1.0), ("c", 1.0)]
+    assert [(await trial.book.resume("m", "ann"))["engine"] for _ in range(2)] == ["c", "b"]
+    assert trial.weights == [90, 10, 10]
 
 
 def test_a_window_forgets_and_is_bounded() -> None:
