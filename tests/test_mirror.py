@@ -188,7 +188,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/batches/work.py": ("tests/e2e/test_batches.py", "after_a_kill"),
     "gateway/app/caches/book.py": ("tests/e2e/test_caches.py", "gatehouse_cache_entries"),
     "gateway/app/caches/tiers.py": ("tests/integration/test_cache_tiers.py", "CacheTiers"),
-    "gateway/app/clients/file_rows.py": ("tests/e2e/test_batches.py", "files.list"),
     "gateway/app/clients/files.py": ("tests/e2e/test_batches.py", "files.create"),
     "gateway/app/clients/kept_answers.py": ("tests/e2e/test_responses_clients.py", "replicas_share_them_they_expire"),
     "gateway/app/clients/work.py": ("tests/e2e/test_batches.py", "batches="),

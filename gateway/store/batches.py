@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.core.batches import OVER, BatchRecord, Creator, FileRecord, LineRow
+from gateway.core.batches import BATCH_PREFIX, OVER, BatchRecord, Creator, FileRecord, LineRow
 from gateway.core.errors import LeaseLost, NotFound, QuotaExceeded
 from gateway.store import files, rows
 from gateway.store.database import Database
@@ -68,7 +68,7 @@ class StoredBatches:
             if state is not None:
                 where.append(table.c.state == state)
             if after is not None:
-                where.append(table.c.id < _get(connection, after, tenant).id)
+                where.append(table.c.id < rows.placed(after, BATCH_PREFIX, "batch"))
             query = sa.select(table).where(*where).order_by(table.c.id.desc()).limit(limit + 1)
             found = [_record(row) for row in connection.execute(query)]
             return found[:limit], len(found) > limit
@@ -204,7 +204,7 @@ class StoredBatches:
         return await self._database.run(write, write=True)
 
     async def forget(self, keep: float, most: int = 100) -> int:
-        """Batches that were over so long ago."""
+        """Batches that were over so long ago. most: in one transaction."""
 
         def remove(connection: sa.Connection) -> int:
             old = sa.select(table.c.id).where(table.c.state.in_(OVER), table.c.created < self._now(connection) - keep).limit(most)
@@ -212,7 +212,11 @@ class StoredBatches:
             connection.execute(sa.delete(table).where(table.c.id.in_(found)))
             return len(found)
 
-        return await self._database.run(remove, write=True)
+        count = last = await self._database.run(remove, write=True)
+        while last == most:
+            last = await self._database.run(remove, write=True)
+            count += last
+        return count
 
 
 def _cancelled(found: BatchRecord, now: float) -> BatchRecord:

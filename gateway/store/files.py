@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
-from gateway.core.batches import OVER, FileRecord
+from gateway.core.batches import FILE_PREFIX, OVER, FileRecord
 from gateway.core.errors import NotFound, QuotaExceeded, RequestError
 from gateway.store import gone, rows
 from gateway.store.database import Database
@@ -61,8 +61,8 @@ class StoredFiles:
             if purpose is not None:
                 where.append(table.c.purpose == purpose if rows.storable(purpose) else sa.false())
             if after is not None:
-                known = get(connection, tenant, after, 0.0).id
-                where.append(table.c.id < known if newest else table.c.id > known)
+                place = rows.placed(after, FILE_PREFIX, "file")
+                where.append(table.c.id < place if newest else table.c.id > place)
             order = table.c.id.desc() if newest else table.c.id
             found = [_record(row) for row in connection.execute(sa.select(table).where(*where).order_by(order).limit(limit + 1))]
             return found[:limit], len(found) > limit

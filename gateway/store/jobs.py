@@ -207,17 +207,22 @@ class StoredJobs:
         return await self._database.run(write, write=True)
 
     async def forget(self, keep: float, most: int = 100) -> int:
-        """Jobs that were over so long ago, and that no other waits for."""
+        """Jobs that were over so long ago, and that no other waits for. most: that one transaction looks at."""
 
-        def remove(connection: sa.Connection) -> int:
-            old = sa.select(table.c.id).where(table.c.state.in_(OVER), table.c.due < self._now(connection) - keep).limit(most)
+        def remove(connection: sa.Connection, after: str) -> tuple[int, str]:
+            over = (table.c.state.in_(OVER), table.c.due < self._now(connection) - keep, table.c.id > after)
+            old = list(connection.scalars(sa.select(table.c.id).where(*over).order_by(table.c.id).limit(most)))
             waiting = connection.execute(sa.select(table.c.told).where(table.c.state == "waiting")).scalars()
             needed = {id for told in waiting for id in told["after"]}
-            found = [id for id in connection.scalars(old) if id not in needed]
+            found = [id for id in old if id not in needed]
             connection.execute(sa.delete(table).where(table.c.id.in_(found)))
-            return len(found)
+            return len(found), old[-1] if len(old) == most else ""
 
-        return await self._database.run(remove, write=True)
+        count, last = await self._database.run(lambda connection: remove(connection, ""), write=True)
+        while last:
+            further, last = await self._database.run(lambda connection, last=last: remove(connection, last), write=True)
+            count += further
+        return count
 
     # --- schedules
 

@@ -116,6 +116,13 @@ def storable(value: str) -> bool:
     return len(value) <= NAME_LENGTH and "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
+def placed(id: str, prefix: str, what: str) -> str:
+    """An identifier as a place in a list in their order: whatever has it may have been deleted since. Raises NotFound for what is none."""
+    if not id.startswith(prefix) or not storable(id):
+        raise NotFound(f"There is no {what} {id[:64]!r}.", param="after")
+    return id
+
+
 def of_tenants(column: sa.Column[Any], tenant: str | Sequence[str] | None) -> sa.ColumnElement[bool]:
     """The condition for one tenant, several, or all (None)."""
     if tenant is None:

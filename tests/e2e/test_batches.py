@@ -194,12 +194,27 @@ def test_what_is_another_tenants_is_not_there(clients: Any) -> None:
         lambda: other.batches.retrieve(batch),
         lambda: other.batches.cancel(batch),
         lambda: other.batches.create(input_file_id=file, endpoint="/v1/chat/completions", completion_window="24h"),
-        lambda: other.files.list(after=file),
+        lambda: other.files.list(after="nothing"),
+        lambda: other.batches.list(after="nothing"),
     ):
         with pytest.raises(openai.NotFoundError):
             refused()
     assert other.files.list().data == [] and other.batches.list().data == []
+    assert other.files.list(after=file, order="asc").data == [] and other.batches.list(after=batch).data == []
     ended(mine, batch)  # its results are kept by now: other tests count files
+
+
+def test_files_are_deleted_while_they_are_listed(clients: Any) -> None:
+    """As clients do it: the next page begins behind a file that is gone."""
+    client = clients(FEW)
+    made = {upload(client, text(line(str(number)))) for number in range(5)}
+    seen = []
+    for file in client.files.list(limit=2, order="asc"):
+        if file.id in made:
+            client.files.delete(file.id)
+        seen.append(file.id)
+    assert made <= set(seen) and len(seen) == len(set(seen))
+    assert made.isdisjoint(file.id for file in client.files.list())
 
 
 def test_files_come_and_go(clients: Any, gateway: Gatehouse) -> None:

@@ -78,8 +78,9 @@ class FileSweep:
     async def sweep(self) -> None:
         """A store or a disk that does not answer is left to the next time."""
         try:
-            for one in await self._kept.expire():
-                await self._files.expired(one)
+            while expired := await self._kept.expire():
+                for one in expired:
+                    await self._files.expired(one)
             for names in _grouped(await self._files.disk(self._old), 200):
                 known = await self._kept.known([name.removesuffix(PARTIAL) for name in names])
                 for name in names:

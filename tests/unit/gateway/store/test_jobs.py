@@ -190,6 +190,16 @@ async def test_what_is_over_is_forgotten_unless_another_waits_for_it(kept: Kept)
     assert await kept.state(3) == "cancelled"
 
 
+async def test_all_that_is_over_is_forgotten_however_much_it_is(kept: Kept) -> None:
+    for number in range(1, 8):
+        await kept.one(number)
+        await kept.cancel(f"job_{number:03}", None)
+    await kept.one(8)
+    kept.clock += 1000
+    assert await kept.forget(500.0, most=2) == 7
+    assert await kept.counts() == {"queued": 1}
+
+
 async def test_a_schedule_makes_one_job_for_all_times_that_were_missed_and_none_beside_one(kept: Kept) -> None:
     record = ScheduleRecord(
         name="nightly", tenant="acme", cron="0 * * * *", timezone="UTC", task=TASK, creator=CREATOR, replica="r1", most=1
