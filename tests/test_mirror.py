@@ -218,7 +218,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/limits/states.py": ("tests/e2e/test_budgets.py", "limits"),
     "gateway/app/operator_jobs/book.py": ("tests/e2e/test_jobs.py", "dependency_failed"),
     "gateway/app/operator_jobs/run.py": ("tests/e2e/test_jobs.py", "taken_up_again"),
-    "gateway/app/operator_jobs/warming.py": ("tests/e2e/test_jobs.py", '"warm"'),
     "gateway/app/operator_jobs/work.py": ("tests/e2e/test_jobs.py", "taken_up_again"),
     "gateway/app/pipelines/calls.py": ("tests/e2e/test_pipelines.py", "The step"),
     "gateway/app/pipelines/steps.py": ("tests/e2e/test_pipelines.py", "pipeline"),

@@ -7,6 +7,7 @@ that number. One that was paused for too long writes nothing any more (LeaseLost
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -218,11 +219,12 @@ class StoredJobs:
             connection.execute(sa.delete(table).where(table.c.id.in_(found)))
             return len(found), old[-1] if len(old) == most else ""
 
-        count, last = await self._database.run(lambda connection: remove(connection, ""), write=True)
-        while last:
-            further, last = await self._database.run(lambda connection, last=last: remove(connection, last), write=True)
-            count += further
-        return count
+        count, last = 0, ""
+        while True:
+            found, last = await self._database.run(partial(remove, after=last), write=True)
+            count += found
+            if not last:
+                return count
 
     # --- schedules
 

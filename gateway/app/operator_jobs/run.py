@@ -97,6 +97,10 @@ class JobRun:
             return "stopping"  # given back: it begins anew, once it may
         return "deadline" if now - self._began > self._shared.settings.deadline else None
 
+    def _leased(self) -> bool:
+        """Whether no other process can have taken the job meanwhile."""
+        return self._shared.clock.monotonic() - self._renewed < self._shared.settings.lease
+
     async def _write(self, **changes: Any) -> None:
         async with self._writing:
             self.job = await self._shared.kept.advance(self._told(**changes), self._shared.settings.lease)
@@ -147,7 +151,7 @@ class JobRun:
             files, lines = self._shared.files, self._shared.lines
             if files is None or lines is None:
                 raise JobFailed("Files are not enabled here (files.enabled).", lasting=True)
-            self._worker = warming = Warming(self.job, task, files, lines)
+            self._worker = warming = Warming(self.job, task, files, lines, self._leased)
             return dict(await warming.run())
         if isinstance(task, Making) and (there := await self._there(task)) is not None:
             return there

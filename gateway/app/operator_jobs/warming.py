@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -25,10 +26,11 @@ END_SECONDS: Final = 10.0
 
 
 class Warming:
-    """One attempt. `counts`: `answered`, `failed`."""
+    """One attempt. `counts`: `answered`, `failed`. held: whether the job is still this process's; while that is not sure, nothing is
+    asked."""
 
-    def __init__(self, job: JobRecord, task: Warm, files: ClientFiles, lines: Lines) -> None:
-        self._job, self._task, self._files, self._lines = job, task, files, lines
+    def __init__(self, job: JobRecord, task: Warm, files: ClientFiles, lines: Lines, held: Callable[[], bool]) -> None:
+        self._job, self._task, self._files, self._lines, self._held = job, task, files, lines, held
         self._as_batch = BatchRecord(
             id=job.id,
             creator=job.creator,
@@ -85,6 +87,8 @@ class Warming:
             place = await self._place(request.model)
             if place is None:
                 return False
+            while not self._held():  # whoever runs the attempt renews the lease now, or ends this
+                await asyncio.sleep(ROOM_SECONDS)
             self._begun += 1
             try:
                 ran = await self._lines.run(place, self._as_batch, request.number, request.body, attempt)
