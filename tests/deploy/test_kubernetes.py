@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import kubernetes_validate
 import pytest
 import yaml
@@ -14,6 +15,10 @@ import yaml
 from gateway.app.configuration.plugins import OURS
 from gateway.app.replicas.replica import valid
 from gateway.config.load import parse
+from tests.deploy.containerfile import stages
+from tests.e2e.harness import Gatehouse
+from tests.fakes.ports import empty_port
+from tests.pki import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tests/deploy/tools/node_modules/.layer"
@@ -29,12 +34,24 @@ VALUES = {
     "config.store=null,config.redis=null,secrets.variables.GATEHOUSE_DATABASE_URL=null,secrets.variables.GATEHOUSE_REDIS_URL=null",
     "files": "config.listen.tls.cert=/etc/c/tls.crt,config.listen.tls.key=/etc/c/tls.key,config.listen.drain_timeout=1m30s,"
     "terminationGracePeriodSeconds=105,volumes[0].name=c,volumes[0].secret.secretName=c,volumeMounts[0].name=c,volumeMounts[0].mountPath=/etc/c",
+    "mutual": "config.listen.tls.cert=/etc/c/tls.crt,config.listen.tls.key=/etc/c/tls.key,config.listen.tls.client_ca=/etc/c/ca.crt,"
+    "config.listen.tls.require_client=true,config.listen.grpc=0.0.0.0:9000,config.model_sharing.listen=0.0.0.0:8086,config.watch=false,"
+    "volumes[0].name=c,volumes[0].secret.secretName=c,volumeMounts[0].name=c,volumeMounts[0].mountPath=/etc/c",
+    "ipv6": "config.listen.data=[::]:8080,config.listen.admin=[::]:8081",
 }
 VERSIONS = ("1.27", "1.31", "1.35")
 """From the oldest that Chart.yaml takes to the newest whose schemas there are."""
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "ExternalSecret", "Certificate"}
 """Kinds of other projects, whose schemas are not Kubernetes' own."""
 SECRET = "example-secret-0123456789abcdef0123456789abcdef"
+
+IMAGE = dict(
+    pair.split("=", 1)
+    for word, text in stages(ROOT / "deploy/containers/gateway.Containerfile")[-1].steps
+    if word == "ENV"
+    for pair in text.split()
+)
+"""Variables of the image, which those of the pod precede."""
 
 Objects = list[dict[str, Any]]
 
@@ -98,7 +115,8 @@ def test_the_configuration_loads_with_the_variables_and_files_that_the_pod_has(o
     texts = [item["data"]["gatehouse.yaml"] for item in of(objects, "ConfigMap")]
     for text, pod in zip(texts, [p for p in pods(objects) if p["spec"]["containers"][0]["name"] == "gatehouse"], strict=True):
         container = pod["spec"]["containers"][0]
-        variables = {entry["name"]: entry.get("value", SECRET) for entry in container["env"]}
+        given = {entry["name"]: entry.get("value", SECRET) for entry in container["env"]}
+        variables = IMAGE | {name: value.replace("$(GATEHOUSE_REPLICA)", "g-0") for name, value in given.items()}
         variables |= {
             name: url
             for name, url in (("GATEHOUSE_DATABASE_URL", "postgresql://u@db/g"), ("GATEHOUSE_REDIS_URL", "redis://redis"))
@@ -114,11 +132,72 @@ def test_the_configuration_loads_with_the_variables_and_files_that_the_pod_has(o
         assert spec.state_dir.startswith("/var/lib/gatehouse/")
         seconds = pod["spec"]["terminationGracePeriodSeconds"]
         assert seconds >= spec.listen.drain_delay + spec.listen.drain_timeout + 10
-        probes = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
-        assert {(probe["port"], probe.get("scheme", "HTTP")) for probe in probes} == {("data", "HTTPS" if spec.listen.tls else "HTTP")}
         assert spec.listen.tls is None or spec.listen.tls.cert.rpartition("/")[0] in mounts
+        assert spec.listen.data == yaml.safe_load(text)["listen"]["data"], "a variable precedes the file"
+        sharing = spec.model_sharing
+        listeners = {
+            "data": spec.listen.data,
+            "admin": spec.listen.admin,
+            "grpc": spec.listen.grpc,
+            "models": sharing.listen,
+        }
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-        assert spec.listen.data.endswith(f":{ports['data']}") and spec.listen.admin.endswith(f":{ports['admin']}")
+        assert ports == {name: int(address.rpartition(":")[2]) for name, address in listeners.items() if address}
+        if sharing.listen:
+            assert sharing.address == "g-0.g-replicas.n.svc:8086", "the name of a pod alone is known to no other pod"
+        reached = {port["port"] for policy in of(objects, "NetworkPolicy") for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+        assert reached in (set(), set(ports))
+        offered = {port.get("targetPort", port["name"]) for item in of(objects, "Service") for port in item["spec"]["ports"]}
+        assert set(ports) <= offered
+
+
+@pytest.mark.parametrize("values", ["small", "mutual"])
+def test_probes_are_answered_and_none_that_restarts_the_pod_asks_for_engines(values: str, tmp_path: Path) -> None:
+    """As kubelet asks: it follows no authority and has no certificate. The engine of the configuration is away."""
+    objects = helm(VALUES[values])
+    (container,) = (pod["spec"]["containers"][0] for pod in pods(objects))
+    config = yaml.safe_load(of(objects, "ConfigMap")[0]["data"]["gatehouse.yaml"])
+    authority = Authority(tmp_path / "ca")
+    served = authority.server()
+    with empty_port() as port:
+        config["engines"][0]["url"] = f"http://127.0.0.1:{port}"
+    config["listen"] |= {"data": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_delay": 0}
+    config["listen"].pop("grpc", None)
+    for tls in filter(None, (config["listen"].get("tls"), config["listen"].get("admin_tls"))):
+        tls |= {"cert": served.cert, "key": served.key}
+    if "tls" in config["listen"]:
+        config["listen"]["tls"]["client_ca"] = authority.cert
+    config |= {"state_dir": str(tmp_path / "state"), "store": {}}
+    for elsewhere in ("redis", "model_sharing"):
+        config.pop(elsewhere, None)
+    with Gatehouse(tmp_path, config, {"GATEHOUSE_OPERATOR_KEY": SECRET, "GATEHOUSE_PEPPER": "ab" * 32}) as gatehouse:
+        urls = {"data": gatehouse.url, "admin": gatehouse.admin_url}
+        found = {}
+        with httpx.Client(verify=False, trust_env=False, timeout=60) as kubelet:
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                asked = container[probe]["httpGet"]
+                host = urls[asked["port"]].partition("://")[2]
+                found[probe] = kubelet.get(f"{asked['scheme'].lower()}://{host}{asked['path']}").status_code
+    assert found == {"startupProbe": 200, "livenessProbe": 200, "readinessProbe": 503}
+
+
+def test_a_configuration_that_is_not_watched_restarts_the_pods_when_it_changes() -> None:
+    def told(values: str) -> str | None:
+        (pod,) = pods(helm(values))
+        given: str | None = pod["metadata"].get("annotations", {}).get("checksum/config")
+        return given
+
+    assert told("") is None
+    assert told("config.watch=false") not in (None, told("config.watch=false,config.listen.drain_delay=4s"))
+
+
+def test_what_the_gateway_takes_gets_through_the_ingress(objects: Objects) -> None:
+    limits = parse("version: 1\nidentity: {api_keys: {rely_on_store: true}}\n", file=None, environ={}, schemas=OURS.schemas()).listen
+    for ingress in of(objects, "Ingress"):
+        given = {name.rpartition("/")[2]: value for name, value in ingress["metadata"]["annotations"].items()}
+        assert int(given["proxy-body-size"].removesuffix("m")) << 20 >= max(limits.max_body_bytes, limits.max_upload_bytes)
+        assert min(int(given["proxy-read-timeout"]), int(given["proxy-send-timeout"])) > limits.request_timeout
+        assert given["proxy-buffering"] == "off"
 
 
 def test_engines_on_gpus_get_the_image_that_can_use_them(objects: Objects) -> None:
@@ -132,7 +211,8 @@ def test_engines_on_gpus_get_the_image_that_can_use_them(objects: Objects) -> No
 def test_policies_let_through_what_gateways_ask(objects: Objects) -> None:
     """Names, engines, PostgreSQL, Redis, traces, syslog over TLS, and what is asked over HTTPS."""
     for policy in of(objects, "NetworkPolicy"):
-        assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {53, 8000, 5432, 6379, 4318, 443, 6514}
+        found = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+        assert found - {"models"} == {53, 8000, 5432, 6379, 4318, 443, 6514}
 
 
 def test_services_budgets_and_policies_select_the_pods(objects: Objects) -> None:
@@ -199,6 +279,14 @@ def test_the_chart_is_clean_and_refuses_wrong_values() -> None:
             "serviceMonitor",
         ),
         ("config.listen.drain_timeout=1m30s", "need 105"),
+        ("config.listen.grpc=127.0.0.1:9000", "config.listen.grpc must be"),
+        ("config.model_sharing.listen=gw:8086", "config.model_sharing.listen must be"),
+        ("config.listen.proxy_protocol=required,config.listen.admin_proxy_protocol=required", "must then need neither"),
+        (
+            "config.listen.tls.require_client=true,adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null",
+            "set config.listen.admin to",
+        ),
+        ("serviceMonitor.enabled=true,config.listen.admin_tls.require_client=true", "Prometheus has no client certificate"),
         ("config.listen=null", "missing property 'listen'"),
         ("adminTls=null", "missing property 'adminTls'"),
         ("nodeSelector.gpu=true", "/nodeSelector/gpu"),

@@ -24,6 +24,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- $sum }}
 {{- end }}
+{{/* The port of HOST:PORT; empty for no address, and for one from a variable. */}}
+{{- define "gatehouse.port" -}}{{ regexFind "^[^$]+:[0-9]+$" (toString .) | regexFind "[0-9]+$" }}{{- end }}
+{{/* The listener that kubelet can ask: it has no client certificate and sends no PROXY header. */}}
+{{- define "gatehouse.probed" -}}
+{{- $listen := .Values.config.listen -}}
+{{ ternary "admin" "data" (or (eq (toString $listen.proxy_protocol) "required") (dig "require_client" false ($listen.tls | default dict))) }}
+{{- end }}
 {{/* Values that do not fit each other. What the configuration says wrong in itself, the gateway's own check finds. */}}
 {{- define "gatehouse.check" -}}
 {{- $listen := .Values.config.listen }}
@@ -45,6 +52,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and $listen.admin_tls (not .Values.adminTls.secretName) }}{{ fail "adminTls.secretName is empty, but config.listen.admin_tls names its files" }}{{ end }}
 {{- if and .Values.serviceMonitor.enabled (not (and $listen.admin_tls .Values.adminTls.secretName)) }}
 {{- fail "serviceMonitor.enabled needs config.listen.admin_tls and adminTls.secretName: metrics are on the admin listener" }}
+{{- end }}
+{{- if eq (include "gatehouse.probed" .) "admin" }}
+{{- $why := "config.listen.tls.require_client and config.listen.proxy_protocol: required keep Kubernetes' probes from the data listener, so they ask the admin listener" }}
+{{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" $admin }}{{ fail (printf "%s: set config.listen.admin to 0.0.0.0:8081 and config.listen.admin_tls" $why) }}{{ end }}
+{{- if or (dig "require_client" false ($listen.admin_tls | default dict)) (eq (toString $listen.admin_proxy_protocol) "required") }}
+{{- fail (printf "%s, which must then need neither a client certificate nor the PROXY protocol" $why) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (dig "require_client" false ($listen.admin_tls | default dict)) }}
+{{- fail "serviceMonitor.enabled: Prometheus has no client certificate for config.listen.admin_tls.require_client" }}
+{{- end }}
+{{- range $setting, $address := dict "config.listen.grpc" $listen.grpc "config.model_sharing.listen" (dig "listen" "" (.Values.config.model_sharing | default dict)) }}
+{{- if and $address (not (regexMatch "^(0\\.0\\.0\\.0|\\[::\\]):[1-9][0-9]*$" (toString $address))) }}{{ fail (printf "%s must be 0.0.0.0:PORT or [::]:PORT, where Services and policies look for it" $setting) }}{{ end }}
 {{- end }}
 {{- $needed := addf 10 (include "gatehouse.seconds" ($listen.drain_delay | default 0)) (include "gatehouse.seconds" ($listen.drain_timeout | default "30s")) }}
 {{- if lt (float64 .Values.terminationGracePeriodSeconds) $needed }}
