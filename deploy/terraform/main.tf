@@ -33,6 +33,18 @@ variable "redis_url" {
   sensitive   = true
 }
 
+variable "database_networks" {
+  description = "where PostgreSQL and Redis are, for the NetworkPolicy"
+  type        = list(string)
+  default     = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+}
+
+variable "database_ports" {
+  description = "of the URLs above"
+  type        = list(number)
+  default     = [5432, 6379]
+}
+
 variable "image" {
   type = object({ repository = string, digest = string })
 }
@@ -102,6 +114,14 @@ resource "helm_release" "gatehouse" {
     autoscaling    = { enabled = true, min = 3, max = 12 }
     ingress        = { enabled = true, host = var.host }
     serviceMonitor = { enabled = true }
+    # The chart looks for databases in the cluster's namespace of that name. These are elsewhere: give their networks here.
+    networkPolicy = { egress = [
+      { to = [{ namespaceSelector = { matchLabels = { "kubernetes.io/metadata.name" = "kube-system" } } }], ports = [{ port = 53, protocol = "UDP" }, { port = 53 }] },
+      { to = [{ namespaceSelector = { matchLabels = { "kubernetes.io/metadata.name" = "inference" } } }], ports = [{ port = 8000 }] },
+      { to = [for network in var.database_networks : { ipBlock = { cidr = network } }], ports = [for port in var.database_ports : { port = port }] },
+      { to = [{ namespaceSelector = { matchLabels = { "kubernetes.io/metadata.name" = "monitoring" } } }], ports = [{ port = 4318 }] },
+      { ports = [{ port = 443 }, { port = 6514 }] },
+    ] }
   })]
   depends_on = [kubernetes_secret_v1.gatehouse, kubernetes_secret_v1.admin_tls]
 }

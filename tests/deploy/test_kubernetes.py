@@ -302,12 +302,17 @@ def test_the_terraform_example_gives_the_chart_what_it_takes() -> None:
     secret = re.search(r"  data = \{\n(.*?)\n  \}", text, re.DOTALL)
     assert values and secret
     given = {"var.image": '{ repository = "registry.example/gatehouse", digest = "sha256:%s" }' % ("a" * 64), "var.host": '"a.example"'}
-    as_yaml = re.sub(r"(\w+) += ", r"\1: ", re.sub("|".join(map(re.escape, given)), lambda found: given[found[0]], values[1]))
+    given["[for network in var.database_networks : { ipBlock = { cidr = network } }]"] = '[{ipBlock: {cidr: "10.0.0.0/8"}}]'
+    given["[for port in var.database_ports : { port = port }]"] = "[{port: 5432}, {port: 6379}]"
+    as_yaml = re.sub(r'(\w"?) += ', r"\1: ", re.sub("|".join(map(re.escape, given)), lambda found: given[found[0]], values[1]))
     command = [str(TOOLS / "helm/helm"), "template", "g", str(CHART), "--values", "-"]
     done = subprocess.run(command, input=as_yaml, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     objects = [item for item in yaml.safe_load_all(done.stdout) if item]
     assert {"StatefulSet", "HorizontalPodAutoscaler", "Ingress", "ServiceMonitor"} <= {item["kind"] for item in objects}
+    policy, usual = (of(found, "NetworkPolicy")[0]["spec"]["egress"] for found in (objects, helm("")))
+    assert [rule["ports"] for rule in policy] == [rule["ports"] for rule in usual]
+    assert [rule["to"] for rule in policy if "ipBlock" in rule.get("to", [{}])[0]] == [[{"ipBlock": {"cidr": "10.0.0.0/8"}}]]
     kept = set(re.findall(r"^    ([a-z-]+) +=", secret[1], re.MULTILINE))
     pod = json.dumps([item for item in objects if item["kind"] == "StatefulSet"])
     named = set(re.findall(r'"secret(?:Key)?(?:Name|Ref)": (?:\{"name": )?"([a-z-]+)"', pod))
