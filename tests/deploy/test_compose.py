@@ -73,6 +73,11 @@ def test_the_gateway_finds_its_neighbours_and_its_certificate(spec: ConfigSpec, 
     assert {"postgres", "redis"} <= set(SERVICES["gateway"]["depends_on"])
 
 
+def test_postgresql_is_healthy_only_when_other_containers_reach_it() -> None:
+    """While its image makes the database, a first server listens on a socket, where pg_isready asks if nothing else is said."""
+    assert "-h" in SERVICES["postgres"]["healthcheck"]["test"]
+
+
 def test_secrets_are_in_no_file_of_the_repository() -> None:
     text = (COMPOSE / "compose.yaml").read_text() + (COMPOSE / "gatehouse.yaml").read_text()
     for name, value in re.findall(r"(\w*(?:PASSWORD|KEY|SECRET|TOKEN)\w*): ([^,}\s]+)", text):

@@ -208,6 +208,25 @@ def test_engines_on_gpus_get_the_image_that_can_use_them(objects: Objects) -> No
                 assert name == ("gatehouse-cuda" if "nvidia.com/gpu" in container["resources"]["limits"] else "gatehouse")
 
 
+def test_the_models_of_gpu_engines_can_be_put_where_the_gateways_read_them() -> None:
+    objects = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/gpu")
+    filler = yaml.safe_load((KUSTOMIZE / "components/gpu/filler.yaml").read_text())
+    for version in VERSIONS:
+        kubernetes_validate.validate(filler, version, strict=True)
+    (claim,) = of(objects, "PersistentVolumeClaim")
+    (gateway,) = pods(objects)
+    claims = [
+        volume["persistentVolumeClaim"]
+        for spec in (filler["spec"], gateway["spec"])
+        for volume in spec["volumes"]
+        if volume["name"] == "models"
+    ]
+    assert [(one["claimName"], one.get("readOnly", False)) for one in claims] == [("models", False), ("models", True)]
+    assert claim["metadata"]["namespace"] == filler["metadata"]["namespace"] and claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    user = {"runAsUser", "runAsGroup", "fsGroup"}
+    assert all(filler["spec"]["securityContext"][name] == gateway["spec"]["securityContext"][name] for name in user)
+
+
 def test_policies_let_through_what_gateways_ask(objects: Objects) -> None:
     """Names, engines, PostgreSQL, Redis, traces, syslog over TLS, and what is asked over HTTPS."""
     for policy in of(objects, "NetworkPolicy"):
