@@ -4,12 +4,12 @@
     follower.apply(message)                           # each message of the control process, in order
     follower.close()
 
-Everything that a message can say twice may be said twice: `FleetState` repeats the whole.
+Everything that a message can say twice may be said twice: `FleetState` repeats the whole, or all of some endpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Final
 
 from gateway.core.messages import Message
@@ -119,7 +119,8 @@ class Follower:
         for begun in state.shifts:
             self._shift_begun(begun)
         registry.seen = registry.seen or state.seen
-        self._first = None if registry.active is not None else state
+        if state.only is None:
+            self._first = None if registry.active is not None else state
         self._breakers.update(state.numbers)
         self._mark_all(state)
 
@@ -128,7 +129,7 @@ class Follower:
         marks = {mark.endpoint: mark for mark in state.marks}
         health = {known.endpoint: known for known in state.health}
         breakers = {known.endpoint: known for known in state.breakers}
-        for endpoint in self._registry.in_force():
+        for endpoint in self._concerned(state):
             name, breaker = endpoint.name, endpoint.breaker
             if name in marks or endpoint.drained or breaker.forced is not None:
                 self._marked(marks.get(name, m.EndpointMarked(name)))
@@ -139,6 +140,11 @@ class Follower:
             self._breakers[name] = number = state.numbers.get(name, 0)
             if name in breakers or breaker.state != "closed" or breaker.failures or endpoint.turn:  # of ten thousand, a few
                 self._breaker_set(breakers.get(name) or m.BreakerSet(name, endpoint.address or "", number, "closed"))
+
+    def _concerned(self, state: m.FleetState) -> list[Endpoint]:
+        if state.only is None:
+            return self._registry.in_force()
+        return [endpoint for name in state.only if (endpoint := self._registry.find(name)) is not None]
 
     def _reported(self, said: m.EngineReported) -> None:
         registry, engine = self._registry, said.engine
@@ -281,12 +287,12 @@ class Follower:
     def wanted(self, engine: str) -> None:
         self._tell(m.EngineWanted(engine))
 
-    def activated(self) -> None:
+    def activated(self, names: Set[str]) -> None:
         self._said = {endpoint.name: said for endpoint in self._registry.in_force() if (said := self._said.get(endpoint.name)) is not None}
         if self._first is not None:  # so that no request goes where none may; what has changed since follows
             self._mark_all(self._first)
             self._first = None
-        self._tell(m.RouterActivated())
+        self._tell(m.RouterActivated(sorted(names)))
 
     def queued(self, pool: Waiters) -> None:
         self._pools[pool] = None

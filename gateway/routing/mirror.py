@@ -17,7 +17,7 @@ is loaded once, a shift's failures are added up, an engine's slots are shared by
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from gateway.core.messages import Message
@@ -30,6 +30,7 @@ from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.entering import Fleet
 from gateway.routing.health import Probe, Probed, ProbeResult
+from gateway.routing.mirrored import MirroredWorker
 from gateway.routing.registry import MANY, EndpointRegistry
 from gateway.routing.scheduler import LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
@@ -39,20 +40,6 @@ from gateway.routing.view import view
 
 LOOK_SECONDS: Final = 0.25
 """Between two looks at what is due: slots to move between workers that do not ask, turns that are not used."""
-
-
-class _Worker:
-    """What a worker has said of itself. uses: by endpoint; the third item is since when it is idle there, None while it is not.
-
-    routes: whether it has put a configuration into force. Before, it has no requests, needs no slots, and may take seconds to answer.
-    """
-
-    def __init__(self, tell: Callable[[Message], None], routes: bool) -> None:
-        self.tell, self.routes = tell, routes
-        self.uses: dict[str, tuple[int, int, float | None, int]] = {}
-        self.queued: dict[str, int] = {}
-        self.shedding = 0
-        self.leaving = False
 
 
 class MirrorShift:
@@ -99,7 +86,7 @@ class Mirror:
         self._scheduler: Scheduler = scheduler or LoopScheduler()
         self.caught_up: Callable[[], Awaitable[object]] = _at_once
         """Waits, for a bounded time, until the workers have put the configuration of this process into force."""
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, MirroredWorker] = {}
         self._slots = SlotMarket(self._tell, registry.now, self._scheduler)
         self._turns = Turns(self._tell, registry.now)
         self._shifts: dict[int, MirrorShift] = {}
@@ -127,7 +114,7 @@ class Mirror:
     def join(self, worker: str, tell: Callable[[Message], None], *, routes: bool = False) -> None:
         """A worker is there; it is told everything. Its name must not be that of one that is still there. routes: it serves already, as
         it was started by the control process before this one."""
-        self._workers[worker] = _Worker(tell, routes)
+        self._workers[worker] = MirroredWorker(tell, routes)
         if routes:
             self._slots.join(worker)
         self._send_state(worker)
@@ -172,20 +159,23 @@ class Mirror:
         if (known := self._workers.get(worker)) is not None:
             known.tell(message)
 
-    def _send_state(self, worker: str) -> None:
-        endpoints = self.registry.in_force()
+    def _send_state(self, worker: str, only: Sequence[str] | None = None) -> None:
+        """only: of these endpoints instead of all."""
+        endpoints = self.registry.in_force() if only is None else [e for name in only if (e := self.registry.find(name)) is not None]
+        reports = self.registry.reports
         state = m.FleetState(
-            reports=[self._report(engine) for engine in self.registry.reports],
-            slots=self._slots.of(worker),
+            reports=[self._report(engine) for engine in (reports if only is None else only) if engine in reports],
+            slots=self._slots.of(worker, only),
             shifts=[shift.begun for shift in self._shifts.values()],
             marks=[told.mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
             health=[told.health(e) for e in endpoints if not e.health.healthy],
             breakers=[self._breaker(e) for e in endpoints if e.breaker.state != "closed"],
             numbers={endpoint.name: self._numbers.get(endpoint.name, 0) for endpoint in endpoints},
             seen=self.registry.seen,
+            only=None if only is None else list(only),
         )
         self._tell(worker, state)
-        self._turns.repeat(worker)
+        self._turns.repeat(worker, only)
 
     # --- EngineTraffic
 
@@ -312,6 +302,8 @@ class Mirror:
     def activate(self, fleet: Fleet) -> None:
         """Puts a router's endpoints into force. The workers ask for what is new once they have done the same."""
         names = self.registry.activate(fleet).names()
+        for worker in self._workers.values():
+            worker.changed |= names
         if not self._slots.engines:  # nothing has been shared out yet, whatever the registry knew before
             names |= {endpoint.name for endpoint in self.registry.in_force()}
         self._in_turns(self._follow(names), "slots", len(names))
@@ -340,8 +332,22 @@ class Mirror:
             known.routes = True
             if not known.leaving:
                 self._slots.join(worker)
+                known.changed |= self._slots.engines  # what it was given now; also of engines that are not configured yet
             self._in_turns(self._mind_turns(), "turns")
-        self._send_state(worker)
+        changed, known.changed = known.changed, set()
+        if message.names is None:  # a worker of an earlier version, which takes every state for that of all
+            self._send_state(worker)
+        elif len(names := sorted(changed.union(message.names))) <= MANY:
+            self._send_state(worker, names)
+        else:
+            self.registry.spawn(self._send_states(worker, known, names), "state")
+
+    def _send_states(self, worker: str, known: MirroredWorker, names: Sequence[str]) -> Steps[None]:
+        for some in portions(names, MANY):
+            if self._workers.get(worker) is not known:
+                return  # its name may be that of another one by now, which must hear everything first
+            self._send_state(worker, some)
+            yield
 
     def _wanted(self, worker: str, message: m.EngineWanted) -> None:
         """Loads the engine, once for all workers. One that asks too late or too early is told how it is."""
@@ -427,23 +433,14 @@ class Mirror:
         self.tell_all(self._report(engine))
 
     def _report(self, engine: str) -> m.EngineReported:
-        known = self.registry.reports[engine]
-        wait = max(0.0, known.retry_at - self.registry.now()) if known.retry_at else 0.0
-        return m.EngineReported(
-            engine, known.process, known.address, known.slots, known.reason, known.code, known.awaited, wait
-        )  # fmt: skip
+        return told.report(engine, self.registry.reports[engine], self.registry.now())
 
     def _marked(self, name: str) -> None:
         if (endpoint := self.registry.find(name)) is not None:
             self.tell_all(told.mark(endpoint))
 
     def _breaker(self, endpoint: Endpoint) -> m.BreakerSet:
-        breaker = endpoint.breaker
-        number, left = self._numbers.get(endpoint.name, 0), max(0.0, breaker.until - self.registry.now())
-        return m.BreakerSet(
-            endpoint.name, endpoint.address or "", number, "closed" if breaker.state == "closed" else "open",
-            left, breaker.openings, endpoint.refused, endpoint.tripped,
-        )  # fmt: skip
+        return told.breaker(endpoint, self._numbers.get(endpoint.name, 0), self.registry.now())
 
     def _share_out(self, engine: str) -> None:
         """Shares the slots of each process of the engine that requests go to."""

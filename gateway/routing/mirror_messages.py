@@ -119,7 +119,8 @@ class DrainedAsked(Message, frozen=True):
 class FleetState(Message, frozen=True):
     """Everything that a worker must know: at its start, after it has put a configuration into force, and when it has missed something.
     Endpoints that are not named are healthy, closed and not drained; shifts that are not named have ended. numbers: see `BreakerSet`.
-    seen: see `EndpointRegistry`."""
+    seen: see `EndpointRegistry`. only: the state is of these endpoints, and their engines, alone: the others stay as they are. Shifts are
+    always complete."""
 
     reports: list[EngineReported] = field(default_factory=list)
     slots: list[SlotsGiven] = field(default_factory=list)
@@ -129,6 +130,7 @@ class FleetState(Message, frozen=True):
     breakers: list[BreakerSet] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
     seen: bool = False
+    only: list[str] | None = None
 
 
 # --- control -> the control process that takes its place
@@ -223,7 +225,10 @@ class FleetUsed(Message, frozen=True):
 
 
 class RouterActivated(Message, frozen=True):
-    """The worker has put another configuration's endpoints into force: asks for the `FleetState`."""
+    """The worker has put another configuration's endpoints into force: asks for the `FleetState`. names: of those that are new, changed or
+    gone; None asks for everything."""
+
+    names: list[str] | None = None
 
 
 TO_WORKER = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Final, Protocol
 
 from gateway.core.clock import Clock, Entropy
@@ -68,8 +68,8 @@ class Outward(Protocol):
         """A request waits for an engine that is not loaded."""
         ...
 
-    def activated(self) -> None:
-        """Other endpoints are in force."""
+    def activated(self, names: Set[str]) -> None:
+        """Other endpoints are in force. names: of those that are new, changed or gone."""
         ...
 
 
@@ -177,7 +177,7 @@ class EndpointRegistry:
         if self._prober is not None:
             self._prober.change([*found.made, *[endpoint for endpoint, _, _ in found.changed]], found.gone, self._endpoints)
         if self.outward is not None:
-            self.outward.activated()
+            self.outward.activated(found.names())
         return found
 
     def spawn(self, steps: Steps[None], name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.core.messages import Message
@@ -58,11 +58,11 @@ class SlotMarket:
         for engine, address, ledger in self._all():
             self._send(engine, address, ledger, ledger.gone(worker, now))
 
-    def of(self, worker: str) -> list[m.SlotsGiven]:
-        """Everything that a worker was given."""
+    def of(self, worker: str, only: Sequence[str] | None = None) -> list[m.SlotsGiven]:
+        """Everything that a worker was given; only: of these engines."""
         return [
             m.SlotsGiven(engine, address, given.number, given.slots)
-            for engine, address, ledger in self._all()
+            for engine, address, ledger in (self._all() if only is None else self._all_of(only))
             if (given := ledger.given(worker)) is not None
         ]
 
@@ -135,6 +135,9 @@ class SlotMarket:
 
     def _all(self) -> list[tuple[str, str, Ledger]]:
         return [(engine, address, ledger) for engine, ledgers in self._ledgers.items() for address, ledger in ledgers.items()]
+
+    def _all_of(self, engines: Sequence[str]) -> list[tuple[str, str, Ledger]]:
+        return [(engine, address, ledger) for engine in engines for address, ledger in self._ledgers.get(engine, {}).items()]
 
     def _send(self, engine: str, address: str, ledger: Ledger, given: list[Given]) -> None:
         for one in given:

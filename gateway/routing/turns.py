@@ -68,10 +68,10 @@ class Turns:
             del self._turns[endpoint.name]
             self.mind(endpoint, workers, waiting)
 
-    def repeat(self, worker: str) -> None:
-        """Tells a worker again of the turns that it has."""
-        for name, turn in self._turns.items():
-            if turn.worker == worker and not turn.taken_back:
+    def repeat(self, worker: str, only: Collection[str] | None = None) -> None:
+        """Tells a worker again of the turns that it has; only: at these endpoints."""
+        for name in self._turns if only is None else only:
+            if (turn := self._turns.get(name)) is not None and turn.worker == worker and not turn.taken_back:
                 self._tell(worker, m.BreakerTurn(name, True))
 
     def gone(self, known: Callable[[str], object]) -> None:

@@ -4,8 +4,10 @@
 
 `access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own; each is probed once, as
 probes would be most of what is measured. They are written into the tables directly (SQLite), the gateway starts with one worker, and each
-kind of change is made over the admin API. CPU and memory are those of /proc; `told`: bytes that the worker has read meanwhile; `late`: the
-longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds, which other work on the machine lengthens too).
+kind of change is made over the admin API. CPU and memory are those of /proc. `idle` is what both processes use while nothing happens; of a
+change, what they have used until SETTLED seconds after it, less what they use in that time anyway. `told`: bytes that the worker has read
+meanwhile, less those of an idle time; `late`: the longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds,
+which other work on the machine lengthens too). Metrics are read outside these times: of ten thousand engines they cost a second of CPU.
 --profile: py-spy, which must be on the PATH, records each process there.
 """
 
@@ -35,6 +37,8 @@ PEPPER: Final = "a pepper for measuring, 32 characters"
 BATCH: Final = 10_000
 QUIET_SECONDS: Final = 1.0
 QUIET_AT_MOST: Final = 300.0
+SETTLED: Final = 12.0
+"""Seconds: two of the workers' reports of figures, and the looks of scaling."""
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -117,6 +121,7 @@ class Measured:
         self._admin, self._metrics = admin, f"{gatehouse.admin_url}/metrics"
         self._ids = gatehouse.process.pid, admin.get("/workers").json()["items"][0]["pid"]
         self.both = [Process(pid) for pid in self._ids]
+        self.idle = [0.0, 0.0, 0.0]
 
     def shown(self) -> list[tuple[dict[str, Any], Process]]:
         names = zip(("control", "worker"), self.both, strict=True)
@@ -143,14 +148,6 @@ class Measured:
         lines = httpx.get(self._metrics, trust_env=False, timeout=60).text.splitlines()
         return int(next(float(line.split()[-1]) for line in lines if line.startswith("gatehouse_config_version")))
 
-    def in_force(self, version: int) -> None:
-        """Returns once a later configuration than this one is in force. Raises TimeoutError."""
-        end = time.monotonic() + QUIET_AT_MOST
-        while self.version() <= version:
-            if time.monotonic() > end:
-                raise TimeoutError("the change has not come into force")
-            time.sleep(0.25)
-
     def late(self) -> dict[float, float]:
         """By bound, in all processes together: wake-ups that were not later."""
         found = {}
@@ -160,26 +157,40 @@ class Measured:
                 found[bound] = float(line.split()[-1])
         return found
 
+    def used(self) -> list[float]:
+        """So far: seconds of CPU of both processes, and KiB that the worker has read."""
+        return [*(one.cpu() for one in self.both), self.both[1].read() / 1024]
+
+    def rest(self) -> dict[str, float]:
+        """What is used while nothing happens."""
+        self.quiet()
+        before = self.used()
+        time.sleep(SETTLED)
+        self.idle = [now - was for now, was in zip(self.used(), before, strict=True)]
+        control, worker, told = (one / SETTLED for one in self.idle)
+        return {"idle: control, CPU in %": control * 100, "worker, CPU in %": worker * 100, "told, KiB/s": told}
+
     def change(self, what: str, act: Callable[[], httpx.Response], configures: bool, profile: Path | None) -> dict[str, Any]:
+        """Raises TimeoutError."""
+        version, late = self.version(), self.late()
         self.quiet()
         recorders = [] if profile is None else [self._recorded(pid, profile / f"{what}-{place}.txt") for place, pid in enumerate(self._ids)]
         if recorders:
             time.sleep(2)
-        version = self.version()
-        late, cpu, read, begin = self.late(), [one.cpu() for one in self.both], self.both[1].read(), time.monotonic()
+        before, begin = self.used(), time.monotonic()
         act().raise_for_status()
         answered = time.monotonic() - begin
-        if configures:
-            self.in_force(version)
-        self.quiet()
-        told, used = self.both[1].read() - read, [one.cpu() - was for one, was in zip(self.both, cpu, strict=True)]
+        time.sleep(max(0.0, SETTLED - answered))
+        control, worker, told = (now - was - idle for now, was, idle in zip(self.used(), before, self.idle, strict=True))
+        if configures and self.version() <= version:
+            raise TimeoutError("the change has not come into force")
         after = self.late()
         total = after.get(float("inf"), 0) - late.get(float("inf"), 0)
         bound = min((bound for bound in after if after[bound] - late.get(bound, 0) >= total), default=0.0)
         for recorder in recorders:
             recorder.wait(60)
-        row = {"change": what, "answered after, s": answered, "control, s of CPU": used[0], "worker, s of CPU": used[1]}
-        return {**row, "told, KiB": told / 1024, "late, ms": bound * 1000}
+        row = {"change": what, "answered after, s": answered, "control, s of CPU": control, "worker, s of CPU": worker}
+        return {**row, "told, KiB": told, "late, ms": bound * 1000}
 
     def _recorded(self, pid: int, file: Path) -> subprocess.Popen[bytes]:
         spy = ["py-spy", "record", "-r", "250", "-d", "10", "-f", "raw", "-o", str(file), "--pid", str(pid)]
@@ -227,6 +238,7 @@ def main() -> None:
                 measured = Measured(gatehouse, admin)
                 measured.quiet()
                 print(table_of([{**row, "start, s of CPU": one.cpu()} for row, one in measured.shown()]), flush=True)
+                print(table_of([measured.rest()]), flush=True)
                 changes = [one for turn in range(given.changes) for one in plan(given.of, admin, given.count, turn)]
                 print(table_of([measured.change(what, act, what != "tenant changed", given.profile) for what, act in changes]))
                 print(table_of([row for row, _ in measured.shown()]), flush=True)
