@@ -14,6 +14,7 @@ from typing import Any, Final
 from gateway.app.audit.keeping import archive_of
 from gateway.app.audit.offline_keys import opener_of
 from gateway.app.certificates import check_files
+from gateway.app.clients.work import checked as check_batches
 from gateway.app.configuration.plugins import Plugins, at, installed
 from gateway.app.engines import model_files
 from gateway.app.telemetry.observing import check as check_telemetry
@@ -65,6 +66,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
+    check_batches(spec, workers=False)
     check_files(spec)
     check_telemetry(spec.telemetry)
     if spec.network.countries is not None:

@@ -34,6 +34,7 @@ def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_star
             {"engines": [{"name": "a", "runtime": "onnx", "model": "nowhere"}]},
             "engines[0].model: engine 'a': there is no model file 'nowhere'",
         ),
+        ({"batches": {"enabled": True}}, "batches.enabled: needs files: set files.enabled too"),
         ({"model_dirs": ["nowhere"]}, "model_dirs[0]: there is no directory "),
         ({"audit": {"sinks": [{"type": "file"}, {"type": "file"}]}}, "audit.sinks: exactly one sink of type 'file' is needed"),
         ({"store": {"url": "mysql://h"}}, "store.url: a store is 'sqlite' or postgresql://..."),
