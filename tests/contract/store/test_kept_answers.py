@@ -90,3 +90,25 @@ async def test_bounds_of_one_and_of_a_tenant(place: Place) -> None:
     await store.keep(wanted("resp_4", tenant="other"), bounds)
     place.clock.advance(101.0)
     await store.keep(wanted("resp_3"), bounds)
+
+
+async def test_a_tenants_total_is_not_read_for_every_answer(place: Place) -> None:
+    """What others have added counts seconds later; what was kept or erased here counts at once."""
+    one, two = await kept(place), await kept(place)
+    read: list[str] = []
+    sa.event.listen(one._database.engine, "before_cursor_execute", lambda *told: read.append(told[2]))
+    bounds = msgspec.structs.replace(BOUNDS, max_total_bytes=3 * len(msgspec.msgpack.encode(SAID)))
+    for number in range(2):
+        await one.keep(wanted(f"resp_{number}"), bounds)
+    assert await one.erase("resp_0", "acme")
+    for number in range(2, 4):
+        await one.keep(wanted(f"resp_{number}"), bounds)
+    for number in range(4, 7):
+        with pytest.raises(Overloaded):
+            await one.keep(wanted(f"resp_{number}"), bounds)
+    assert len([statement for statement in read if "sum(" in statement]) == 1
+    assert await two.erase_all("acme") == 3
+    with pytest.raises(Overloaded):
+        await one.keep(wanted("resp_7"), bounds)
+    place.clock.advance(61.0)
+    await one.keep(wanted("resp_7"), bounds)
