@@ -34,6 +34,10 @@ class Malformed(Exception):
     """Not a token, or not one that may be used. The message is for tests and counters, never for the caller."""
 
 
+class WrongSignature(Malformed):
+    """It was not signed by the key, which may have been replaced by another one of its name."""
+
+
 class Unverified:
     """A token whose signature was not looked at yet. claims: all of them. jwk: what the head has under that name. Nothing of it may be
     believed."""
@@ -73,13 +77,13 @@ def is_access_type(token: Unverified) -> bool:
 
 
 def verify(token: Unverified, key: Any) -> None:
-    """Raises Malformed when the signature is not this key's. key: as `public_key` gave it for the token's algorithm."""
+    """Raises WrongSignature when the signature is not this key's. key: as `public_key` gave it for the token's algorithm."""
     try:
         genuine = _VERIFIERS[token.algorithm].verify(token.signed, key, token.signature)
     except (TypeError, ValueError, jwt.PyJWTError):
         genuine = False
     if not genuine:
-        raise Malformed("the signature is wrong")
+        raise WrongSignature("the signature is wrong")
 
 
 def public_key(jwk: dict[str, Any], algorithm: str) -> Any:

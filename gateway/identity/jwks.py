@@ -1,9 +1,9 @@
 """The public keys of an issuer: fetched ahead of need, kept while the issuer cannot be reached, bounded.
 
-A request waits for a fetch only if its token names a key that is not known, and then shares one fetch with all others. For COOLDOWN
-seconds after such a fetch, however it ended, unknown keys are refused without another: random key names cost the issuer next to
-nothing. A refresh of our own is no such fetch: it may have begun before the key was there. While fetches fail, the keys fetched last
-count for MAX_STALE seconds.
+A request waits for a fetch only if its token names a key that is not known, or that did not sign it, and then shares one fetch with all
+others. For COOLDOWN seconds after such a fetch, however it ended, tokens with unknown keys are refused without another, and for DOUBT
+seconds those with wrong signatures: neither kind costs the issuer more than that, or holds up the fetch of the other. A refresh of our own
+is no such fetch: it may have begun before the key was there. While fetches fail, the keys fetched last count for MAX_STALE seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ log = logging.getLogger("gatehouse.identity")
 
 REFRESH: Final = 600.0
 COOLDOWN: Final = 10.0
+DOUBT: Final = 60.0
 RETRY: Final = 15.0
 MAX_STALE: Final = 24 * 3600.0
 FETCH_SECONDS: Final = 5.0
@@ -42,7 +43,7 @@ class KeyRing:
         self._keys: dict[tuple[str | None, str], Any] = {}
         self._tasks = TaskOwner(f"keys of {name}")
         self._flight: asyncio.Future[None] | None = None
-        self._fetched_at = self._asked_at = float("-inf")
+        self._fetched_at = self._asked_at = self._doubted_at = float("-inf")
         self._failed = False
         self.fetches = 0
         """How many were made, for metrics and tests."""
@@ -71,11 +72,15 @@ class KeyRing:
         """Whether a key that is not known may be the issuer's all the same: its keys could not be fetched when they were last asked for."""
         return self._failed or self._clock.monotonic() - self._fetched_at > MAX_STALE
 
-    def fetched(self) -> Awaitable[None] | None:
-        """Completes when a fetch that is under way, or made for this call, has ended; None while none may be made."""
+    def fetched(self, *, doubted: bool = False) -> Awaitable[None] | None:
+        """Completes when a fetch that is under way, or made for this call, has ended; None while none may be made. doubted: for a key that
+        is known and may have been replaced by another one of its name."""
         now = self._clock.monotonic()
-        if self._flight is None and now - self._asked_at >= COOLDOWN:
-            self._asked_at = now
+        if self._flight is None and (now - self._doubted_at >= DOUBT if doubted else now - self._asked_at >= COOLDOWN):
+            if doubted:
+                self._doubted_at = now
+            else:
+                self._asked_at = now
             self._begin()
             self._tasks.spawn(self._refresh(), name="fetch")
         return None if self._flight is None else asyncio.shield(self._flight)

@@ -26,7 +26,7 @@ from gateway.identity import jose
 from gateway.identity.binding import bind, bound_to, proved
 from gateway.identity.claims import login_of, meets, numeric_date, principal_of
 from gateway.identity.credentials import CHALLENGE, invalid_credentials, looks_like_jwt, presented_token
-from gateway.identity.jose import Malformed, Unverified
+from gateway.identity.jose import Malformed, Unverified, WrongSignature
 from gateway.identity.jwks import FETCH_SECONDS, KeyRing
 from gateway.identity.revocations import Revocations
 from gateway.transport.ask import ask
@@ -138,10 +138,14 @@ class OidcAuthenticator:
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is not None:
                 return proved(self._remember(digest, issuer.judge(token, key)), headers, peer)
+            fetch = issuer.keys.fetched()
+        except WrongSignature:  # forged, or signed with a new key that has the name of an old one
+            fetch = issuer.keys.fetched(doubted=True)
+            if fetch is None:
+                raise invalid_credentials() from None
         except Malformed as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None
-        fetch = issuer.keys.fetched()
         if fetch is None:
             raise self._unknown()
         return self._tasks.wait(self._after(fetch, token, digest, headers, peer), name="keys")

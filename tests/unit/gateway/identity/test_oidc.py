@@ -10,7 +10,7 @@ import pytest
 from gateway.core.errors import AuthenticationError, Overloaded
 from gateway.core.specs import ClaimsSpec, OidcSpec
 from gateway.core.types import Peer, Principal
-from gateway.identity.jwks import COOLDOWN, MAX_STALE
+from gateway.identity.jwks import COOLDOWN, DOUBT, MAX_STALE
 from gateway.identity.oidc import OidcAuthenticator
 from tests.unit.gateway.identity.issuing import ED, ISSUER, NOW, OTHER_RSA, RSA, jwk, jwks, token
 from tests.waiting import reached
@@ -173,6 +173,19 @@ async def test_a_rotation_fails_no_request_and_a_withdrawn_key_stops_at_once() -
         world.clock.now += 31
         assert await world.refused(token(kid="k9")) == "invalid_credentials"
         assert await world.refused(old) == "invalid_credentials" and await world.login(new) is not None
+
+
+async def test_a_new_key_with_the_name_of_an_old_one_counts_at_once() -> None:
+    async with World() as world:
+        old, new, forged = token(), token(key=OTHER_RSA), token(key=ED, alg="EdDSA")
+        assert await world.login(old) is not None
+        world.keys = jwks(jwk(OTHER_RSA, "RS256"))
+        assert await world.login(new) is not None and await world.refused(old) == "invalid_credentials"
+        assert await world.refused(forged) == "invalid_credentials" and world.ring.fetches == 2
+        world.keys = jwks(jwk(OTHER_RSA, "RS256"), jwk(ED, "EdDSA", "k2"))
+        assert await world.login(token(key=ED, alg="EdDSA", kid="k2")) is not None, "a wrong signature holds no rotation up"
+        world.clock.now += DOUBT
+        assert [await world.refused(old) for _ in range(3)] == ["invalid_credentials"] * 3 and world.ring.fetches == 4
 
 
 async def test_tokens_that_wait_for_a_refresh_of_before_the_rotation_have_one_fetch_of_their_own() -> None:

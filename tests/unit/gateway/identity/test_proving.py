@@ -50,8 +50,7 @@ class Later:
 
     async def _answer(self, headers: Headers, peer: Peer) -> Principal | None:
         await asyncio.sleep(0)
-        found: Any = self._inner.authenticate(headers, peer)
-        return found
+        return await settled(self._inner.authenticate(headers, peer))
 
 
 def made(*, later: bool = False, remote: bool = False, binding: Binding = "optional", **settings: Any) -> Proving:
