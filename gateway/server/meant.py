@@ -11,6 +11,10 @@ _MOST: Final = 512
 _SEGMENTS: Final = 8
 _BEFORE: Final = b"/v1"
 _READ: Final = frozenset({b"/v1/models", b"/v1/files", b"/v1/batches"})
+_SWITCHED: Final = (
+    (b"/v1/files", "Files are not enabled here (files.enabled)."),
+    (b"/v1/batches", "Batches are not enabled here (batches.enabled)."),
+)
 _ELSEWHERE: Final = b"/v1/messages/batches"
 """Anthropic's own, of which nothing here is the same."""
 _ROOTS: Final = ("models", "engines", "files", "batches", "tickets", "stream", "responses/resp_")
@@ -24,7 +28,10 @@ def is_nowhere(path: bytes) -> bool:
 
 
 def unknown(path: bytes) -> RequestError:
-    """The refusal of a path that does not exist."""
+    """The refusal of a path that does not exist, or not while a setting is off."""
+    for root, off in _SWITCHED:
+        if path == root or path.startswith(root + b"/"):
+            return RequestError(off, code="not_found", status=404)
     return RequestError(f"There is no {path.decode('latin-1')[:200]}.{meant(path)}", code="not_found", status=404)
 
 

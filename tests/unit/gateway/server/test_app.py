@@ -58,6 +58,18 @@ async def test_what_is_not_in_the_table_does_not_exist(path: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "setting"),
+    [("/v1/files", "files.enabled"), ("/v1/files/file-1/content", "files.enabled"), ("/v1/batches", "batches.enabled"), ("/v1/filesx", "")],
+)
+async def test_what_is_switched_off_is_not_said_to_have_another_path(path: str, setting: str) -> None:
+    for method in (b"GET", b"POST"):
+        status, _, body = await Site().ask(path.encode(), method=method)
+        message = json.loads(body)["error"]["message"]
+        assert (status, code(body)) == (404, "not_found") and "Did you mean" not in message
+        assert (f"({setting})" in message) is ("not enabled" in message) is bool(setting)
+
+
+@pytest.mark.parametrize(
     ("path", "likely"),
     [
         ("/chat/completions", "/v1/chat/completions"),
