@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,18 +43,70 @@ MARGIN: Final = 86_400.0
 PARTS: Final = ("roles", "bindings", "limits", "guardrails", "models", "engines", "identity", "network", "approvals", "prices", "usage")
 
 
-def policy_text(spec: ConfigSpec, schemas: PluginSchemas) -> bytes:
-    """What decides about requests, as JSON, with every secret masked. The same settings give the same text."""
+@dataclass(frozen=True)
+class Text:
+    """The text of settings. starts: where in it the members of each list, and the roles, begin; member i ends before starts[i + 1] - 1."""
+
+    spec: ConfigSpec
+    data: bytes
+    starts: Mapping[str, array[int]]
+
+
+def policy_text(spec: ConfigSpec, schemas: PluginSchemas, before: Text | None = None) -> Text:
+    """What decides about requests, as JSON, with every secret masked. The same settings give the same text, with and without another one
+    `before`, from which the text of every member is taken that is the same object in both."""
     with uncollected():
-        rest = msgspec.structs.replace(spec, roles={})
-        parts = {name: _encoded(value) for name, value in described(rest, schemas) if name in PARTS}
-        parts["roles"] = b"{%b}" % b",".join([_encoded(name) + b":" + _encoded(role) for name, role in described_roles(spec.roles)])
-        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), parts[name]) for name in sorted(parts))
+        keys = {name: _keys(value) for name in PARTS if isinstance(value := getattr(spec, name), tuple) or name == "roles"}
+        known = {} if before is None else {name: _members(before, name) for name in keys}
+        fresh: dict[str, Any] = {}
+        for name, wanted in keys.items():
+            old, value = known.get(name, {}), getattr(spec, name)
+            if isinstance(value, dict):
+                fresh[name] = {key[0]: value[key[0]] for key in wanted if key not in old}
+            else:
+                fresh[name] = tuple([member for key, member in zip(wanted, value, strict=True) if key not in old])
+        texts = _encoded(msgspec.structs.replace(spec, **fresh), schemas)
+        made, starts, length = [b"{"], {}, 1
+        for name in sorted(PARTS):
+            made.append(b'%b"%b":' % (b"," if length > 1 else b"", name.encode()))
+            length += len(made[-1])
+            if name in keys:
+                new, old = iter(texts[name]), known.get(name, {})
+                members = [old[key] if key in old else next(new) for key in keys[name]]
+                starts[name] = array("Q", accumulate((len(one) + 1 for one in members), initial=length + 1))
+                made.append((b"{%b}" if name == "roles" else b"[%b]") % b",".join(members))
+            else:
+                made += texts[name]
+            length += len(made[-1])
+        return Text(spec, b"".join([*made, b"}"]), starts)
 
 
-def _encoded(value: Any) -> bytes:
-    if isinstance(value, Iterator):
-        return b"[%b]" % b",".join(msgspec.json.encode(member, order="deterministic") for member in value)
+def _keys(members: tuple[Any, ...] | Mapping[str, Any]) -> list[Any]:
+    """One for each, in the order of the text; the same only for the same object, as long as that is there."""
+    if isinstance(members, tuple):
+        return [id(member) for member in members]
+    return [(name, id(members[name])) for name in sorted(members)]
+
+
+def _members(text: Text, name: str) -> dict[Any, bytes]:
+    """The texts of the members of a setting, by their keys."""
+    data, starts = text.data, text.starts[name]
+    return {key: data[starts[place] : starts[place + 1] - 1] for place, key in enumerate(_keys(getattr(text.spec, name)))}
+
+
+def _encoded(spec: ConfigSpec, schemas: PluginSchemas) -> dict[str, list[bytes]]:
+    """The texts of the members of each list and of the roles; of any other setting the whole as one."""
+    rest = msgspec.structs.replace(spec, roles={})
+    made = {
+        name: [_json(one) for one in value] if isinstance(value, Iterator) else [_json(value)]
+        for name, value in described(rest, schemas)
+        if name in PARTS
+    }
+    made["roles"] = [_json(name) + b":" + _json(role) for name, role in described_roles(spec.roles)]
+    return made
+
+
+def _json(value: Any) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
@@ -62,8 +117,8 @@ class PolicyTexts:
         self._folder, self._schemas, self._events, self._owner = state_dir / FOLDER, schemas, events, owner
         self._first: Built | None = None
         self._open = False
-        self._last: tuple[ConfigSpec, str] | None = None
-        """Settings that were written, and their digest."""
+        self._last: tuple[Text, str] | None = None
+        """What was written last, without the text itself, and its digest."""
 
     def heard(self, built: Built) -> None:
         if self._open:
@@ -85,14 +140,25 @@ class PolicyTexts:
     def _write(self, spec: ConfigSpec) -> str:
         if self._last is None:
             date_texts(self._folder)
-        elif all(getattr(spec, name) == getattr(self._last[0], name) for name in PARTS) and self._dated(self._last[1]):
+        elif all(getattr(spec, name) == getattr(self._last[0].spec, name) for name in PARTS) and self._dated(self._last[1]):
             return self._last[1]
-        data = policy_text(spec, self._schemas)
-        digest = sha256(data).hexdigest()
+        text = policy_text(spec, self._schemas, self._before())
+        digest = sha256(text.data).hexdigest()
         if not self._dated(digest):
-            replace_file(policy_file(self._folder, digest), data)
-        self._last = (spec, digest)
+            replace_file(policy_file(self._folder, digest), text.data)
+        self._last = (replace(text, data=b""), digest)
         return digest
+
+    def _before(self) -> Text | None:
+        """What was written last. None if its file is not as it was written."""
+        if self._last is None:
+            return None
+        text, digest = self._last
+        try:
+            data = policy_file(self._folder, digest).read_bytes()
+        except OSError:
+            return None
+        return replace(text, data=data) if sha256(data).hexdigest() == digest else None
 
     def _dated(self, digest: str) -> bool:
         """Gives a text the present time; False if there is none."""

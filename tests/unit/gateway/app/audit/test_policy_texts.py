@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from gateway.app.audit import policy_texts
 from gateway.app.audit.policy_texts import DATED, FOLDER, PolicyTexts, date_texts, forget_texts, policy_text
 from gateway.audit.chain import Chain
 from gateway.audit.record import SegmentRecord
 from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.config.load import describe
-from gateway.core.specs import ConfigSpec, RoleSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PriceSpec, RoleSpec
 
 DAY = 86_400.0
 NOW = 1000 * DAY
@@ -110,7 +112,92 @@ def test_roles_are_described_one_by_one_as_they_would_be_together() -> None:
     """A hundred thousand in one call would keep the interpreter from the event loop."""
     roles = {name: RoleSpec(permissions=("infer:*", f"admin:{name}"), confined=name != "b") for name in ("z", "b", "token", "ä", "A")}
     spec = ConfigSpec(version=1, roles=roles)
-    text = policy_text(spec, NO_PLUGINS)
+    text = policy_text(spec, NO_PLUGINS).data
     together = msgspec.json.encode(describe(spec)["roles"], order="deterministic")
     assert b'"roles":' + together + b',"usage"' in text
     assert sorted(roles) == list(msgspec.json.decode(text)["roles"])
+
+
+class Changing:
+    """Settings that change at random, as those of the store do: what stays is the same object."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.number = random.Random(seed), 0
+        self.spec = ConfigSpec(version=1)
+
+    def made(self, name: str) -> Any:
+        self.number += 1
+        some = f'"ä{self.number}]}},'
+        spec: dict[str, Any] = {
+            "engines": EngineSpec(name=f"e{self.number}", runtime="external", url=f"http://u:p@x/{some}", headers={"x": some}),
+            "models": ModelSpec(name=f"m{self.number}", pool=("e",), aliases=(some,)),
+            "bindings": BindingSpec(name=f"b{self.number}", role=some, subjects=("user/a",)),
+            "prices": PriceSpec(name=f"p{self.number}", model=some),
+            "roles": RoleSpec(permissions=(some,)),
+        }
+        return spec[name]
+
+    def change(self) -> ConfigSpec:
+        for name in self.random.sample(["engines", "models", "bindings", "prices", "roles"], 2):
+            kept = getattr(self.spec, name)
+            members = list(kept.items()) if isinstance(kept, dict) else list(kept)
+            for _ in range(self.random.choice([0, 1, 1, 5])):
+                members.insert(
+                    self.random.randint(0, len(members)), (f"r{self.number}", self.made(name)) if name == "roles" else self.made(name)
+                )
+            for _ in range(self.random.choice([0, 0, 1, 3, 9])):
+                if members:
+                    del members[self.random.randrange(len(members))]
+            if self.random.random() < 0.2:
+                self.random.shuffle(members)
+            if members and self.random.random() < 0.2:  # the same object twice, in a mapping by another name
+                again = self.random.choice(members)
+                members.append((f"again{self.number}", again[1]) if name == "roles" else again)
+            value = dict(members) if name == "roles" else tuple(members)
+            self.spec = msgspec.structs.replace(self.spec, **{name: value})
+        if self.random.random() < 0.1:
+            self.spec = msgspec.structs.replace(
+                self.spec, approvals=msgspec.structs.replace(self.spec.approvals, max_pending=self.number + 1)
+            )
+        return self.spec
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_text_made_from_the_one_before_is_what_it_would_be_by_itself(seed: int) -> None:
+    changing = Changing(seed)
+    before = None
+    for _ in range(60):
+        spec = changing.change()
+        before = policy_text(spec, NO_PLUGINS, before)
+        assert before.data == policy_text(spec, NO_PLUGINS).data
+        assert msgspec.json.decode(before.data)["models"] == describe(spec)["models"]
+
+
+def test_only_what_has_changed_is_described_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[str] = []
+    real = policy_texts._json
+
+    def encoded(value: Any) -> bytes:
+        if isinstance(value, dict) and "runtime" in value:
+            described.append(value["name"])
+        return real(value)
+
+    monkeypatch.setattr(policy_texts, "_json", encoded)
+    engines = [EngineSpec(name=f"e{number}", runtime="external", url="http://x") for number in range(50)]
+    texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
+    texts._write(ConfigSpec(version=1, engines=tuple(engines)))
+    engines[7] = EngineSpec(name="other", runtime="external", url="http://x")
+    described.clear()
+    digest = texts._write(ConfigSpec(version=1, engines=tuple(engines)))
+    assert described == ["other"]
+    path = tmp_path / FOLDER / f"{digest}.json"
+    assert path.read_bytes() == policy_text(ConfigSpec(version=1, engines=tuple(engines)), NO_PLUGINS).data
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes().replace(b"e1", b"f1"))])
+def test_a_file_that_is_not_as_it_was_written_is_not_taken_from(tmp_path: Path, spoil: Any) -> None:
+    engines = [EngineSpec(name=f"e{number}", runtime="external", url="http://x") for number in range(5)]
+    texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
+    spoil(tmp_path / FOLDER / f"{texts._write(ConfigSpec(version=1, engines=tuple(engines)))}.json")
+    spec = ConfigSpec(version=1, engines=tuple(engines[1:]))
+    assert (tmp_path / FOLDER / f"{texts._write(spec)}.json").read_bytes() == policy_text(spec, NO_PLUGINS).data
