@@ -148,11 +148,12 @@ class Collection(Generic[S]):
             await self.prepare(call, [one.name for one in found.items])
             return found
 
+        async def from_file(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            await self.prepare(call, [str(body["name"]) for body in found])
+            return [self.file_view(call, body) for body in found]
+
         mine = [body for body in self._in_file(call) if within(self.tenant_of(body), tenants)]
-        await self.prepare(call, [str(body["name"]) for body in mine])
-        return await listing(
-            call, query, mine, stored, lambda found: self.view(call, found), file_view=lambda body: self.file_view(call, body)
-        )
+        return await listing(call, query, mine, stored, lambda found: self.view(call, found), file_views=from_file)
 
     async def show(self, call: Call) -> Answer:
         view = await self._found(call, f"{self.kind}:read")
@@ -365,7 +366,7 @@ async def listing(
     stored: Callable[[int, str | None], Awaitable[Page[T]]],
     view: Callable[[T], dict[str, Any]],
     name: str = "name",
-    file_view: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    file_views: Callable[[list[dict[str, Any]]], Awaitable[list[dict[str, Any]]]] | None = None,
 ) -> Answer:
     """A page of the file's resources (all in memory, by name), then the store's. The cursor says which part comes next."""
     part, _, after = (query.cursor or "file:").partition(":")
@@ -374,7 +375,7 @@ async def listing(
     items: list[dict[str, Any]] = []
     if part == "file":
         rest = [] if query.source == "store" else [i for i in mine if i[name] > after and i[name].startswith(query.prefix)]
-        items = [file_view(item) for item in rest[: query.limit]]
+        items = rest[: query.limit] if file_views is None else await file_views(rest[: query.limit])
         if len(rest) > query.limit:
             return Answer({"items": items, "cursor": f"file:{items[-1][name]}"})
         after = ""

@@ -197,7 +197,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/configuration/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/data_side.py": ("tests/e2e/test_gateway_tokens.py", "tests.e2e.harness"),
     "gateway/app/engines/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
-    "gateway/app/engines/fleet_view.py": ("tests/e2e/test_admin_fleet.py", "endpoint"),
     "gateway/app/engines/rollout_book.py": ("tests/e2e/test_candidates.py", "gatehouse_shadow_requests_total"),
     "gateway/app/gateway.py": ("tests/unit/gateway/app/configuration/test_changes.py", "Gateway"),
     "gateway/app/guardrails/moderation.py": ("tests/e2e/test_moderations.py", "v1/moderations"),

@@ -115,7 +115,7 @@ async def endpoints(call: Call) -> Answer:
 
 
 async def endpoint(call: Call) -> Answer:
-    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), call.path["name"], "endpoint")))
+    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints([call.path["name"]]), call.path["name"], "endpoint")))
 
 
 def find(items: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
@@ -143,14 +143,14 @@ async def _change(call: Call, act: Any, **expected: Any) -> Answer:
     """Acts on an endpoint unless this is a dry run. Does not wait for a drain to finish: `in_flight` falls to 0."""
     name = call.path["name"]
     call.target = f"engines/{name}"
-    before = endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint"))
+    before = endpoint_view(call, find(call.ports.fleet.endpoints([name]), name, "endpoint"))
     was = {key: before["breaker"]["forced"] if key == "forced" else before[key] for key in expected}
     call.diff = values.diff(was, expected)
     if call.dry_run:
         after = {**before, "breaker": {**before["breaker"], **expected}} if "forced" in expected else {**before, **expected}
         return Answer({"dry_run": True, "diff": call.diff, "result": after})
     await act(name)
-    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint")))
+    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints([name]), name, "endpoint")))
 
 
 class LogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,7 +169,7 @@ class EngineLog(msgspec.Struct, kw_only=True):
 async def log(call: Call) -> Answer:
     """What the engine itself says may hold prompts: its permission is not the one to see the fleet."""
     name, query = call.path["name"], call.query
-    found = find(call.ports.fleet.engines(), name, "engine")
+    found = find(call.ports.fleet.engines([name]), name, "engine")
     if found["runtime"] == "external":
         raise NotFound(f"{name!r} is an external engine: Gatehouse did not start it and has no log of it.")
     return Answer({"engine": name, "lines": await asyncio.to_thread(call.ports.fleet.engine_log, name, query.lines)})

@@ -113,8 +113,8 @@ async def _act(
     replaced: only on those that are being replaced."""
     name = call.path["name"]
     call.target = f"models/{name}"
-    model = find(call.ports.fleet.models(), name, "model")
-    engines = {engine["name"]: engine for engine in call.ports.fleet.engines()}
+    model = find(call.ports.fleet.models([name]), name, "model")
+    engines = {engine["name"]: engine for engine in call.ports.fleet.engines([member["engine"] for member in model["pool"]])}
     members = [m["engine"] for m in model["pool"] if engines.get(m["engine"], {}).get("runtime", "external") != "external"]
     if not members:
         raise problems.simple(
@@ -133,7 +133,7 @@ async def _act(
 
 
 def _result(call: Call, name: str, action: str, members: list[str]) -> dict[str, Any]:
-    now = {engine["name"]: (engine["state"], engine["version"]) for engine in call.ports.fleet.engines()}
+    now = {engine["name"]: (engine["state"], engine["version"]) for engine in call.ports.fleet.engines(members)}
     states = [(member, *now.get(member, ("gone", ""))) for member in members]
     return {"model": name, "action": action, "engines": [{"engine": e, "state": s, "version": v} for e, s, v in states]}
 

@@ -63,14 +63,11 @@ class Roles(Collection[RoleSettings]):
         async def stored(limit: int, cursor: str | None) -> Page[Resource]:
             return await call.store.list(self.kind, prefix=call.query.prefix, limit=limit, cursor=cursor)
 
-        return await listing(
-            call,
-            call.query,
-            self._in_file(call),
-            stored,
-            lambda found: self.view(call, found),
-            file_view=lambda body: self.file_view(call, body),
-        )
+        async def from_file(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [self.file_view(call, body) for body in found]
+
+        mine = self._in_file(call)
+        return await listing(call, call.query, mine, stored, lambda found: self.view(call, found), file_views=from_file)
 
     def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         return {**super().file_view(call, body), "source": "built-in" if body["name"] in ROLES else "file"}

@@ -124,7 +124,7 @@ ENGINES: FleetCollection[Any] = FleetCollection(
     lambda body: "",
     check,
     unused("models", "engine", members),
-    running=lambda call: [engine_view(engine) for engine in call.ports.fleet.engines()],
+    running=lambda call, names: [engine_view(engine) for engine in call.ports.fleet.engines(names)],
     shown=StoredEngineView,
     blank=lambda settings: {"runtime": settings["runtime"], "state": "unknown"},
     keep=keep,

@@ -23,12 +23,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class FleetCollection(Collection[S], Generic[S]):
-    """running: all of the kind that are in force, as the fleet shows them. shown: the type of the answer. blank: what is shown of one that
-    is not in force. keep: the body to be stored for a body that was sent; sees the one before. secrets: the settings that hold secrets.
-    hidden: without what the caller may not see.
+    """running: those of these names that are in force, as the fleet shows them. shown: the type of the answer. blank: what is shown of one
+    that is not in force. keep: the body to be stored for a body that was sent; sees the one before. secrets: the settings that hold
+    secrets. hidden: without what the caller may not see.
     """
 
-    running: Callable[[Call], list[dict[str, Any]]] = lambda call: []
+    running: Callable[[Call, Sequence[str]], list[dict[str, Any]]] = lambda call, names: []
     shown: type[msgspec.Struct] = msgspec.Struct
     blank: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {}
     keep: Callable[[Call, dict[str, Any], dict[str, Any] | None], dict[str, Any]] = lambda call, body, before: body
@@ -54,6 +54,9 @@ class FleetCollection(Collection[S], Generic[S]):
     ) -> None:
         await self.check(call, settings, before)
         await call.ports.check(self.kind, kept, beside)
+
+    async def prepare(self, call: Call, names: Sequence[str]) -> None:
+        call.asked[self.kind] = {item["name"]: item for item in self.running(call, names)}
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
         settings = self.plain(resource)
@@ -87,10 +90,7 @@ class FleetCollection(Collection[S], Generic[S]):
 
     def _running(self, call: Call, name: str, source: str) -> dict[str, Any]:
         """The running resource of a name; empty if nothing runs, or if it comes from another source."""
-        known = call.asked.get(self.kind)
-        if known is None:
-            known = call.asked[self.kind] = {item["name"]: item for item in self.running(call)}
-        found: dict[str, Any] = known.get(name, {})
+        found: dict[str, Any] = call.asked[self.kind].get(name, {})
         return found if found.get("source") == source else {}
 
 

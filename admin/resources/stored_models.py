@@ -42,7 +42,7 @@ MODELS: FleetCollection[ModelSpec] = FleetCollection(
     in_file,
     lambda body: "",
     on_delete=unused("models", "model", fallbacks),
-    running=lambda call: [model_view(model) for model in call.ports.fleet.models()],
+    running=lambda call, names: [model_view(model) for model in call.ports.fleet.models(names)],
     shown=StoredModelView,
     blank=lambda settings: {"ready": False, "pool": []},
 )

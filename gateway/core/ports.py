@@ -7,7 +7,7 @@ implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from gateway.core.audit_proofs import AuditProofs
@@ -335,12 +335,12 @@ class Route(Protocol):
 
 
 class FleetView(Protocol):
-    """Operators' view of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked."""
+    """Operators' view of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked. names: only of these; those
+    that are not there are left out."""
 
-    def engines(self) -> list[dict[str, Any]]: ...
-
-    def endpoints(self) -> list[dict[str, Any]]: ...
-    def models(self) -> list[dict[str, Any]]: ...
+    def engines(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
+    def endpoints(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
+    def models(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
     def engine_log(self, engine: str, lines: int) -> list[str]: ...  # the last lines; blocks
 
     def in_force(self, kind: str, name: str) -> tuple[int | None, str]:

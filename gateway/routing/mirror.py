@@ -17,7 +17,7 @@ is loaded once, a shift's failures are added up, an engine's slots are shared by
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gateway.core.messages import Message
@@ -257,10 +257,10 @@ class Mirror:
 
     # --- operators and configuration
 
-    def endpoints(self) -> list[dict[str, Any]]:
-        """The views of the endpoints, with the counts of all workers."""
+    def endpoints(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """The views of the endpoints, or of these alone, with the counts of all workers."""
         shown = []
-        for endpoint in self.registry.in_force():
+        for endpoint in self.registry.in_force(names):
             uses = [use for worker in self._workers.values() if (use := worker.uses.get(endpoint.name)) is not None]
             seen = view(endpoint)
             seen["in_flight"] += sum(use[0] for use in uses)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final, Protocol
 
 from gateway.core.clock import Clock, Entropy
@@ -266,8 +266,9 @@ class EndpointRegistry:
 
     # -- operators: FleetView and controls -------------------------------------------------------------------------------------------
 
-    def endpoints(self) -> list[dict[str, Any]]:
-        return [view(endpoint) for endpoint in self._endpoints.values()]
+    def endpoints(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Those in force; names: only these of them."""
+        return [view(endpoint) for endpoint in self.in_force(names)]
 
     def find(self, name: str) -> Endpoint | None:
         """The endpoint in force of this name."""
@@ -278,9 +279,11 @@ class EndpointRegistry:
         """How many endpoints are in force."""
         return len(self._endpoints)
 
-    def in_force(self) -> list[Endpoint]:
-        """Every endpoint in force."""
-        return list(self._endpoints.values())
+    def in_force(self, names: Iterable[str] | None = None) -> list[Endpoint]:
+        """Every endpoint in force, or those of these names."""
+        if names is None:
+            return list(self._endpoints.values())
+        return [self._endpoints[name] for name in names if name in self._endpoints]
 
     def drain(self, endpoint: str) -> Signal[None]:
         """Sends no new requests there; completes when the last one under way has ended. Raises GatehouseError for an unknown name."""

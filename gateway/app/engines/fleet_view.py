@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import msgspec
@@ -49,18 +49,34 @@ class FleetView:
         self._fleet, self._changes, self._plane, self._workers = fleet, changes, plane, workers
         self._health, self._replica, self._url, self._started = health, replica, gateway_url, started
 
-    def engines(self) -> list[dict[str, Any]]:
+    def engines(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+        wanted = None if names is None else frozenset(names)
+        specs = [spec for spec in self._changes.in_force.stated.engines if wanted is None or spec.name in wanted]
         sidecars = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
-        endpoints = {endpoint["name"]: endpoint for endpoint in self.endpoints()}
+        several = self._several({spec.name for spec in specs if spec.dns is not None or spec.joined is not None})
+        single = {endpoint["name"]: endpoint for endpoint in self.endpoints([spec.name for spec in specs if spec.name not in several])}
         faults = self._changes.discovery.faults()
         return [
             {
-                **_engine(spec, sidecars.get(spec.name), _of_name(spec, endpoints, faults) or endpoints.get(spec.name, {})),
+                **_engine(
+                    spec,
+                    sidecars.get(spec.name),
+                    _of_several(several[spec.name], faults.get(spec.name)) if spec.name in several else single.get(spec.name, {}),
+                ),
                 **self._placed(spec),
                 "source": self._source("engines", spec.name),
             }
-            for spec in self._changes.in_force.stated.engines
+            for spec in specs
         ]
+
+    def _several(self, engines: set[str]) -> dict[str, list[dict[str, Any]]]:
+        """The endpoints of engines that several addresses or machines stand for."""
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+        if found:
+            places = [one.name for one in self._fleet.registry.in_force() if one.name.partition(AT)[0] in found]
+            for endpoint in self.endpoints(places):
+                found[endpoint["name"].partition(AT)[0]].append(endpoint)
+        return found
 
     def _placed(self, spec: EngineSpec) -> dict[str, Any]:
         """Where an engine is that joined machines start for the gateway."""
@@ -70,19 +86,27 @@ class FleetView:
         shown = {"machines": found["machines"], "model": place.model, "device": place.device}
         return {**shown, "reason": found["reason"], "reason_code": found["reason_code"]} if found["reason"] else shown
 
-    def endpoints(self) -> list[dict[str, Any]]:
-        return self._fleet.traffic.endpoints()
+    def endpoints(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+        return self._fleet.traffic.endpoints(names)
 
     def engine_log(self, engine: str, lines: int) -> list[str]:
         return tail(log_path(self._fleet.state_dir, engine), lines)
 
-    def models(self) -> list[dict[str, Any]]:
-        states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}
+    def models(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+        known = self._plane.current().models
+        wanted = known if names is None else frozenset(names)
+        entries = {entry.name: entry for name in wanted if (entry := known.get(name)) is not None and entry.name in wanted}
+        pools = {
+            name: [{"engine": m} if isinstance(m, str) else msgspec.to_builtins(m) for m in entry.spec.pool]
+            for name, entry in entries.items()
+        }
+        places = None if names is None else {member["engine"] for members in pools.values() for member in members}
+        states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints(places)}
         engines = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
         shown = []
-        for entry in {entry.name: entry for entry in self._plane.current().models.values()}.values():
+        for name, members in pools.items():
+            entry = entries[name]
             spec = entry.spec
-            members = [{"engine": m} if isinstance(m, str) else msgspec.to_builtins(m) for m in spec.pool]
             shown.append(
                 {
                     "name": spec.name,
@@ -148,14 +172,11 @@ def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) 
     return {**member, "state": state, "version": sidecar["version"], "rollout": sidecar["rollout"]}
 
 
-def _of_name(spec: EngineSpec, endpoints: dict[str, dict[str, Any]], faults: dict[str, str]) -> dict[str, Any] | None:
-    """The state of an engine that several addresses or machines stand for: ready when one of them is. None: it is one by itself."""
-    if spec.dns is None and spec.joined is None:
-        return None
-    mine = [one for name, one in endpoints.items() if name == spec.name or name.startswith(f"{spec.name}{AT}")]
+def _of_several(mine: list[dict[str, Any]], fault: str | None) -> dict[str, Any]:
+    """The state of an engine that several addresses or machines stand for: ready when one of them is."""
     ready = [one for one in mine if one["state"] == "ready"]
     first = (ready or mine or [{"state": "unknown", "reason": ""}])[0]
-    return {"state": first["state"], "reason": faults.get(spec.name) or ("" if ready else first["reason"])}
+    return {"state": first["state"], "reason": fault or ("" if ready else first["reason"])}
 
 
 def _seen(spec: EngineSpec) -> list[str]:
