@@ -37,7 +37,7 @@ IDLE_SECONDS: Final = 60.0
 MAX_GROUPS: Final = 500
 MAX_DEPTH: Final = 8
 MAX_VALUE: Final = 256
-INVALID, SUCCESS = 49, 0
+INVALID, SIZE_LIMIT, SUCCESS = 49, 4, 0
 """Result codes (RFC 4511, 4.1.9)."""
 UNABLE: Final = frozenset({1, 2, 3, 8, 13, 51, 52, 80})
 """Those by which a server says that it cannot check a password now, or not over this connection: an error of operations or of the protocol,
@@ -162,6 +162,7 @@ class Directory:
         self._exceptions: Any = import_module("ldap3.core.exceptions")
         self._escape_filter: Any = import_module("ldap3.utils.conv").escape_filter_chars
         self._escape_rdn: Any = import_module("ldap3.utils.dn").escape_rdn
+        self._prepare: Any = import_module("ldap3.protocol.sasl.sasl").validate_simple_password
         self._tls = self._ldap.Tls(validate=ssl.CERT_REQUIRED)
         self._tls.wrap_socket = _Verified(None if spec.tls is None else spec.tls.ca)
         self._servers = [self._server(url) for url in spec.servers]
@@ -173,8 +174,9 @@ class Directory:
     def login(self, username: str, password: str) -> Found:
         """Raises Refused, Unavailable. Takes at most the settings' `timeout`; less for an unknown user than for a known one, because
         nothing makes a directory compare a password that nobody has (gateway.identity.pace)."""
-        if not password or not username:
-            raise Refused("no name or no password")
+        if not username:
+            raise Refused("no name")
+        self._insist_on_password(password)
         for last in (False, True):
             deadline = Deadline(self._spec.timeout)
             try:
@@ -196,6 +198,14 @@ class Directory:
             _close(self._idle.pop()[1])
 
     # --- inside
+
+    def _insist_on_password(self, password: str) -> None:
+        """Raises Refused for what no password can be (RFC 4513, 5.1.3 and RFC 4013): ldap3 would find out only once it binds, and so tell
+        names that exist from others."""
+        try:
+            self._prepare(password)
+        except self._exceptions.LDAPException:
+            raise Refused("no password, or one with characters that none can have") from None
 
     def _login(self, username: str, password: str, deadline: Deadline) -> Found:
         users = self._spec.users
@@ -231,13 +241,14 @@ class Directory:
         return found[0][1] if found else {}
 
     def _groups(self, connection: Any, dn: str, deadline: Deadline) -> tuple[str, ...]:
+        """All of them. Raises Refused where some would be left out: a deny might name one of those."""
         wanted = self._spec.groups
         if wanted is None:
             return ()
         names: dict[str, None] = {}
         seen: set[str] = set()
         level = [dn]
-        for _ in range(MAX_DEPTH if wanted.nested else 1):
+        for depth in range(MAX_DEPTH + 1 if wanted.nested else 1):
             following = []
             for member in level:
                 text = wanted.filter.replace("{dn}", self._escape_filter(member))
@@ -248,8 +259,12 @@ class Directory:
                     following.append(group)
                     if name := attributes.get("cn"):
                         names[name] = None
+                if connection.result["result"] == SIZE_LIMIT and len(seen) <= MAX_GROUPS:
+                    raise Refused(f"more groups than the directory lists at once ({len(seen)})")
             if len(seen) > MAX_GROUPS:
                 raise Refused(f"more than {MAX_GROUPS} groups")
+            if depth == MAX_DEPTH and following:
+                raise Refused(f"groups in more than {MAX_DEPTH} levels")
             level = following
         return tuple(names)
 
@@ -265,7 +280,7 @@ class Directory:
             size_limit=size,
             time_limit=deadline.seconds(),
         )
-        if connection.result["result"] not in (SUCCESS, 4, 32):  # size limit reached, no such object
+        if connection.result["result"] not in (SUCCESS, SIZE_LIMIT, 32):  # no such object
             raise Unavailable(f"the search failed: {connection.result['description']}")
         found = []
         for entry in (connection.response or ())[: size + 1]:

@@ -19,6 +19,7 @@ import binascii
 import hmac
 import logging
 import os
+import unicodedata
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,6 +49,8 @@ PAUSING: Final = 1024
 """The same with those that are refused and not answered yet."""
 REMEMBERED: Final = 10_000
 MAX_NAME: Final = 256
+_IGNORED: Final = frozenset({"Cc", "Cf", "Mn", "Me"})
+"""Categories of characters that make no difference between two names."""
 
 
 class LdapAuthenticator:
@@ -103,7 +106,7 @@ class LdapAuthenticator:
         if flight is None:
             if self._undecided >= WAITING or len(self._flights) >= PAUSING:
                 raise Overloaded("Too many logins at once; try again.", retry_after=1.0)
-            begun = self._logins.begin(self._spec.name, name.casefold(), peer.address, digest)
+            begun = self._logins.begin(self._spec.name, account_of(name), peer.address, digest)
             if begun is None:
                 raise invalid_credentials()
             flight = self._flights[digest] = self._tasks.spawn(self._tried(begun, digest, name, password), name="login")
@@ -136,7 +139,7 @@ class LdapAuthenticator:
         """Who it is; None for a refusal, which is to be answered so many seconds later."""
         self._believed.pop(digest, None)
         try:
-            async with self._turn(name.casefold()):
+            async with self._turn(account_of(name)):
                 principal, late = await self._asked_directory(name, password)
         except (Unavailable, TimeoutError) as reason:
             if not self._away:
@@ -180,7 +183,7 @@ class LdapAuthenticator:
 
     async def _asked_directory(self, name: str, password: str) -> tuple[Principal | None, float]:
         """As `_login`, by one who has a place. Raises Unavailable, TimeoutError."""
-        account, began = name.casefold(), self._clock.monotonic()
+        account, began = account_of(name), self._clock.monotonic()
         try:
             async with within(self._spec.timeout + 1.0):
                 found = await asyncio.get_running_loop().run_in_executor(self._threads, self._directory.login, name, password)
@@ -216,6 +219,13 @@ class LdapAuthenticator:
         now = self._clock.wall()
         login = Login("password", issuer=self._spec.name, issued=now, auth_time=now, amr=("pwd",), groups=found.groups)
         return Principal(name, owner, "ldap", user=name, groups=found.groups, login=login)
+
+
+def account_of(name: str) -> str:
+    """By what the failures of a name are counted: all spellings that a directory may take for it (RFC 4518, 2; Active Directory ignores
+    accents too) are one, or else each would be allowed as many guesses."""
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
+    return " ".join("".join(char for char in plain if char.isspace() or unicodedata.category(char) not in _IGNORED).split())
 
 
 def _decoded(value: bytes) -> tuple[str, str]:

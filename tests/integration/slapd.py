@@ -33,6 +33,7 @@ suffix "{base}"
 rootdn "{admin}"
 rootpw {password}
 directory {folder}/data
+limits dn.exact="uid=bob,ou=people,{base}" size=1
 access to attrs=userPassword by anonymous auth by * none
 access to * by users read by anonymous auth
 """
@@ -124,7 +125,8 @@ class Slapd:
 
 @contextmanager
 def directory(folder: Path) -> Iterator[Slapd]:
-    """A directory with alice (acme; engineers, and by nesting staff and loop), bob (without an organisation) and `a*b`."""
+    """A directory with alice (acme; engineers, and by nesting staff and loop), bob (without an organisation; his searches find
+    one entry at most) and `a*b`."""
     (folder / "data").mkdir()
     _certificate(folder)
     (folder / "slapd.conf").write_text(CONFIG.format(folder=folder, base=BASE, admin=ADMIN, password=ADMIN_PASSWORD))

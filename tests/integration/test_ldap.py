@@ -66,6 +66,27 @@ def test_a_user_with_the_groups_of_groups(slapd: Slapd) -> None:
     assert flat.groups == ("engineers",)
 
 
+def test_whose_groups_cannot_all_be_known_cannot_log_in(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deny might name the group that is missing."""
+    settings = spec(slapd, bind=None, users=LdapUsersSpec(dn=f"uid={{username}},ou=people,{BASE}"))
+    change = "dn: cn={group},ou=groups,{base}\nchangetype: modify\n{what}: member\nmember: uid=bob,ou=people,{base}\n\n"
+    slapd.modify(change.format(group="engineers", base=BASE, what="add"))
+    assert login(spec(slapd), "bob", "bob-secret").groups == ("engineers", "staff", "loop")
+    slapd.modify(change.format(group="staff", base=BASE, what="add"))
+    try:
+        with pytest.raises(Refused, match="more groups than the directory lists at once"):  # it lists one at a time for bob
+            login(settings, "bob", "bob-secret")
+        assert set(login(spec(slapd), "bob", "bob-secret").groups) == {"engineers", "staff", "loop"}
+    finally:
+        for group in ("engineers", "staff"):
+            slapd.modify(change.format(group=group, base=BASE, what="delete"))
+    monkeypatch.setattr("gateway.identity.directory.MAX_DEPTH", 3)
+    assert login(spec(slapd)).groups == ("engineers", "staff", "loop")
+    monkeypatch.setattr("gateway.identity.directory.MAX_DEPTH", 2)
+    with pytest.raises(Refused, match="groups in more than 2 levels"):
+        login(spec(slapd))
+
+
 def test_a_direct_bind(slapd: Slapd) -> None:
     settings = spec(slapd, bind=None, users=LdapUsersSpec(dn=f"uid={{username}},ou=people,{BASE}"))
     assert login(settings).groups == ("engineers", "staff", "loop")
@@ -78,6 +99,8 @@ def test_a_direct_bind(slapd: Slapd) -> None:
     [
         ("alice", "wrong"),
         ("alice", ""),
+        ("alice", "\u00ad"),
+        ("alice", "alice\u0001secret"),
         ("", "alice-secret"),
         ("nobody", "alice-secret"),
         ("*", "alice-secret"),
@@ -386,7 +409,17 @@ async def test_many_guesses_at_once_are_no_more_than_the_budget(slapd: Slapd) ->
     settings = spec(slapd, cache=0.0)
     directory = Counting(settings)
     ldap = LdapAuthenticator(settings, directory, SystemClock())
-    guesses = [code(ldap, basic("alice", f"guess-{number}")) for number in range(40)]
+    spellings = (
+        "alice",
+        "ALICE",
+        " alice ",
+        "\uff41lice",
+        "ali\u00adce",
+        "al\u00efce",
+        "alice\u00a0",
+        "ali\u0001ce",
+    )  # for the directory, most are alice
+    guesses = [code(ldap, basic(spellings[number % 8], f"guess-{number}")) for number in range(40)]
     assert set(await asyncio.gather(*guesses)) == {"invalid_credentials"}
     assert directory.logins == PAIR[0]
     await ldap.aclose()
@@ -421,6 +454,11 @@ def test_nobody_is_asked_about_the_password_of_an_unknown_user(slapd: Slapd) -> 
         with pytest.raises(Refused) as refused:
             directory.login(name, "wrong")
         assert directory.work == work and refused.value.checked is checked
+    for name in ("alice", "nobody"):
+        directory.work.clear()
+        with pytest.raises(Refused) as refused:
+            directory.login(name, "no\u0001password")
+        assert not directory.work and not refused.value.checked, "what no password can be is refused alike, whoever it is"
     directory.close()
 
 
