@@ -95,16 +95,18 @@ def forwarded_peer(
 ) -> Peer:
     """The client that a trusted proxy names. by: the header that counts.
 
-    The connection's certificate is the proxy's, not the client's; the client's is what the header of a proxy says that may forward it.
+    The connection's certificate is the proxy's, not the client's, also where the header names nobody; the client's is what the header of a
+    proxy says that may forward it.
     """
     asserted = _asserted(proxy, headers, identity) if CLIENT_CERT in headers else None
-    address = ""
     if by != "forwarded" and X_FORWARDED_FOR in headers:
         address = _client(headers[X_FORWARDED_FOR], trusted, False)
     elif by != "x-forwarded-for" and FORWARDED in headers:
         address = _client(headers[FORWARDED], trusted, True)
-    if not address and asserted is None:
+    elif asserted is None:
         return proxy
+    else:
+        address = ""
     return Peer(address or proxy.address, True, asserted=asserted)
 
 

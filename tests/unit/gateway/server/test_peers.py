@@ -99,6 +99,11 @@ def test_a_proxys_certificate_is_not_the_clients():
     proxy = Peer("10.0.0.1", True, b"the proxy's")
     assert forwarded_peer(proxy, {b"x-forwarded-for": b"203.0.113.5"}).certificate is None
     assert forwarded_peer(proxy, {}) is proxy
+    for value in (b"unknown", b"unix:", b""):
+        found = forwarded_peer(proxy, {b"x-forwarded-for": value})
+        assert (found.address, found.certificate, found.thumbprint) == ("10.0.0.1", None, ""), "somebody whom it does not name"
+        assert forwarded_peer(proxy, {b"forwarded": b"for=" + value}, by="forwarded").certificate is None
+        assert forwarded_peer(proxy, {b"forwarded": value}, by="x-forwarded-for") is proxy, "a header that does not count"
 
 
 def test_only_a_proxy_that_may_asserts_a_certificate() -> None:
