@@ -20,11 +20,12 @@ Priority = Literal["interactive", "standard", "batch"]
 class Peer:
     """The other end of a connection. `trusted`: its forwarding headers count. `certificate`: DER of a verified client certificate.
 
-    thumbprint: the certificate's SHA-256 in hex, computed once; "" without one. asserted: the headers Client-Cert and Client-Cert-Chain of
-    a proxy that may send them; not verified yet.
+    thumbprint: the certificate's SHA-256 in hex, computed once; "" without one. chain: the certificates (DER) above it by which it was
+    verified, as far as they are known. asserted: the headers Client-Cert and Client-Cert-Chain of a proxy that may send them; not verified
+    yet.
     """
 
-    __slots__ = ("address", "asserted", "certificate", "thumbprint", "trusted")
+    __slots__ = ("address", "asserted", "certificate", "chain", "thumbprint", "trusted")
 
     def __init__(
         self,
@@ -32,13 +33,14 @@ class Peer:
         trusted: bool = False,
         certificate: bytes | None = None,
         asserted: tuple[bytes, bytes | None] | None = None,
+        chain: tuple[bytes, ...] = (),
     ) -> None:
-        self.address, self.trusted, self.certificate, self.asserted = address, trusted, certificate, asserted
+        self.address, self.trusted, self.certificate, self.asserted, self.chain = address, trusted, certificate, asserted, chain
         self.thumbprint = "" if certificate is None else sha256(certificate).hexdigest()
 
-    def verified(self, certificate: bytes) -> str:
+    def verified(self, certificate: bytes, chain: tuple[bytes, ...] = ()) -> str:
         """What was asserted has been verified: from now on it is the peer's certificate. Returns its thumbprint."""
-        self.certificate, self.asserted = certificate, None
+        self.certificate, self.chain, self.asserted = certificate, chain, None
         self.thumbprint = sha256(certificate).hexdigest()
         return self.thumbprint
 

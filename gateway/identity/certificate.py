@@ -74,6 +74,24 @@ def read(der: bytes, sha256: str, *, require_eku: bool) -> Names:
         raise Unacceptable(f"it cannot be read ({type(error).__name__})") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """What a revocation list knows a certificate above a client's by: its own name and its issuer's (DER), the issuer's key, the serial
+    number."""
+
+    subject: bytes
+    issuer: bytes
+    key: bytes
+    serial: int
+
+
+def issuer_of(der: bytes) -> Issuer:
+    """Raises ValueError for what is no certificate."""
+    certificate = x509.load_der_x509_certificate(der)
+    key = key_identifier(certificate, x509.AuthorityKeyIdentifier)
+    return Issuer(certificate.subject.public_bytes(), certificate.issuer.public_bytes(), key, certificate.serial_number)
+
+
 def for_clients(extension: x509.ExtendedKeyUsage | None, require: bool) -> bool:
     """Whether the extended key usage (RFC 5280, 4.2.1.12) lets a certificate be a TLS client's."""
     if extension is None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import verification
 
 from gateway.identity.certificate import for_clients
@@ -66,9 +67,9 @@ class Verifier:
         self._leaf = verification.ExtensionPolicy.permit_all().may_be_present(x509.ExtendedKeyUsage, agnostic, usage)
         self._authority = verification.ExtensionPolicy.webpki_defaults_ca()
 
-    def verify(self, der: bytes, chain: list[bytes], now: float) -> float:
-        """When the first certificate of the chain ends, in seconds since the epoch. Raises Malformed for one that does not lead to an
-        authority, that is not valid now, or is not for clients."""
+    def verify(self, der: bytes, chain: list[bytes], now: float) -> tuple[float, tuple[bytes, ...]]:
+        """When the first certificate of the chain ends, in seconds since the epoch, and those above the client's (DER). Raises Malformed
+        for one that does not lead to an authority, that is not valid now, or is not for clients."""
         try:
             leaf = x509.load_der_x509_certificate(der)
             between = [x509.load_der_x509_certificate(one) for one in chain]
@@ -77,7 +78,8 @@ class Verifier:
             verified = verifier.verify(leaf, between)
         except (verification.VerificationError, ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
             raise Malformed(f"it is not verified ({type(error).__name__})") from None
-        return min(one.not_valid_after_utc.timestamp() for one in verified.chain)
+        above = tuple(one.public_bytes(Encoding.DER) for one in verified.chain[1:])
+        return min(one.not_valid_after_utc.timestamp() for one in verified.chain), above
 
 
 def digest(value: bytes, chain: bytes | None) -> bytes:

@@ -20,7 +20,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import client_cert
-from gateway.identity.certificate import NAMES, Names, Pattern, Unacceptable, filled, read, unknown_placeholders
+from gateway.identity.certificate import NAMES, Names, Pattern, Unacceptable, filled, issuer_of, read, unknown_placeholders
 from gateway.identity.client_cert import Malformed, Verifier
 from gateway.identity.credentials import invalid_credentials, presented
 from gateway.identity.revocation_list import POLL_SECONDS, OutOfDate, RevocationList, Unusable, authorities
@@ -33,15 +33,18 @@ REMEMBERED: Final = 16384
 
 
 class Known:
-    """A certificate that was read. names: None for one that never counts. generation: of the revocation list that `revoked` is from."""
+    """A certificate that was read. names: None for one that never counts. generation, chain: of the revocation list, and the certificates
+    above it, that `revoked` and `known_issuer` are from."""
 
-    __slots__ = ("begins", "expires", "generation", "names", "principal", "revoked")
+    __slots__ = ("begins", "chain", "expires", "generation", "known_issuer", "names", "principal", "revoked")
 
     def __init__(self, names: Names | None, principal: Principal | None) -> None:
         self.names, self.principal = names, principal
         self.begins, self.expires = (0.0, 0.0) if names is None else (names.begins, names.expires)
         self.generation = -1
+        self.chain: tuple[bytes, ...] = ()
         self.revoked: bool | None = None
+        self.known_issuer = False
 
 
 class MtlsAuthenticator:
@@ -51,8 +54,8 @@ class MtlsAuthenticator:
         self._spec, self._clock = spec, context.clock
         self._entries = [(Pattern(entry.match), entry) for entry in spec.principals]
         self._known: dict[str, Known] = {}
-        self._forwarded: dict[bytes, tuple[bytes, float]] = {}
-        """What headers have been verified: by their digest the certificate, and until when."""
+        self._forwarded: dict[bytes, tuple[bytes, tuple[bytes, ...], float]] = {}
+        """What headers have been verified: by their digest the certificate, those above it, and until when."""
         self._verifier: Verifier | None = None
         self._seen: Stamps = ()
         self._read_at: Stamps = ()
@@ -101,16 +104,24 @@ class MtlsAuthenticator:
         if known.names is None or not known.begins <= now < known.expires:
             raise invalid_credentials()
         if self._crl is not None:
-            self._ask(self._crl, known, known.names, now)
+            self._ask(self._crl, known, known.names, peer.chain, now)
         found = presented(headers)
         return known.principal if found is None or not found[1] else None
 
-    def _ask(self, crl: RevocationList, known: Known, names: Names, now: float) -> None:
-        """Raises for a certificate that is revoked, or of which that cannot be said."""
-        if known.generation != crl.generation:
-            known.generation, known.revoked = crl.generation, crl.revokes(names.issuer_der, names.issuer_key, names.serial)
+    def _ask(self, crl: RevocationList, known: Known, names: Names, chain: tuple[bytes, ...], now: float) -> None:
+        """Raises for a certificate that is revoked, or of which that cannot be said. One whose issuer is neither configured nor known from
+        the connection never counts: that issuer may be revoked."""
+        if known.generation != crl.generation or known.chain != chain:
+            above = [issuer_of(one) for one in chain]
+            known.generation, known.chain = crl.generation, chain
+            known.revoked = crl.revokes(names.issuer_der, names.issuer_key, names.serial)
+            if any(crl.revokes(one.issuer, one.key, one.serial) for one in above):
+                known.revoked = True
+            known.known_issuer = crl.configured(names.issuer_der) or any(one.subject == names.issuer_der for one in above)
         if known.revoked:
             raise invalid_credentials()
+        if not known.known_issuer:
+            raise unreliable()
         if self._spec.on_crl_failure == "closed" and (known.revoked is None or not crl.reliable(now)):
             raise unreliable()
 
@@ -145,19 +156,19 @@ class MtlsAuthenticator:
             raise invalid_credentials()
         value, chain = peer.asserted
         digest, now = client_cert.digest(value, chain), self._clock.wall()
-        der, until = self._forwarded.get(digest, (b"", 0.0))
+        der, above, until = self._forwarded.get(digest, (b"", (), 0.0))
         if until <= now:
             self._forwarded.pop(digest, None)
             try:
                 der, between = client_cert.parse(value, chain)
-                until = self._verifier.verify(der, between, now)
+                until, above = self._verifier.verify(der, between, now)
             except Malformed as reason:
                 log.info("a forwarded client certificate does not count: %s", reason)
                 raise invalid_credentials() from None
             if len(self._forwarded) >= REMEMBERED:
                 del self._forwarded[next(iter(self._forwarded))]
-            self._forwarded[digest] = (der, until)
-        return peer.verified(der)
+            self._forwarded[digest] = (der, above, until)
+        return peer.verified(der, above)
 
 
 def principal_of(entry: MtlsPrincipalSpec, names: Names, id: str, user: str) -> Principal:

@@ -31,10 +31,12 @@ _END: Final = b"-----END X509 CRL-----"
 @dataclass(frozen=True, slots=True)
 class Revoked:
     """What the lists say: serial numbers by issuer (its name in DER). ended: the authorities of which a certificate is revoked, by name,
-    with the key identifiers of those of this name that still count. ends: when the first of the lists is out of date."""
+    with the key identifiers of those of this name that still count. names: of all authorities. ends: when the first of the lists is out of
+    date."""
 
     serials: dict[bytes, frozenset[int]] = field(default_factory=dict)
     ended: dict[bytes, frozenset[bytes]] = field(default_factory=dict)
+    names: frozenset[bytes] = frozenset()
     ends: float = 0.0
 
 
@@ -72,7 +74,7 @@ def read(file: str, trusted: list[x509.Certificate], now: float) -> Revoked:
         serials[issuer] = serials.get(issuer, frozenset()) | {entry.serial_number for entry in one}
     if ends <= now:
         raise OutOfDate(f"{file}: a list is out of date")
-    return Revoked(serials, _ended(trusted, serials), ends)
+    return Revoked(serials, _ended(trusted, serials), frozenset(one.subject.public_bytes() for one in trusted), ends)
 
 
 def _ended(trusted: list[x509.Certificate], serials: dict[bytes, frozenset[int]]) -> dict[bytes, frozenset[bytes]]:
@@ -212,6 +214,10 @@ class RevocationList:
             return True
         serials = self._revoked.serials.get(issuer)
         return None if serials is None else serial in serials
+
+    def configured(self, issuer: bytes) -> bool:
+        """Whether an authority has this name, as far as the last good list says."""
+        return self._revoked is None or issuer in self._revoked.names
 
     def reliable(self, now: float) -> bool:
         """Whether there is a list, and it is not out of date."""

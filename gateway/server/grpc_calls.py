@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -34,6 +36,7 @@ STATUSES: Final = {
 }  # fmt: skip
 """gRPC's status for each of HTTP's that an error has; INTERNAL for any other."""
 SHOWN: Final = ("x-", "retry-after", "www-authenticate", "dpop-nonce")
+_CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\s*").findall
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -103,7 +106,8 @@ def peer_of_call(plane: DataPlane, name: str, auth: Mapping[str, Iterable[bytes]
     address = address_of_peer(name)
     pem = next(iter(auth.get("x509_pem_cert", ())), None)
     certificate = None if pem is None else ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
-    peer = Peer(address, is_trusted(address, limits.trusted_peers), certificate)
+    sent = b"" if pem is None else next(iter(auth.get("x509_pem_cert_chain", ())), b"")
+    peer = Peer(address, is_trusted(address, limits.trusted_peers), certificate, chain=_chain(sent) if sent else ())
     if rules is not None and not let_in(rules, peer):
         plane.refused.count("data", NETWORK, address)
         raise PermissionDenied("Requests from this address are not accepted.", code="network_denied")
@@ -112,6 +116,12 @@ def peer_of_call(plane: DataPlane, name: str, auth: Mapping[str, Iterable[bytes]
         if (error := refusal(peer, headers, limits.trusted_peers, limits.forwarding, rules)) is not None:
             raise error
     return peer
+
+
+@lru_cache(maxsize=1024)
+def _chain(sent: bytes) -> tuple[bytes, ...]:
+    """The certificates (PEM) that a client has sent, in DER: among them all that its own was verified by, but for configured ones."""
+    return tuple(ssl.PEM_cert_to_DER_cert(one) for one in _CERTIFICATES(sent.decode("ascii")))
 
 
 class CallClient:

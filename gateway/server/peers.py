@@ -13,6 +13,7 @@ from gateway.core.network import Rules
 from gateway.core.specs import Forwarding, IdentitySpec
 from gateway.core.types import Headers, Peer
 from gateway.server.proxy_protocol import Header
+from gateway.server.tls import chain_of
 
 CLIENT_CERT: Final = b"client-cert"
 FORWARDED: Final = b"forwarded"
@@ -65,11 +66,13 @@ def peer_of(transport: asyncio.BaseTransport, trusted: tuple[str, ...] = (), sai
     address = plain(name[0]) if isinstance(name, tuple) else "local"
     tls = transport.get_extra_info("ssl_object")
     certificate = None if tls is None else tls.getpeercert(binary_form=True)
-    if said is not None and not said.own:
-        if said.address is None:
-            return Peer(address, False, certificate)
+    nameless = said is not None and not said.own and said.address is None
+    if said is not None and said.address is not None and not said.own:
         address = plain(said.address)
-    return Peer(address, is_trusted(address, trusted), certificate)
+    peer = Peer(address, not nameless and is_trusted(address, trusted), certificate)
+    if certificate is not None:
+        peer.chain = chain_of(tls, peer.thumbprint)
+    return peer
 
 
 def let_in(rules: Rules, peer: Peer) -> bool:
@@ -83,7 +86,7 @@ def judged(peer: Peer, trusted: tuple[str, ...]) -> Peer:
     connection on."""
     if not peer.trusted or is_trusted(peer.address, trusted):
         return peer
-    return Peer(peer.address, False, peer.certificate)
+    return Peer(peer.address, False, peer.certificate, chain=peer.chain)
 
 
 def forwarded_peer(

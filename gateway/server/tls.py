@@ -10,10 +10,11 @@ import os
 import ssl
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -30,6 +31,14 @@ CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has nothing else."""
 PROTOCOLS: Final = ("http/1.1",)
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+REMEMBERED: Final = 16384
+"""Clients' certificates of which a context knows the chain."""
+MOST_CHAINS: Final = 1024
+TELLS_CHAINS: Final = hasattr(ssl.SSLObject, "get_verified_chain") or hasattr(ssl._ssl._SSLSocket, "get_verified_chain")  # type: ignore[attr-defined]
+Chain = tuple[bytes, ...]
+"""In DER."""
+_DER: Final = 2
+"""The ssl module's number of that form."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -48,9 +57,52 @@ class Material(Message, frozen=True, kw_only=True):
 
 
 class ListenerContext(ssl.SSLContext):
-    """A context that knows what it was made of: gRPC has TLS of its own, and makes its own of it."""
+    """A context that knows what it was made of: gRPC has TLS of its own, and makes its own of it. chains: by which certificates those of
+    its clients were verified."""
 
     material: Material
+    chains: Chains
+
+
+class Chains:
+    """By which certificates clients' own were verified, in the handshakes of one context. A session that is resumed does not say; it
+    belongs to the same context, so its beginning has."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Chain] = OrderedDict()
+        self._same: dict[Chain, Chain] = {}
+
+    def note(self, thumbprint: str, chain: Chain) -> Chain:
+        """The chain, the same object for all that have it."""
+        if len(self._same) >= MOST_CHAINS:
+            self._same.clear()
+        chain = self._known[thumbprint] = self._same.setdefault(chain, chain)
+        self._known.move_to_end(thumbprint)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return chain
+
+    def of(self, thumbprint: str) -> Chain:
+        return self._known.get(thumbprint, ())
+
+
+def chain_of(tls: Any, thumbprint: str) -> Chain:
+    """The certificates above the client's that has this thumbprint, the root last; () where nobody knows them any more."""
+    context, found = getattr(tls, "context", None), verified_chain(tls)
+    if not isinstance(context, ListenerContext):
+        return found or ()
+    return context.chains.of(thumbprint) if found is None else context.chains.note(thumbprint, found)
+
+
+def verified_chain(tls: Any) -> Chain | None:
+    """What the ssl module has a public method for from Python 3.13 on, and until then its object within. None for a session that is
+    resumed, and where there is neither: `context_of` asks for no client's certificate there."""
+    if hasattr(tls, "get_verified_chain"):
+        found = tls.get_verified_chain()
+    else:
+        ask = getattr(getattr(tls, "_sslobj", None), "get_verified_chain", None)
+        found = None if ask is None else [one.public_bytes(_DER) for one in ask() or ()]
+    return tuple(found[1:]) if found else None
 
 
 class Contexts:
@@ -100,7 +152,7 @@ def read(spec: TlsSpec, setting: str) -> Material:
 def context_of(material: Material) -> ListenerContext:
     """A server's context. Raises OSError (which ssl.SSLError is) or ValueError."""
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
-    context.material = material
+    context.material, context.chains = material, Chains()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(list(PROTOCOLS))
@@ -109,6 +161,8 @@ def context_of(material: Material) -> ListenerContext:
         cert, key = (files.enter_context(_file(text)) for text in (material.cert, material.key.reveal()))
         context.load_cert_chain(cert, key, password=_no_password)
     if material.client_ca:
+        if not TELLS_CHAINS:
+            raise ValueError("this Python does not say by which certificates a client's is verified")
         context.load_verify_locations(cadata=material.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if material.require_client else ssl.CERT_OPTIONAL
     return context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator
@@ -240,6 +241,48 @@ def test_calls_of_grpc_log_in_with_the_certificate_that_is_insisted_on(site: Sit
         for bad in (None, stranger, authority.issue(uris=[WEB], expires=now() - DAY / 2), authority.issue(uris=[WEB], usage=[SERVER])):
             with channel_of(bad) as channel:
                 assert asked(channel, key) == "UNAVAILABLE", "there is no connection"
+
+
+def test_an_authority_that_only_clients_send_can_be_revoked(engine: EngineThread, tmp_path: Path) -> None:
+    """Where nothing else would tell: no list covers it, and that counts as good. Over HTTP, resumed sessions, the admin listener, gRPC."""
+    site = Site(tmp_path, engine, 0)
+    site.config["identity"]["mtls"]["on_crl_failure"] = "open"
+    insisting = {**site.config["listen"]["tls"], "require_client": True}
+    site.config["listen"] |= {"grpc": "127.0.0.1:0", "tls": insisting}
+    site.gatehouse = gatehouse = Gatehouse(tmp_path, site.config)
+    between = Authority(tmp_path / "between", "between", parent=site.authority)
+    issued, direct, root = between.issue(uris=[WEB]), site.authority.issue(uris=[WEB]), Path(site.authority.cert).read_bytes()
+    Path(issued.cert).write_bytes(issued.pem + between.pem)
+    context = site.authority.context(issued)
+    host, port = "127.0.0.1", -1
+
+    def resumed(session: ssl.SSLSession | None) -> tuple[str, ssl.SSLSession | None]:
+        with (
+            socket.create_connection((host, port), timeout=60) as plain,
+            context.wrap_socket(plain, server_hostname=host, session=session) as tls,
+        ):
+            tls.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            status = tls.recv(12).decode()[9:]
+            assert tls.session_reused is (session is not None)
+            return status, tls.session
+
+    def called() -> str:
+        credentials = grpc.ssl_channel_credentials(root, Path(issued.key).read_bytes(), Path(issued.cert).read_bytes())
+        with grpc.secure_channel(address(gatehouse), credentials) as channel:
+            found = raw(channel, "ModelReady", b"\n\x02m1", ())
+        return dict(found.trailing_metadata() or ()).get("x-gatehouse-code", "?") if isinstance(found, grpc.RpcError) else "OK"  # type: ignore[attr-defined]
+
+    with gatehouse:
+        port = int(gatehouse.url.rpartition(":")[2])
+        first, session = resumed(None)
+        assert [first, resumed(session)[0], called(), site.code(direct)] == ["200", "200", "OK", (200, "")]
+        with site.client(issued, admin=True) as admin:
+            assert admin.get("/keys").status_code == 403, "somebody"
+            site.authority.revoked.append(between.certificate.serial_number)
+            site.authority.crl()
+            until(lambda: resumed(session)[0] == "401", what="the refusal of a resumed session")
+            assert [called(), site.code(issued), site.code(direct)] == ["invalid_credentials", (401, "invalid_credentials"), (200, "")]
+            until(lambda: admin.get("/keys").status_code == 401, what="the refusal on the open connection")
 
 
 class Proxied:

@@ -128,7 +128,7 @@ class StepCalls:
         client = StepClient(outer, step, model, receiver)
         self._clients.append(client)
         # What these headers say is the gateway's own word, so the peer is one whose headers count.
-        trusted = Peer(peer.address, True, peer.certificate)
+        trusted = Peer(peer.address, True, peer.certificate, chain=peer.chain)
         inner = client.exchange = Exchange(outer.plane, outer.plane.current(), client, path, headers, trusted, outer.plane.next_id())
         until = self._until if timeout is None else min(self._until, outer.plane.now + timeout)
         inner.deadline = inner.until = inner.wake_at = min(inner.deadline, until)

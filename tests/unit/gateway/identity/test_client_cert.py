@@ -57,11 +57,11 @@ def test_anything_else_is_malformed(authority: Authority) -> None:
 def test_only_what_leads_to_an_authority_counts(authority: Authority, tmp_path: Path) -> None:
     verifier, at = Verifier([authority.certificate], require_eku=True), time.time()
     leaf = authority.issue(uris=["spiffe://example/a"])
-    assert verifier.verify(leaf.der, [], at) == leaf.certificate.not_valid_after_utc.timestamp()
+    assert verifier.verify(leaf.der, [], at) == (leaf.certificate.not_valid_after_utc.timestamp(), (authority.der,))
     between = Authority(tmp_path / "between", "between", parent=authority)
     below = between.issue()
     assert verifier.verify(below.der, [between.der], at)
-    assert verifier.verify(below.der, [leaf.der, between.der], at)
+    assert verifier.verify(below.der, [leaf.der, between.der], at)[1] == (between.der, authority.der)
     stranger = Authority(tmp_path / "stranger")
     self_signed = Authority(tmp_path / "self", "self")
     constrained = Authority(tmp_path / "constrained", "constrained", parent=authority, permitted=[x509.DNSName("good.example")])

@@ -151,6 +151,45 @@ async def test_an_authority_that_is_revoked_is_no_authority(made: Any, authority
     assert site.ask(authority.issue("ops-1"))
 
 
+@pytest.mark.parametrize("on_crl_failure", ["open", "closed"])
+async def test_an_authority_between_that_is_revoked_takes_along_what_is_below(
+    made: Any, authority: Authority, tmp_path: Path, on_crl_failure: str
+) -> None:
+    """One that clients or proxies send, and that is not among the authorities; below it is another one that is."""
+    sub = Authority(tmp_path / "sub", "sub CA", parent=authority)
+    low = Authority(tmp_path / "low", "low CA", parent=sub)
+    both, by_sub, by_low = tmp_path / "both.pem", sub.issue("ops-2"), low.issue("ops-1")
+    lists = lambda: Path(authority.crl()).read_bytes() + Path(low.crl()).read_bytes()  # noqa: E731 - one line says it
+    both.write_bytes(lists())
+    forwarded = ForwardedCertificatesSpec(peers=("10.0.0.1",))
+    site = await made(crl=str(both), authorities=(authority.cert, low.cert), on_crl_failure=on_crl_failure, forwarded=forwarded)
+    value, chain = (b":" + b64encode(one.der) + b":" for one in (by_sub, sub))
+
+    def answer(issued: Issued, *above: Authority) -> str:
+        peer = Peer("192.0.2.1", certificate=issued.der, chain=tuple(one.der for one in above))
+        try:
+            return str(site.authenticator.authenticate({}, peer).id)
+        except GatehouseError as error:
+            return error.code
+
+    def forwards() -> str:
+        try:
+            return str(site.forwarded(value, chain)[0].id)
+        except GatehouseError as error:
+            return error.code
+
+    unsure = "ops-2" if on_crl_failure == "open" else "revocation_unavailable"
+    assert answer(by_low, low, sub, authority) == answer(by_low) == "ops-1"
+    assert answer(by_sub, sub, authority) == forwards() == unsure, "there is no list of that issuer"
+    assert answer(by_sub) == "revocation_unavailable", "who its issuer is, nobody knows"
+    authority.revoked.append(sub.certificate.serial_number)
+    replaced(both, lists())
+    for _ in range(2):
+        await site.authenticator._crl.look()
+    assert answer(by_low, low, sub, authority) == answer(by_sub, sub, authority) == forwards() == "invalid_credentials"
+    assert answer(by_low, low, authority) == "ops-1", "another certificate of the same authority is good"
+
+
 async def test_without_a_reliable_list_certificates_count_as_configured(made: Any, authority: Authority, tmp_path: Path) -> None:
     issued = authority.issue("ops-1")
     closed, open_ = await made(crl=authority.crl()), await made(crl=authority.crl(), on_crl_failure="open")

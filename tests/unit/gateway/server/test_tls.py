@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from gateway.core.errors import ConfigError
 from gateway.core.specs import TlsSpec
 from gateway.server import tls
-from gateway.server.tls import context_of, read
+from gateway.server.tls import chain_of, context_of, read, verified_chain
 from tests.pki import DAY, Authority, Issued, now
 
 
@@ -28,9 +28,14 @@ def spec(issued: Issued, **options: object) -> TlsSpec:
 
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
     """The client's end after a handshake in memory. Raises ssl.SSLError."""
+    return both(server, client)[0]
+
+
+def both(server: ssl.SSLContext, client: ssl.SSLContext, session: ssl.SSLSession | None = None) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """The client's end and the server's."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     here = server.wrap_bio(up, down, server_side=True)
-    there = client.wrap_bio(down, up, server_hostname="localhost")
+    there = client.wrap_bio(down, up, server_hostname="localhost", session=session)
     done = [False, False]
     for _ in range(10):
         for number, end in enumerate((there, here)):
@@ -40,7 +45,7 @@ def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
             except ssl.SSLWantReadError:
                 pass
         if all(done):
-            return there
+            return there, here
     raise AssertionError("the handshake does not end")
 
 
@@ -55,6 +60,42 @@ def test_what_is_read_serves_clients_that_trust_the_authority(authority: Authori
     there = shaken(context_of(material), client)
     assert there.getpeercert(binary_form=True) == issued.der
     assert (there.version(), there.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_by_which_certificates_a_clients_was_verified(authority: Authority, tmp_path: Path, version: ssl.TLSVersion) -> None:
+    between = Authority(tmp_path / "between", "between", parent=authority)
+    issued, direct, server = between.issue("a"), authority.issue("b"), authority.server()
+    Path(issued.cert).write_bytes(issued.pem + between.pem)
+    context = context_of(read(spec(server, client_ca=authority.cert), "listen.tls"))
+    client, other = authority.context(issued), authority.context(direct)
+    client.maximum_version = version
+    there, here = both(context, client)
+    chain = chain_of(here, issued.sha256)
+    assert chain == (between.der, authority.der) and chain_of(both(context, other)[1], direct.sha256) == (authority.der,)
+    here.write(b"x")  # with TLS 1.3 the session comes with what follows
+    assert there.read(1) == b"x"
+    _, resumed = both(context, client, there.session)
+    assert resumed.session_reused and verified_chain(resumed) is None
+    assert chain_of(resumed, issued.sha256) is chain
+    assert chain_of(resumed, direct.sha256) == (authority.der,) and chain_of(resumed, "unknown") == ()
+
+
+def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "REMEMBERED", 2)
+    monkeypatch.setattr(tls, "MOST_CHAINS", 1)
+    chains = tls.Chains()
+    for name in ("a", "b", "a", "c"):
+        assert chains.note(name, (name.encode(),)) == (name.encode(),)
+    assert [chains.of(name) for name in "abc"] == [(b"a",), (), (b"c",)]
+
+
+def test_where_chains_are_not_told_no_certificate_is_asked_for(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "TELLS_CHAINS", False)
+    server = authority.server()
+    read(spec(server), "listen.tls")
+    with pytest.raises(ConfigError, match="does not say by which certificates"):
+        read(spec(server, client_ca=authority.cert), "listen.tls")
 
 
 def test_old_versions_and_ciphers_are_not_spoken(authority: Authority) -> None:

@@ -33,7 +33,7 @@ class Transport:
         if name == "peername":
             return (self.address, 50000)
         if name == "ssl_object" and self.certificate is not None:
-            return SimpleNamespace(getpeercert=lambda binary_form: self.certificate)
+            return SimpleNamespace(getpeercert=lambda binary_form: self.certificate, context=None)
         return None
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:
