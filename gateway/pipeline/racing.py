@@ -63,6 +63,11 @@ class Nobody:
 NOBODY: Final = Nobody()
 
 
+def refuses(head: ResponseHead) -> bool:
+    """Whether an engine says that it cannot answer, whatever the request."""
+    return head.status in (401, 429) or head.status >= 500
+
+
 class Side:
     """One attempt of a race, and the receiver of its call. out: it cannot win any more."""
 
@@ -77,7 +82,7 @@ class Side:
 
     def on_head(self, head: ResponseHead) -> None:
         self.head = head
-        if (head.status in (401, 429) or head.status >= 500) and self.race.leave(self, result_of(head)):
+        if refuses(head) and self.race.leave(self, result_of(head)):
             return
         if head.status == 200:
             return  # the race is won by what follows
@@ -206,7 +211,7 @@ class Race:
 
     def _answers(self) -> None:
         """The first attempt answers before there was a second one."""
-        self._over("lost")
+        self._over("lost", self._head)
         if self._head is not None:
             self.receiver.on_head(self._head)
 
@@ -231,7 +236,7 @@ class Race:
         """As gateway.pipeline.attempt sends; what the answer is read by is set once it is known whose answer it is."""
         request = self._request
         before = request.foreign
-        request.foreign = request.api.dialect != "" and request.api.dialect not in attempt.apis
+        request.foreign = request.api.dialect != "" and request.api.dialect not in attempt.apis  # as what watches the attempt reads it
         side = self._second = Side(self, attempt, request.foreign)
         salt = b""
         if attempt.salting != "none":
@@ -239,12 +244,12 @@ class Race:
         try:
             path, body = request.api.target(request, attempt.upstream_model, salt if attempt.salting != "header" else b"")
             head = upstream_head(exchange, attempt, path, salt if attempt.salting == "header" else b"")
+            call = attempt.client.send(head, body, side, *self._sent)
         except Exception as error:  # noqa: BLE001 - boundary: what cannot be written for this endpoint is the first one's alone
             side.on_failed(error)
             return
         finally:
             request.foreign = before
-        call = attempt.client.send(head, body, side, *self._sent)
         if side.out:
             call.cancel()
             return
@@ -271,7 +276,8 @@ class Race:
             return
         self._winner = side
         other = self.other(side)
-        self._over("won" if side is self._second else "lost", 0.0 if other is None else perf_counter() - other.began)
+        wasted = 0.0 if other is None else perf_counter() - other.began
+        self._over("won" if side is self._second else "lost", side.head, wasted)
         if other is not None:
             other.ends(AttemptResult.NEUTRAL)
             if other.call is not None:
@@ -286,15 +292,18 @@ class Race:
         self._over("failed")
         self.receiver.on_failed(error)
 
-    def _over(self, result: str, wasted: float = 0.0) -> None:
-        """The end of the race, by its winner or without one. wasted: seconds for which the loser held its slot."""
+    def _over(self, result: str, head: ResponseHead | None = None, wasted: float = 0.0) -> None:
+        """The end of the race, by its winner, whose answer has this head, or without one. wasted: seconds for which the loser held its
+        slot."""
         if self._decided:
             return
         self._decided = True
+        if head is not None and refuses(head):
+            result = "failed"  # the last one has no answer either
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._hedge.learns and (result == "lost" or result == "won"):
+        if self._hedge.learns and head is not None and head.status == 200:
             self._hedge.learn(self._request, perf_counter() - self._began)
         if self._second is not None:
             self._tell(self._second, result, wasted)

@@ -162,11 +162,14 @@ class Shadow:
         return int.from_bytes(digest, "big") < self._below
 
     def _closed(self, seen: Seen, result: AttemptResult) -> None:
-        if not seen.ended:  # the client has left: there is nothing to compare with
+        if not seen.ended:  # the client has left, or another attempt answers instead: there is nothing to compare with
+            seen.left, seen.whole = True, False  # nothing more of it is kept
             seen.drop()
 
     def _answered(self, job: Job) -> None:
         """An engine of the model has answered, or failed."""
+        if job.seen.left:
+            return
         state, spec = self._state, self._spec
         figures = state.figures
         figures.sampled += 1

@@ -22,15 +22,15 @@ class Room:
 
 class Seen:
     """One engine call, as it went. foreign: the request was put in OpenAI's format. most: bytes of the answer that are kept; beyond, or
-    where there is no room, it is not `whole`. Give the room back with `drop`."""
+    where there is no room, it is not `whole`. left: its attempt was over first. Give the room back with `drop`."""
 
-    __slots__ = ("_held", "_room", "began", "ended", "error", "first", "foreign", "head", "most", "parts", "whole")
+    __slots__ = ("_held", "_room", "began", "ended", "error", "first", "foreign", "head", "left", "most", "parts", "whole")
 
     def __init__(self, room: Room, most: int) -> None:
         self._room, self.most = room, most
         self._held = 0
         self.began = self.first = self.ended = 0.0
-        self.foreign, self.whole = False, True
+        self.foreign, self.whole, self.left = False, True, False
         self.head: ResponseHead | None = None
         self.error: Exception | None = None
         self.parts: list[bytes] = []

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import EngineError
+from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.hedging import HedgeSpec
+from gateway.core.specs.rollouts import ShadowSpec
 from gateway.core.types import ResponseHead
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.hedges import LEAST, MOST, Hedges, Learned
+from gateway.pipeline.shadows import ROOM, Shadows
 from tests.unit.gateway.pipeline.world import (
     ANSWER,
     BODY,
@@ -24,6 +27,7 @@ from tests.unit.gateway.pipeline.world import (
     Call,
     Client,
     EngineClient,
+    Route,
     World,
     chunk,
 )
@@ -125,6 +129,24 @@ async def test_a_side_that_cannot_leaves_the_race_to_the_other(status: int) -> N
     assert closed(world) == (["success"], ["failure" if status in (401, 500) else "neutral"])
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_side_that_cannot_is_not_mirrored_and_keeps_no_room(first: bool) -> None:
+    """Shadow traffic sees one attempt: the winner's, or the last one's."""
+    world = Hedging()
+    world.snapshot.models["n"] = ModelEntry(ModelSpec(name="n", pool=("b",)), Route(EngineClient()), world.metrics.meter("n"))
+    shadows = Shadows(world.plane, lambda entry, spare: False)
+    spec = ModelSpec(name="m", pool=("a",), hedge=HedgeSpec(after=3600.0, operations=("chat",)), shadow=ShadowSpec(model="n", share=1.0))
+    world.entry.watch = world.hedges.of(spec, shadows.of(spec, None))
+    _, client, there = world.raced()
+    (world.call if first else there).answer(b"busy" * 99, ResponseHead(500, []))
+    figures = shadows.figures()["m"]
+    assert not client.ends and (figures.sampled, shadows.room.left) == (0, ROOM)
+    (there if first else world.call).answer()
+    assert client.status == 200
+    figures = shadows.figures()["m"]
+    assert (figures.sampled, figures.waiting, figures.skipped, shadows.room.left) == (1, 1, {}, ROOM - len(ANSWER))
+
+
 async def test_an_answer_about_the_request_ends_the_race() -> None:
     world = Hedging()
     _, client, there = world.raced()
@@ -167,6 +189,15 @@ async def test_both_fail_for_good() -> None:
     there.fail(EngineError("That one, too."))
     assert client.status == 502 and closed(world) == (["failure"], ["failure"])
     assert (world.results, world.state.running, world.outcome.endpoint) == ({"failed": 1}, 0, "z")
+
+
+async def test_both_say_that_they_cannot() -> None:
+    world = Hedging()
+    _, client, there = world.raced()
+    there.answer(b"{}", ResponseHead(429, []))
+    world.call.answer(b"{}", ResponseHead(500, []))
+    assert client.status == 502 and closed(world) == (["failure"], ["neutral"])
+    assert (world.results, world.state.running, world.told["result"]) == ({"failed": 1}, 0, "failed")
 
 
 async def test_the_client_leaves_while_both_run() -> None:
@@ -239,6 +270,17 @@ async def test_the_delay_is_learned() -> None:
     exchange, _ = world.start()
     assert exchange.attempt._timer is not None  # type: ignore[union-attr]
     world.call.answer()
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_nothing_is_learned_of_a_refusal(status: int) -> None:
+    """It comes at once: else requests were hedged at once, too, when the engines answer again."""
+    world = Hedging(after="p95")
+    for _ in range(LEAST):
+        world.start()
+        world.call.answer(b"{}", ResponseHead(status, []))
+        world.route.attempts.clear()
+    assert world.state.learned == {}
 
 
 @pytest.mark.parametrize("second", [False, True])
