@@ -79,6 +79,7 @@ MODULES = (
     "gateway.pipeline.approvals",
     "gateway.pipeline.attempt",
     "gateway.pipeline.cached",
+    "gateway.pipeline.costs",
     "gateway.pipeline.exchange",
     "gateway.pipeline.flights",
     "gateway.pipeline.guarded",

@@ -24,7 +24,7 @@ from gateway.core.errors import (
     PermissionDenied,
 )
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
-from gateway.core.prices import Price, written
+from gateway.core.prices import Price
 from gateway.core.pseudonyms import Layer
 from gateway.core.shapes import ShapeGuard
 from gateway.core.snapshot import ModelEntry, Snapshot
@@ -110,6 +110,7 @@ class Exchange:
         "client",
         "clock",
         "cors",
+        "costs",
         "deadline",
         "decision_rule",
         "detail",
@@ -192,8 +193,9 @@ class Exchange:
         self.kept: Any = None  # what is kept of its texts (gateway.pipeline.capture)
         self.upload: Any = None  # the form with a file that it is (gateway.pipeline.uploading)
         self.cors = identity_lines(path, request_id)  # and what pages of other origins may read
+        self.costs: dict[str, int] | None = None  # of the steps of a pipeline, by currency
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
-        self.usage: Usage | None = None  # of the answer, once it is whole
+        self.usage: Usage | None = None  # of the answer, once it is whole; with what it cost, once it is settled
         self.inspected: Usage | None = None  # what the model cost that a guardrail asked and that led to a refusal
         self.clock: PhaseClock = clock_of(plane, headers, peer, self.started_ns) if plane.timed() else UNTIMED
         self.driver: Driver | None = None
@@ -265,8 +267,9 @@ class Exchange:
         """Microseconds since the first byte that were not spent waiting for an engine."""
         return (perf_counter_ns() - self.started_ns - self.engine_ns) // 1000
 
-    def head(self, status_line: bytes, content: bytes) -> bytes:
-        """The response head. `content`: the lines on the body (type, length or transfer coding), each with its CRLF."""
+    def head(self, status_line: bytes, content: bytes, limits: bool = True) -> bytes:
+        """The response head. `content`: the lines on the body (type, length or transfer coding), each with its CRLF. limits: with the
+        state of those that the request has passed."""
         attempt, entry, reservation = self.attempt, self.entry, self.reservation
         return b"HTTP/1.1 %b\r\ndate: %b\r\n%bx-request-id: %b\r\nx-gatehouse-overhead-us: %d\r\n%b%b%b%b%b\r\n" % (
             status_line,
@@ -276,7 +279,7 @@ class Exchange:
             self.overhead_us(),
             entry.header if entry is not None else b"",
             attempt.endpoint_header if attempt is not None else b"",
-            reservation.headers if reservation is not None else b"",
+            reservation.headers if limits and reservation is not None else b"",
             self.cors,
             b"" if self.keep_alive else b"connection: close\r\n",
         )
@@ -285,34 +288,17 @@ class Exchange:
         """What the model cost when this request began: a price that changes meanwhile does not count."""
         return None if entry.prices is None else entry.prices.at(time() - (perf_counter_ns() - self.started_ns) * 1e-9)
 
-    @property
-    def shows_cost(self) -> bool:
-        """Whether the client is told what its request cost."""
-        request = self.request
-        return request is not None and request.price is not None and self.snapshot.spec.usage.cost_header
-
-    def cost_line(self) -> bytes:
-        """The header line, or trailer field, that says what the request costs, once its usage is known."""
-        usage, request = self.relay.usage() if self.relay is not None else None, self.request
-        if usage is None or request is None or request.price is None:
-            return b""
-        self.usage = usage
-        price = request.price
-        self._timed(usage)
-        cost = price.cost(usage) + (0 if self.spent is None else self.spent.cost)
-        return b"x-gatehouse-cost: %b %b\r\n" % (written(cost), price.currency.encode())
-
     def repaired(self) -> None:
         """The answer so far is not the last one, and is paid for."""
         if self.relay is None or (usage := self.relay.usage()) is None:
             return
-        self._timed(usage)
+        self.timed(usage)
         price = self.request.price  # type: ignore[union-attr]
         if price is not None:
             usage.cost, usage.currency = price.cost(usage), price.currency
         self.spent = usage
 
-    def _timed(self, usage: Usage) -> None:
+    def timed(self, usage: Usage) -> None:
         """Says how long its slot was held so far, if the engine has a rate."""
         attempt = self.attempt
         if attempt is not None and (device := attempt.device) is not None:
@@ -358,7 +344,8 @@ class Exchange:
             seconds = max(0.0, error.retry_after)
             lines.append(b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-seconds // 1), -(-seconds * 1000 // 1)))
         lines += [b"%b: %b\r\n" % (name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers]
-        return self.head(status_line(self.status), b"".join(lines)) + body
+        passed = not any(name.startswith("x-ratelimit-") for name, _ in error.headers)  # else they are those of the limit that refused
+        return self.head(status_line(self.status), b"".join(lines), passed) + body
 
     def settle(self, outcome: str, status: int, code: str = "") -> None:
         """Gives back everything still held and writes the record. Synchronous, runs once, cannot be cancelled."""
@@ -370,12 +357,13 @@ class Exchange:
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
             usage = Usage(request.prompt_tokens, 0, 0, True)  # the engine has it: else clients that hang up early would have no limit
         if usage is not None and request is not None:
-            self._timed(usage)
+            self.timed(usage)
             if request.price is not None:
                 usage.cost, usage.currency = request.price.cost(usage), request.price.currency
         if self.spent is not None:
             usage = self.spent if usage is None else usage.plus(self.spent)
         own, usage = usage, with_spent(usage, self.inspected) if self.refused else usage
+        self.usage = usage
         if self.call is not None:
             self.call.cancel()
             self.call = None

@@ -28,7 +28,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, cached, conversations, counting, inspect, moderation, shapes, tools, uploading
+from gateway.pipeline import approvals, attempt, cached, conversations, costs, counting, inspect, moderation, shapes, tools, uploading
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -486,8 +486,8 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
     if x.upload is not None and x.body is None:  # the engine has answered before it had all of it
         x.keep_alive = False
     lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]
-    if x.shows_cost:
-        lines += x.cost_line()
+    if costs.shows(x):
+        lines += costs.line(x)
     answer_head = x.head(OK, lines)
     if len(body) < LARGE:
         x.client.send(answer_head + body)

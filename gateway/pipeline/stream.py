@@ -13,6 +13,7 @@ from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.core.wire import MAX_EVENT_BYTES, WholeAnswer
+from gateway.pipeline import costs
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.wire.sse import says_nothing
@@ -167,7 +168,7 @@ class StreamRelay(AnswerRelay):
         if not exchange.head_sent:  # a repaired answer follows another one
             exchange.head_sent = True
             exchange.status = 200
-            exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if _costs_in_trailer(exchange) else STREAM_HEADERS))
+            exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if costs.in_trailer(exchange) else STREAM_HEADERS))
         exchange.sent_ns = now
         self._last_write = exchange.plane.now
         keep_alive = exchange.snapshot.spec.stream.keep_alive
@@ -299,7 +300,7 @@ class StreamRelay(AnswerRelay):
         reader, exchange = self._reader, self.exchange
         if not kept and reader.result() is not None:
             return
-        last = b"0\r\n%b\r\n" % exchange.cost_line() if _costs_in_trailer(exchange) else LAST_CHUNK
+        last = b"0\r\n%b\r\n" % costs.line(exchange) if costs.in_trailer(exchange) else LAST_CHUNK
         exchange.client.send(last if reader.ended else chunked(reader.ending()) + last)
 
     def on_failed(self, error: Exception) -> None:
@@ -333,8 +334,3 @@ class StreamRelay(AnswerRelay):
             exchange.client.send(KEEP_ALIVE)
             self._last_write = now
         return self._last_write + keep_alive
-
-
-def _costs_in_trailer(exchange: Exchange) -> bool:
-    """What a stream costs is known at its end: it is told in a trailer field (RFC 9110, 6.5), to clients that say they read these."""
-    return exchange.shows_cost and b"trailers" in exchange.headers.get(b"te", b"").lower()

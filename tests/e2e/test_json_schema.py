@@ -36,16 +36,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, engine: EchoEngine) -> Ite
         return {"name": name, "type": "json_schema", "models": models, "on": ["response"], "settings": settings}
 
     pii = {"name": "pii", "type": "pii", "models": ["hidden"], "on": ["request"], "settings": {"entities": {"email": "pseudonym"}}}
-    names = ["strict", "repaired", "own", "noted", "hidden"]
+    names = ["strict", "repaired", "own", "noted", "hidden", "plain"]
     config = configuration(
         directory / "state",
         engines=[external("echo", engine.port)],
-        models=[{"name": name, "pool": ["echo"]} for name in names],
+        models=[
+            *({"name": name, "pool": ["echo"]} for name in names),
+            {"name": "piped", "pipeline": {"steps": [{"name": "answer", "generate": {"model": "plain"}}]}},
+        ],
         prices=[{"model": "*", "prompt": 1000000, "completion": 1000000, "per": "1M", "currency": "usd", "from": "2026-01-01"}],
         usage={"cost_header": True},
         guardrails=[
             guard("form", ["strict"], schema=SCHEMA),
-            guard("mended", ["repaired", "hidden"], schema=SCHEMA, repair=True),
+            guard("mended", ["repaired", "hidden", "piped"], schema=SCHEMA, repair=True),
             guard("own", ["own"], from_request=True, repair=True),
             guard("noted", ["noted"], schema=SCHEMA, action="annotate", repair=True),
             pii,
@@ -105,6 +108,15 @@ def test_a_second_try_is_given_and_paid_for(guarded: Gatehouse, engine: EchoEngi
     assert outcome["detail"]["json_schema"] == [{"guardrail": "mended", "faults": 1}, {"guardrail": "mended", "faults": 0}]
     if not stream:
         assert response.headers["x-gatehouse-cost"].split() == ["30", "usd"]
+
+
+def test_a_second_run_of_a_pipeline_is_told_and_paid_for_beside_the_first(guarded: Gatehouse, engine: EchoEngine) -> None:
+    engine.answers.extend([BAD, GOOD])
+    response = guarded.chat("who?", model="piped")
+    assert text_of(response) == GOOD and response.headers["x-gatehouse-cost"] == "30 usd"
+    steps = guarded.outcome(response.headers["x-request-id"])["detail"]["pipeline"]["steps"]
+    assert [(step["step"], step["status"]) for step in steps] == [("answer", 200)] * 2
+    assert sum(guarded.outcome(step["request"])["cost"] for step in steps) == 30 * 10**9
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,7 +12,7 @@ from gateway.core.labels import HEADER
 from gateway.core.ports import Receiver
 from gateway.core.proofs import proven
 from gateway.core.standing import MESSAGES
-from gateway.core.types import Headers, Peer, Principal, ResponseHead
+from gateway.core.types import Headers, Peer, Principal, ResponseHead, Usage
 from gateway.identity.credentials import invalid_credentials
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import NOT_CLEARED, serve
@@ -88,7 +88,8 @@ class StepCalls:
         self._outer, self._name, self._until, self._trace = outer, name, until, trace
         self._clients: list[StepClient] = []
         """Of the steps under way."""
-        self.told: list[dict[str, Any]] = []
+        earlier = (outer.detail or {}).get("pipeline")  # the steps of an answer whose form this run is to repair
+        self.told: list[dict[str, Any]] = [] if earlier is None else list(earlier["steps"])
         self._over = False
 
     def tell(self, **told: Any) -> None:
@@ -143,11 +144,18 @@ class StepCalls:
             client.exchange = None
             self._clients.remove(client)
             self.tell(step=step, model=model, request=inner.request_id.decode(), status=inner.status or client.reader.status or 499)
+            self._add(inner.usage)
             if inner.request is not None:
                 request.labels |= inner.request.labels  # what has come of labelled data has its labels
         if client.error is not None:
             raise client.error if client.ours else of_step(step, client.error)
         return b"".join(client.parts)
+
+    def _add(self, usage: Usage | None) -> None:
+        """What a step has cost is what its record says."""
+        costs = self._outer.costs
+        if costs is not None and usage is not None and usage.currency:
+            costs[usage.currency] = costs.get(usage.currency, 0) + usage.cost
 
     async def _caller(self) -> Principal:
         """Whose step it is, with the rights of this moment: a credential that has ended meanwhile begins no further step. Raises the

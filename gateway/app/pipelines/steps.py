@@ -151,6 +151,8 @@ class Pipelines:
         """The request has been admitted: from here on its steps are counted, and it counts as one request without tokens. It must not hold
         a place of its caller's that its own steps need."""
         exchange.usage = Usage()
+        if exchange.costs is None:
+            exchange.costs = {}
         if exchange.spent is not None:
             exchange.spent = Usage()
         if exchange.reservation is not None:
