@@ -20,6 +20,14 @@ def available_memory() -> int | None:
     return _known("MemAvailable:", Path("/"))
 
 
+def resident_memory() -> int | None:
+    """Main memory that this process takes, in bytes; None if the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def all_memory(root: Path = Path("/")) -> int | None:
     """All main memory of the machine, or of the container if that may have less, in bytes; None if the system does not tell."""
     found = _known("MemTotal:", root)

@@ -58,6 +58,7 @@ from engines.sidecar.http import (
     send_whole,
 )
 from engines.sidecar.loading import LoadError, cache_folder, named_beside, readable, shell_options
+from engines.sidecar.memory import resident_memory
 from gateway.core.specs import SidecarSpec
 from gateway.wire.table import is_inference
 
@@ -288,7 +289,7 @@ class Sidecar:
             "state": self.state, "reason": self.reason, "reason_code": self.reason_code, "name": spec.name, "runtime": spec.runtime,
             "device": spec.device, "wanted": spec.wanted, "model": spec.model, "sha256": None, "slots": spec.slots,
             "in_use": 0, "queue": 0, "kv_used": 0.0, "tokens_per_second": 0.0, "vram_bytes": 0, "pid": os.getpid(),
-            "confinement": self._confinement.report(),
+            "resident_bytes": resident_memory(), "confinement": self._confinement.report(),
         }  # fmt: skip
         if self.state in ("ready", "draining"):
             report.update(self.runtime.health())

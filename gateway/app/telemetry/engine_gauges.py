@@ -58,12 +58,19 @@ class EngineGauges:
             "gatehouse_engine_out_of_memory", "Ends of a sidecar because memory ran out, as far as the system tells", labels=["engine"]
         )
         for engine in engines:
-            if (pid := engine.get("pid")) is not None and (size := resident_bytes(self._proc / str(pid))) is not None:
+            if (size := self._resident(engine)) is not None:
                 resident.add_metric([engine["name"]], size)
             restarts.add_metric([engine["name"]], engine.get("restarts", 0))
             short.add_metric([engine["name"]], engine.get("out_of_memory", 0))
         yield from (resident, restarts, short)
         yield from self._life()
+
+    def _resident(self, engine: dict[str, Any]) -> int | None:
+        """What the kernel says of the process; where /proc hides it (systemd's ProtectProc=), what the sidecar has said itself."""
+        if (pid := engine.get("pid")) is None:
+            return None
+        size = resident_bytes(self._proc / str(pid))
+        return size if size is not None else engine.get("resident_bytes")
 
     def _life(self) -> Iterable[Metric]:
         loads = HistogramMetricFamily("gatehouse_engine_load_seconds", "From the start of a sidecar until it was ready", labels=["engine"])

@@ -107,6 +107,7 @@ def test_health_answers_while_the_model_loads_and_requests_wait_for_ready(start:
     sidecar = start(options={"load_when_exists": str(gate)}, device="cpu", wanted="cuda:0", slots=5)
     report = sidecar.in_state("loading")
     assert report["device"] == "cpu" and report["wanted"] == "cuda:0" and report["slots"] == 5 and report["in_use"] == 0
+    assert report["resident_bytes"] > 1 << 20
     answer = sidecar.client.post("/v1/echo", content=b"x")
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "model_loading" and "retry-after" in answer.headers
     gate.touch()

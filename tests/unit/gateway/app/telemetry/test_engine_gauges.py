@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from gateway.app.telemetry.engine_gauges import EngineGauges, EngineTimes
@@ -40,6 +41,15 @@ def test_what_a_sidecar_reports_is_shown_while_it_is_ready() -> None:
         ("gatehouse_engine_out_of_memory_total", "a"): 1,
         ("gatehouse_engine_out_of_memory_total", "b"): 0,
         ("gatehouse_engine_out_of_memory_total", "c"): 0,
+    }
+
+
+def test_where_proc_hides_a_sidecar_its_memory_is_what_it_reports(tmp_path: Path) -> None:
+    up = {"name": "a", "state": "ready", "pid": 4711, "resident_bytes": 5 << 20}
+    older = {"name": "b", "state": "ready", "pid": 4712}
+    found = shown(EngineGauges(Supervised(up, older), EngineTimes(), tmp_path))  # type: ignore[arg-type]
+    assert {key: value for key, value in found.items() if key[0] == "gatehouse_engine_resident_bytes"} == {
+        ("gatehouse_engine_resident_bytes", "a"): 5 << 20
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from prometheus_client.core import Metric
 
 from gateway.app.telemetry.process_gauges import FILES_SECONDS, MachineGauges, ProcessGauges
@@ -50,13 +52,18 @@ def test_open_files_are_not_counted_at_every_scrape(tmp_path: Path) -> None:
 
 def test_without_proc_there_is_the_lag_alone(tmp_path: Path) -> None:
     found = collected(ProcessGauges(DataPlane(Metrics()), "control", tmp_path / "none"))
-    assert set(found) == {"gatehouse_loop_lag_seconds", "gatehouse_cpu_seconds"}
+    disk = {"gatehouse_disk_read_bytes", "gatehouse_disk_written_bytes"}
+    assert set(found) == {"gatehouse_loop_lag_seconds", "gatehouse_cpu_seconds", *disk}
 
 
-def test_disk_and_network_are_those_of_proc(tmp_path: Path) -> None:
-    (tmp_path / "io").write_text("rchar: 9\nwchar: 9\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n")
+def test_the_disk_figures_need_no_file_of_a_hidden_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(ru_inblock=8, ru_oublock=16)
+    monkeypatch.setattr("resource.getrusage", lambda _: usage)
     found = collected(ProcessGauges(DataPlane(Metrics()), "control", tmp_path))
     assert (found["gatehouse_disk_read_bytes"].samples[0].value, found["gatehouse_disk_written_bytes"].samples[0].value) == (4096, 8192)
+
+
+def test_the_network_is_that_of_proc(tmp_path: Path) -> None:
     (tmp_path / "self/net").mkdir(parents=True)
     line = "  {}: {} 0 0 0 0 0 0 0 {} 0 0 0 0 0 0 0\n"
     (tmp_path / "self/net/dev").write_text("a\nb\n" + line.format("lo", 7, 7) + line.format("eth0", 100, 30) + line.format("eth1", 11, 3))
