@@ -324,7 +324,7 @@ class Gateway:
             self.machines,
             TicketGauges(self._book),
         )
-        self.metrics.gauges += [part.collect for part in ours]
+        self.metrics.gauges += [part.collect for part in (*ours, self.fleet.connections)]
         if self.shared_proofs is not None:
             self.metrics.gauges.append(self.shared_proofs.collect)
         if self.texts.vault is not None:

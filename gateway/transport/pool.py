@@ -52,10 +52,12 @@ class EndpointClient:
         max_idle: int = 128,
         idle_seconds: float = 55.0,
         connected: Callable[[EndpointClient], None] | None = None,
+        resent: Callable[[], None] | None = None,
     ) -> None:
-        """connected: called when the first of its connections is open, from when on it needs `tick` until it `has_connections` no more."""
+        """connected: called when the first of its connections is open, from when on it needs `tick` until it `has_connections` no more.
+        resent: called for each send that is repeated because a kept connection was stale."""
         self.in_flight = self.opened = self.reused = self.retried = self.failed = 0
-        self._tls_spec, self._on_connected = tls, connected
+        self._tls_spec, self._on_connected, self._on_resent = tls, connected, resent
         self._connect_timeout, self._max_idle, self._idle_seconds = connect_timeout, max_idle, idle_seconds
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
@@ -183,6 +185,8 @@ class EndpointClient:
 
     def redial(self, call: EngineCall) -> None:
         self.retried += 1
+        if self._on_resent is not None:
+            self._on_resent()
         call.reused = False
         call.active = False
         call.due = 0.0

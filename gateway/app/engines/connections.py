@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.core.pauses import Pauses
 from gateway.core.ports import EngineClient
@@ -29,13 +33,16 @@ class Connections:
         self._round: list[EndpointClient] = []
         """Those that are still to be looked at in this round, from the end."""
         self._share = 0
+        self._resends: Counter[str] = Counter()
+        """By engine that had a connection. It outlives the clients, of which an engine gets a new one with each of its processes."""
 
     def client(self, engine: EngineSpec, address: str) -> EngineClient:
         """The connections to one address of an engine."""
         if engine.runtime == "external":
             address = address.rstrip("/").removesuffix("/v1")
         timeout, most = engine.timeouts.connect, engine.max_idle_connections
-        return EndpointClient(address, tls=engine.tls, connect_timeout=timeout, max_idle=most, connected=self._opened)
+        opened, resent = partial(self._opened, engine.name), partial(self._resent, engine.name)
+        return EndpointClient(address, tls=engine.tls, connect_timeout=timeout, max_idle=most, connected=opened, resent=resent)
 
     def tick(self) -> None:
         """Looks at every deadline."""
@@ -54,5 +61,18 @@ class Connections:
             elif not client.in_flight:
                 client.tick(now)
 
-    def _opened(self, client: EndpointClient) -> None:
+    def collect(self) -> Iterable[Metric]:
+        """`Metrics.gauges` calls it."""
+        resends = CounterMetricFamily(
+            "gatehouse_engine_resends", "Requests sent again because the engine had closed the kept connection", labels=["engine"]
+        )
+        for engine, count in self._resends.items():
+            resends.add_metric([engine], count)
+        yield resends
+
+    def _resent(self, engine: str) -> None:
+        self._resends[engine] += 1
+
+    def _opened(self, engine: str, client: EndpointClient) -> None:
         self._connected[client] = None
+        self._resends.setdefault(engine, 0)  # from 0 on, or the first would not be growth

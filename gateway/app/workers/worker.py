@@ -170,7 +170,7 @@ class Worker:
             self.metrics.gauges.append(self.work.files.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, self._parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect, CacheGauges(self.caches).collect, self._tickets()]
-        self.metrics.gauges.append(RolloutGauges(self.trials).collect)
+        self.metrics.gauges += [RolloutGauges(self.trials).collect, self.connections.collect]
         self.health = self._health(state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))

@@ -84,3 +84,24 @@ async def test_a_deadline_that_has_passed_ends_its_call_however_many_rest():
         with pytest.raises(EngineTimeout):
             await late.finished()
         await asyncio.gather(*(client.aclose() for client in clients))
+
+
+async def test_requests_sent_again_are_counted_by_engine_whatever_client_sent_them() -> None:
+    def resends() -> dict[str, float]:
+        return {sample.labels["engine"]: sample.value for metric in connections.collect() for sample in metric.samples}
+
+    connections = Connections()
+    async with FakeEngine() as engine:
+        for asked in range(1, 3):  # as before and after a restart of the engine
+            client = connections.client(EngineSpec(name="a", runtime="external", url=engine.address), engine.address)
+            other = connections.client(EngineSpec(name="b", runtime="external", url=engine.address), engine.address)
+            assert resends() == ({} if asked == 1 else {"a": 1, "b": 0})
+            for one in (client, other):
+                kept = Sink()
+                one.send(HEAD, BODY, kept, 30.0, 10.0)
+                await kept.finished()
+            again = Sink()
+            client.send(HEAD + b"x-fake: reset:at=before\r\n", BODY, again, 30.0, 10.0)
+            await again.failed()  # this engine closes the new connection, too
+            assert resends() == {"a": asked, "b": 0}
+            await asyncio.gather(client.aclose(), other.aclose())
