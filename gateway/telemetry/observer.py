@@ -1,13 +1,15 @@
 """What becomes of settled requests beside the audit log: lines in the process's log, and traces.
 
 A request's path only decides whether anybody wants to know of it, and puts its record into a bounded queue. A thread of its own writes
-and sends; while it cannot, what does not fit is dropped and counted.
+the lines and hands on what is traced to a second one, which sends: a receiver that hangs delays no line. Between them is a bounded queue,
+too; what does not fit is dropped and counted.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,13 +25,15 @@ log = logging.getLogger("gatehouse.requests")
 FAILED: Final = ("failed", "timeout")
 """Outcomes that are our fault or an engine's."""
 MOST: Final = 8192
-"""Requests that wait for the thread."""
+"""Requests that wait for a thread."""
 WAKE: Final = 1024
 """So many wake it before its time."""
 PHASES: Final = b"x-gatehouse-phases"
 """The header in which a sidecar tells the phases of a traced request (engines/sidecar/http.py)."""
 PERIOD: Final = 1.0
 """Seconds between two rounds."""
+SENT_AT_ONCE: Final = 512
+"""Requests whose traces are given to the receiver at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +104,15 @@ class Observer:
         self._queue: deque[tuple[OutcomeRecord, Any, bytes | None, bytes]] = deque()
         self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._outbox: deque[Seen] = deque()
+        self._filled, self._last = threading.Event(), False
+        """Whether there is something to send, and whether nothing more will come."""
+        self._sender = None if traces is None else threading.Thread(target=self._send, args=(traces,), name="traces", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        if self._sender is not None:
+            self._sender.start()
 
     def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None, head: ResponseHead | None = None) -> None:
         """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`. header: the caller's
@@ -121,14 +131,17 @@ class Observer:
             self._wake.set()
 
     def close(self, seconds: float = 5.0) -> None:
-        """Ends the thread when it has sent what waits, or after so many seconds. May block."""
+        """Ends the threads when they have written and sent what waits, or after so many seconds. May block."""
+        until = time.monotonic() + seconds
         self._ended = True
         if self._traces is not None:
             self._traces.hurry()
         self._wake.set()
         self._thread.join(seconds)
+        if self._sender is not None:
+            self._sender.join(max(0.0, until - time.monotonic()))
 
-    # --- the thread
+    # --- the threads
 
     def _run(self) -> None:
         while not self._ended:
@@ -136,8 +149,8 @@ class Observer:
             self._wake.clear()
             self._round()
         self._round()
-        if self._traces is not None:
-            self._traces.close()
+        self._last = True
+        self._filled.set()
 
     def _round(self) -> None:
         traced: list[Seen] = []
@@ -151,10 +164,24 @@ class Observer:
             if trace is not None and self._traces is not None:
                 self._traced(record, trace.trace)
                 traced.append(Seen(record, trace, clock.marks, phases))
-        if traced and self._traces is not None:
-            lost = self._sent(traced, self._traces)
-            self.counts["dropped"] += lost
-            self.counts["sent"] += len(traced) - lost
+        if traced:
+            room = MOST - len(self._outbox)
+            self.counts["dropped"] += max(0, len(traced) - room)
+            self._outbox.extend(traced[:room])
+            self._filled.set()
+
+    def _send(self, traces: SpanSink) -> None:
+        last = False
+        while not last:
+            self._filled.wait()
+            self._filled.clear()
+            last = self._last
+            while self._outbox:
+                traced = [self._outbox.popleft() for _ in range(min(SENT_AT_ONCE, len(self._outbox)))]
+                lost = self._sent(traced, traces)
+                self.counts["dropped"] += lost
+                self.counts["sent"] += len(traced) - lost
+        traces.close()
 
     def _sent(self, traced: list[Seen], traces: SpanSink) -> int:
         """How many did not arrive."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib
 import logging
 import ssl
+import threading
 import time
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,7 +24,11 @@ AGAIN: Final = frozenset({429, 502, 503, 504})
 BATCH: Final = 512
 """Requests in one body."""
 PAUSES: Final = (0.5, 1.0, 2.0)
-"""Seconds before each further try."""
+"""Seconds before each further try, at least: a receiver that is full may ask for more (`Retry-After`)."""
+LONGEST: Final = 60.0
+"""Seconds for which a receiver that asks for it gets nothing."""
+ANSWER_BYTES: Final = 64 * 1024
+"""Of an answer, beyond which its connection is given up."""
 
 
 class OtlpTraces:
@@ -46,7 +52,8 @@ class OtlpTraces:
         self._client = httpx.Client(headers=headers, verify=verify, timeout=settings.timeout, trust_env=False, follow_redirects=False)
         name = settings.tls.server_name if settings.tls is not None else None
         self._extensions = {"sni_hostname": name} if name else {}
-        self._timeout, self._away, self._closed = settings.timeout, False, False
+        self._timeout, self._away = settings.timeout, False
+        self._ending, self._not_before = threading.Event(), 0.0
 
     def send(self, traced: list[Seen]) -> int:
         lost = 0
@@ -62,24 +69,42 @@ class OtlpTraces:
         self._client.close()
 
     def hurry(self) -> None:
-        self._closed = True
+        self._ending.set()
 
     def _post(self, body: bytes) -> str:
         """Why it did not arrive, or nothing. Takes at most the timeout."""
         deadline = time.monotonic() + self._timeout
-        for pause in (*PAUSES, None):
-            try:
-                left = max(0.1, deadline - time.monotonic())
-                answer = self._client.post(self.url, content=body, timeout=left, extensions=self._extensions)
-                if answer.status_code < 300:
-                    return ""
-                fault, again = f"it answered {answer.status_code}", answer.status_code in AGAIN
-            except self._errors as error:
-                fault, again = str(error) or type(error).__name__, True
-            if not again or pause is None or self._closed or time.monotonic() + pause >= deadline:
+        fault, pause = "it has asked to wait", self._not_before - time.monotonic()
+        for least in (*PAUSES, None):
+            if pause > 0 and (self._ending.is_set() or time.monotonic() + pause >= deadline or self._ending.wait(pause)):
                 break
-            time.sleep(pause)
+            status, asked = 0, 0.0
+            try:
+                status, asked = self._answer(body, deadline)
+                fault = f"it answered {status}"
+            except self._errors as error:
+                fault = str(error) or type(error).__name__
+            if 200 <= status < 300:
+                return ""
+            if asked:
+                self._not_before = time.monotonic() + asked
+            if least is None or (status and status not in AGAIN):
+                break
+            pause = max(least, asked)
         return fault
+
+    def _answer(self, body: bytes, deadline: float) -> tuple[int, float]:
+        """The status, and for how many seconds the receiver wants nothing."""
+        left = max(0.1, deadline - time.monotonic())
+        with self._client.stream("POST", self.url, content=body, timeout=left, extensions=self._extensions) as answer:
+            size = 0
+            with suppress(*self._errors):  # it has answered; what follows is read only to keep the connection
+                for part in answer.iter_raw():
+                    size += len(part)
+                    if size > ANSWER_BYTES or time.monotonic() >= deadline:
+                        break
+            asked = answer.headers.get("retry-after", "") if answer.status_code in AGAIN else ""
+            return answer.status_code, min(float(asked), LONGEST) if asked.isascii() and asked.isdigit() else 0.0
 
     def _say(self, fault: str) -> None:
         """One line when it stops working, and one when it works again."""

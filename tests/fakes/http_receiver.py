@@ -11,6 +11,8 @@ class HttpReceiver:
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[tuple[int, bytes]] = []
+        self.retry_after: str | None = None
+        """A header of the answers that are no success."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -20,6 +22,8 @@ class HttpReceiver:
                 status, answer = outer.answers.pop(0) if outer.answers else (200, b"{}")
                 self.send_response(status)
                 self.send_header("content-length", str(len(answer)))
+                if outer.retry_after is not None and status >= 300:
+                    self.send_header("retry-after", outer.retry_after)
                 self.end_headers()
                 self.wfile.write(answer)
 

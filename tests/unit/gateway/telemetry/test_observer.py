@@ -12,6 +12,7 @@ import pytest
 from gateway.core.types import OutcomeRecord
 from gateway.telemetry.observer import MOST, Observer, RequestLog, Seen, collector
 from gateway.telemetry.tracing import Trace
+from tests.waiting import until
 
 UNTRACED = SimpleNamespace(trace=None, marks=[])
 
@@ -23,10 +24,11 @@ def record(status: int = 200, outcome: str = "ok", ms: float = 5.0) -> OutcomeRe
 class Sink:
     def __init__(self) -> None:
         self.got: list[Seen] = []
-        self.go, self.closed = Event(), False
+        self.go, self.began, self.closed = Event(), Event(), False
         self.go.set()
 
     def send(self, traced: list[Seen]) -> int:
+        self.began.set()
         self.go.wait(90)
         self.got += traced
         return 0
@@ -115,3 +117,21 @@ def test_below_its_calm_nobody_wants_a_request_that_went_well(which: str) -> Non
         rounded = int(seconds * 1e6 + 0.5) / 1000.0  # as the record has it
         assert not (seconds < observer.calm and requests.wants(record(ms=rounded)))
     assert (observer.calm > 0.5) is (which != "all")
+
+
+def test_a_sink_that_hangs_delays_no_line_and_holds_no_more_than_its_bound(caplog: pytest.LogCaptureFixture) -> None:
+    sink, counts, traced = Sink(), {"sent": 0, "dropped": 0}, SimpleNamespace(trace=Trace("a" * 32, ""), marks=[])
+    sink.go.clear()
+    observer = Observer(RequestLog("failed", 1000.0), sink, counts)
+    observer.start()
+    observer.settled(record(), traced, None)
+    until(sink.began.is_set, what="the sink that hangs")
+    for half in (1, 2, 3):  # each of them fits into the first queue, all three not into the second
+        for _ in range(MOST // 2 - 1):
+            observer.settled(record(), traced, None)
+        observer.settled(record(502, "failed"), traced, None)
+        until(lambda half=half: len(caplog.records) == half, what="the line")  # type: ignore[misc]
+    until(lambda: counts == {"sent": 0, "dropped": MOST // 2}, what="those for which there is no room")
+    sink.go.set()
+    observer.close()
+    assert counts == {"sent": 1 + MOST, "dropped": MOST // 2} and sink.closed

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs.telemetry import TracesSpec
-from gateway.telemetry.otlp import OtlpTraces, url_of
+from gateway.telemetry.otlp import ANSWER_BYTES, OtlpTraces, url_of
 from tests.fakes.http_receiver import HttpReceiver
 from tests.unit.gateway.telemetry.test_spans import traced
 
@@ -52,14 +52,45 @@ def test_a_path_of_the_endpoint_is_kept() -> None:
     assert url_of("http://otel:4318/") == url_of("http://otel:4318") == "http://otel:4318/v1/traces"
 
 
-def test_what_may_pass_is_tried_again_within_the_timeout(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def paused(traces: OtlpTraces, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that it wants to make from now on; it makes none."""
     pauses: list[float] = []
-    monkeypatch.setattr("gateway.telemetry.otlp.time.sleep", pauses.append)
+    monkeypatch.setattr(traces._ending, "wait", lambda seconds: pauses.append(round(seconds, 1)))
+    return pauses
+
+
+def test_what_may_pass_is_tried_again_within_the_timeout(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    pauses = paused(traces, monkeypatch)
     receiver.answers = [(503, b""), (429, b"")]
     assert traces.send([traced()]) == 0
     assert (len(receiver.requests), len(pauses)) == (3, 2)
     traces.hurry()
     receiver.answers = [(503, b"")]
     assert traces.send([traced()]) == 1, "at the end there is no further try"
+    traces.close()
+
+
+def test_a_receiver_that_asks_to_wait_is_left_alone_for_so_long(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    pauses = paused(traces, monkeypatch)
+    receiver.answers, receiver.retry_after = [(429, b"")], "7"
+    assert traces.send([traced()]) == 0
+    assert (len(receiver.requests), pauses) == (2, [7.0])
+    traces._not_before = 0.0
+    receiver.answers, receiver.retry_after = [(503, b"")], "30"
+    assert traces.send([traced()]) == 1, "longer than the timeout"
+    assert traces.send([traced()]) == 1
+    assert (len(receiver.requests), pauses) == (3, [7.0])
+    traces._not_before = 0.0
+    receiver.answers, receiver.retry_after = [(503, b"")], "Wed, 21 Oct 2015 07:28:00 GMT"
+    assert traces.send([traced()]) == 0
+    traces.close()
+
+
+def test_a_long_answer_is_not_read_to_its_end(receiver: HttpReceiver) -> None:
+    traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    receiver.answers = [(200, b"x" * (4 * ANSWER_BYTES))]
+    assert traces.send([traced()]) == 0
+    assert traces.send([traced()]) == 0
     traces.close()
