@@ -225,9 +225,9 @@ class Connection(RequestReader):
     def data_received(self, data: bytes) -> None:
         if self.reading == OVER or (self.life != OPEN and not self.in_request):
             return
-        refusal = self.parse(data)
-        if refusal is not None:
-            self._refuse(refusal)
+        if (refusal := self.parse(data)) is not None:
+            if self.reading != OVER:  # else a request of this read was answered meanwhile, and that was the last answer
+                self._refuse(refusal)
             return
         if self.answering == READY:
             self._begin()

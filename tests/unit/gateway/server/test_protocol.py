@@ -137,6 +137,15 @@ def test_more_requests_than_may_wait_are_refused() -> None:
     assert wire.transport.half_closed and len(wire.application.handlers) == 1
 
 
+def test_what_comes_with_the_end_of_a_last_request_is_dropped() -> None:
+    """The answer is complete, and our end closed, while the rest of that read is still with the parser."""
+    wire = Wire()
+    wire.receive(post(CHAT, b"{}", b"connection: close")[:-2])
+    wire.receive(b"{}\0")
+    assert wire.written.startswith(b"HTTP/1.1 400") and wire.written.count(b"HTTP/1.1") == 1
+    assert wire.transport.half_closed and not wire.transport.aborted
+
+
 REQUESTS = st.lists(
     st.sampled_from([get(b"/a"), post(b"/b", b"body" * 10), post(CHAT, BODY), get(b"/c", b"x-long: " + b"x" * 500)]), min_size=1, max_size=6
 )
