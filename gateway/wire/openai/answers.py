@@ -315,12 +315,12 @@ def _changed() -> EngineError:
 # --- whole answers
 
 
-JSON_OPENS: Final = (b"{", b"[")
-
-
 def is_json(body: bytes) -> bool:
-    """Whether an answer looks like JSON (an object or a list), by its first byte."""
-    return body[:1] == b"{" or body.lstrip()[:1] in JSON_OPENS
+    """Whether an answer looks like whole JSON (an object or a list), by its first and its last byte."""
+    if body.startswith(b"{") and body.endswith(b"}"):
+        return True
+    body = body.strip()
+    return len(body) > 1 and body[:1] + body[-1:] in (b"{}", b"[]")
 
 
 class OpenAiAnswer(WholeAnswer):

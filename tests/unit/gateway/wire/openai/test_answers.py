@@ -129,9 +129,14 @@ def test_an_answer_is_written_anew_with_other_texts() -> None:
     assert found.evidence() == found.body and found.detail(lambda data: "h") is None
 
 
-@pytest.mark.parametrize(("body", "expected"), [(b"{}", True), (b" \n[1]", True), (b"", False), (b"oops", False), (b"<html>", False)])
-def test_what_looks_like_json(body: bytes, expected: bool) -> None:
-    assert is_json(body) is expected
+@pytest.mark.parametrize("body", [b"{}", b'{"a":[1]}', b" \n[1]", b'{"a":1}\r\n', b"[{}]\n"])
+def test_what_looks_like_json(body: bytes) -> None:
+    assert is_json(body)
+
+
+@pytest.mark.parametrize("body", [b"", b" ", b"oops", b"<html>", b"{", b"}", b'{"a":1', b'{"a":[1]', b'[{"a":1}', b'\n{"a":1,'])
+def test_what_is_no_json_or_was_cut(body: bytes) -> None:
+    assert not is_json(body)
 
 
 def test_answers_without_choices_are_read_too() -> None:
