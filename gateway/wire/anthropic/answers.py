@@ -19,6 +19,7 @@ from gateway.wire.anthropic.views import ANSWER, CountsView
 from gateway.wire.openai.answers import Place, choice_texts, is_name, only_figures, without_codes
 from gateway.wire.openai.media import is_base64
 from gateway.wire.openai.usage import MAX_FINISH, MAX_USAGE
+from gateway.wire.unique import colons
 
 ENVELOPE: Final = frozenset({"id", "type", "role", "model", "stop_reason"})
 OVERLOADED: Final = 529
@@ -133,6 +134,10 @@ class MessagesAnswer(WholeAnswer):
                 changed |= without_codes(block)
         if changed:
             self.body = msgspec.json.encode(document)
+        elif inspected:
+            sent = msgspec.json.encode(document)
+            if colons(body) != sent.count(b":"):  # a key that is there twice was read once
+                self.body = sent
         self._document: dict[str, Any] = document
         self.texts = [holder[key] for _, holder, key in _places(document)]
 

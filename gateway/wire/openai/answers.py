@@ -20,6 +20,7 @@ from gateway.core.wire import Path, TextFilter, WholeAnswer
 from gateway.wire.openai.scores import narrow
 from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import PlainAnswer
+from gateway.wire.unique import colons
 
 Place: TypeAlias = tuple[Path, Any, Any]
 
@@ -361,6 +362,10 @@ class OpenAiAnswer(WholeAnswer):
                     changed |= narrow(choice)
         if changed:
             self.body = msgspec.json.encode(document)
+        elif inspected:
+            sent = msgspec.json.encode(document)
+            if colons(body) != sent.count(b":"):  # a key that is there twice was read once
+                self.body = sent
         self._document = document
         self.texts = answer_texts(document)
 
@@ -374,7 +379,8 @@ class OpenAiAnswer(WholeAnswer):
 
 
 def plain_answer(body: bytes) -> PlainAnswer | None:
-    """An answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by field."""
+    """An answer that has the plain form, in which there is nothing to remove and no text twice; None for any other, which is to be read
+    field by field."""
     try:
         answer = _PLAIN.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -382,9 +388,16 @@ def plain_answer(body: bytes) -> PlainAnswer | None:
     for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
         if name is not None and not is_name(name):
             return None
-    return answer
+    count = len(answer.choices)
+    for key, most in ((b'"choices"', 1), (b'"message"', count), (b'"content"', count), *_NAMED_ONCE):
+        if body.count(key) > most:  # there twice, perhaps, of which one was read
+            return None
+    return None if any([body.find(escape) >= 0 for escape in _ESCAPED_KEYS]) else answer
 
 
+_NAMED_ONCE: Final = tuple((b'"%b"' % key, 1) for key in (b"id", b"model", b"system_fingerprint", b"service_tier"))
+_ESCAPED_KEYS: Final = (b"\\u006", b"\\u007", b"\\u005")
+"""How escapes of the characters in these keys begin, which no engine writes."""
 _PLAIN: Final = msgspec.json.Decoder(PlainAnswer)
 
 

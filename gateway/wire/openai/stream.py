@@ -13,6 +13,7 @@ from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.shapes import MAX_MISSES, Spoken, plain, shape
 from gateway.wire.sse import data_of, says_nothing
+from gateway.wire.unique import colons
 
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
 DONE: Final = b"data: [DONE]\n\n"
@@ -199,7 +200,7 @@ class OpenAiReader(EventReader):
             return known
         self._misses += 1
         before, after = shape(event, TEXT_BEGINS, _CLOSING)
-        if not before or event.count(b'"') != _line(document).count(b'"'):  # a key that is there twice is read once
+        if not before or colons(event) != _line(document).count(b":"):  # a key that is there twice is read once
             return known
         path, holder, key = places[0]
         text, holder[key] = holder[key], _PROBE
@@ -240,9 +241,9 @@ class OpenAiReader(EventReader):
         self._withhold(document, choices, texts)
         if count and not choices:
             return before
-        changed |= len(choices) < count
-        if changed or event.find(b"\n") >= 0 or not event.startswith(b"data:"):
-            return before + _event(document)
+        line = _line(document)
+        if changed or event.find(b"\n") >= 0 or not event.startswith(b"data:") or colons(event) != line.count(b":"):
+            return before + line + b"\n\n"  # a key that is there twice is read once, and sent once
         return before + event + b"\n\n"
 
     def _released(self, choice: dict[str, Any]) -> bytes:

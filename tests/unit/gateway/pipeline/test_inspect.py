@@ -152,6 +152,21 @@ def test_text_that_is_clean_is_forwarded_as_it_came() -> None:
     assert client.body == data
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        b'"choices":[{"index":0,"delta":{"content":"%b","content":"sky"},"finish_reason":null}]',
+        b'"choices":[{"index":0,"delta":{"c\\u006fntent":"%b","content":"sky \\u0022\\u0022\\u0022\\u0022"},"finish_reason":null}]',
+        b'"choices":[{"index":0,"delta":{"content":"%b"}}],"choices":[{"index":0,"delta":{"content":"sky"},"finish_reason":null}]',
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_of_a_key_that_is_there_twice_only_what_was_read_is_sent(choices: bytes, times: int) -> None:
+    event = b'data: {"id":"c",%b}\n\n' % (choices % PHRASE.encode())
+    client, _ = stream([deny(mask=True)], [chunk("a "), *[event] * times, chunk(None, finish="stop") + DONE])
+    assert PHRASE.encode() not in client.body and text_of(client).count("sky") == times
+
+
 def test_choices_do_not_mix() -> None:
     data = chunk("red ", 0) + chunk("blue ", 1) + chunk("falcon", 1) + chunk("sky", 0) + chunk(None, 0, "stop") + chunk(None, 1, "stop")
     client, _ = stream([deny(mask=True)], [data + DONE])

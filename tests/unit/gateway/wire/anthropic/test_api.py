@@ -328,6 +328,14 @@ def test_a_number_in_an_input_is_a_text_and_lists_of_numbers_elsewhere_are_remov
     assert json.loads(MessagesAnswer(json.dumps({**MESSAGE, "content": [text]}).encode(), False).body)["content"] == [text]
 
 
+def test_of_a_key_that_is_there_twice_only_what_was_read_is_sent() -> None:
+    whole = json.dumps({**MESSAGE, "content": [{"type": "text", "text": "sky"}]}).encode()
+    assert MessagesAnswer(whole, True).body == whole
+    twice = whole.replace(b'"text": "sky"', b'"text": "falcon", "text": "sky"')
+    answer = MessagesAnswer(twice, True)
+    assert answer.texts == ["sky"] and json.loads(answer.body) == json.loads(whole) and b"falcon" not in answer.body
+
+
 def test_a_block_that_begins_with_numbers_is_read_in_a_stream() -> None:
     start = {
         "type": "content_block_start",

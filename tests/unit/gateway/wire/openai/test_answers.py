@@ -284,3 +284,21 @@ def test_an_answer_of_the_plain_form_is_kept_as_it_is_and_can_be_rewritten() -> 
 )
 def test_an_answer_with_anything_more_is_read_field_by_field(change: dict[str, Any]) -> None:
     assert plain_answer(json.dumps({**PLAIN, **change}).encode()) is None
+
+
+TWICE = [
+    b'{"id":"c","choices":[{"message":{"content":"falcon","content":"sky"},"finish_reason":"stop"}]}',
+    b'{"id":"c","choices":[{"message":{"content":"falcon"},"message":{"content":"sky"},"finish_reason":"stop"}]}',
+    b'{"id":"c","choices":[{"message":{"content":"falcon"}}],"choices":[{"message":{"content":"sky"},"finish_reason":"stop"}]}',
+    b'{"id":"c","choices":[{"message":{"c\\u006fntent":"falcon","content":"sky"},"finish_reason":"stop"}]}',
+    b'{"id":"falcon","id":"c","choices":[{"message":{"content":"sky"},"finish_reason":"stop"}]}',
+    b'{"id":"c","choices":[{"message":{"tool_calls":[],"reasoning":"falcon","reasoning":"","content":"sky"},"finish_reason":"stop"}]}',
+]
+"""Bodies in which the last of two equal keys counts, as for most parsers; some take the first."""
+
+
+@pytest.mark.parametrize("body", TWICE)
+def test_of_a_key_that_is_there_twice_only_what_was_read_is_sent(body: bytes) -> None:
+    found = OpenAiAnswer(body, True)
+    assert "sky" in found.texts and not [text for text in found.texts if "falcon" in text]
+    assert b"falcon" not in found.body and json.loads(found.body) == json.loads(body)
