@@ -250,6 +250,10 @@ class EventReader:
         """Whether an unfinished event is the end marker without its empty line."""
         return False
 
+    def unsaid(self) -> bytes:
+        """The end marker, where it is missing behind the reason why the engine stopped and must be read to make the end; else b""."""
+        return b""
+
     def whole(self, marked: bool) -> bool:
         """Whether the engine may end the stream here. marked: its end marker has come."""
         return True

@@ -351,7 +351,7 @@ class InspectedRelay(StreamRelay):
         try:
             check(error)
             if self._ends:
-                super().on_end()
+                self.on_end()
             elif not exchange.client.paused:
                 exchange.resume()
         except Exception as failure:  # noqa: BLE001 - boundary: as the transport does for a receiver that fails
@@ -360,6 +360,8 @@ class InspectedRelay(StreamRelay):
             self.on_failed(failure)
 
     def on_end(self) -> None:
+        if self._backlog is None:
+            self.mark_end()  # the end of a long answer is inspected in turns, too
         if self._backlog is None:
             super().on_end()
         else:

@@ -269,11 +269,19 @@ class StreamRelay(AnswerRelay):
 
     def on_end(self) -> None:
         if self._streaming:
+            self.mark_end()
             self.close_stream()
         else:
             exchange = self.exchange
             exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.done.set(None)
+
+    def mark_end(self) -> None:
+        """Reads the end marker that the engine has left out or not ended, where the reader needs one."""
+        reader, rest = self._reader, self._carry
+        if self._streaming and (not rest or reader.is_end(rest) or says_nothing(rest)) and (marker := reader.unsaid()):
+            self._carry = b""
+            self._read(marker)
 
     def close_stream(self) -> None:
         """The whole answer has been forwarded: ends the client's body."""

@@ -15,6 +15,7 @@ from gateway.core.errors import EngineError
 from gateway.core.types import InferenceRequest
 from gateway.wire.chats import ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.chunks import disordered, read_chunk, unended
+from gateway.wire.openai.stream import DONE
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
@@ -110,13 +111,8 @@ class ChatReader(ResponsesReader):
     def plain(self, data: bytes) -> int:
         return 0
 
-    def whole(self, marked: bool) -> bool:
-        """An engine that has said why it stopped may leave out the end marker: `ending` says the rest, where nobody reads it and it is not
-        kept."""
-        if self.ended or self._final is not None:
-            return True
-        memory = self._request.memory
-        return self._reason is not None and not (self.inspects or (memory is not None and memory.keeps))
+    def unsaid(self) -> bytes:
+        return b"" if self._reason is None or self.whole(False) else DONE
 
     def translated(self, data: bytes) -> bytes:
         text = self._shape.text(data)

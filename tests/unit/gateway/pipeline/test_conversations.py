@@ -61,8 +61,8 @@ def ask(world: World, text: str, **more: Any) -> Client:
     return world.start(json.dumps({"model": "m", "input": text, **more}).encode(), path=PATH)[1]
 
 
-def first(native: bool, desk: Desk, streamed: bool = False, **parts: Any) -> str:
-    """Asks for something, and returns the identifier of the answer."""
+def first(native: bool, desk: Desk, streamed: bool = False, end: bytes = DONE, **parts: Any) -> str:
+    """Asks for something, and returns the identifier of the answer. end: of a stream that is translated."""
     world = made(native, desk, **parts)
     client = ask(world, "my name is bob", **({"stream": True} if streamed else {}))
     if streamed:
@@ -70,7 +70,7 @@ def first(native: bool, desk: Desk, streamed: bool = False, **parts: Any) -> str
         if native:
             engine.body(stream("hello", " bob"))
         else:
-            for data in (chunk("hello"), chunk(" bob"), chunk(finish="stop"), USAGE, DONE):
+            for data in (chunk("hello"), chunk(" bob"), chunk(finish="stop"), USAGE, end):
                 engine.body(data)
         engine.end()
         found = [json.loads(one.partition(b"data: ")[2]) for one in client.body.split(b"\n\n")[:-1]]
@@ -82,6 +82,14 @@ def first(native: bool, desk: Desk, streamed: bool = False, **parts: Any) -> str
     answer = json.loads(client.body)
     assert answer["store"] is True
     return str(answer["id"])
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_answer_is_kept_whose_engine_has_left_out_the_end_marker(reads: bool) -> None:
+    desk = Desk()
+    identity = first(False, desk, True, b"", response=[guarded("denylist")] if reads else [])
+    kept = json.loads(desk.kept[("acme", identity)].said.answer)
+    assert kept["status"] == "completed" and kept["output"][0]["content"][0]["text"] == "hello bob"
 
 
 FORMS = [(native, streamed) for native in (True, False) for streamed in (True, False)]

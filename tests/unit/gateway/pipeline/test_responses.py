@@ -4,6 +4,7 @@ of the table of all other APIs (test_guardrail_table).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -320,6 +321,36 @@ def test_a_guardrail_that_reads_whole_texts_holds_the_stream(native: bool) -> No
     assert not leaks(shown(client.body), "Vermilion  Falcon") and found[-1]["type"] == "response.completed"
     texts = [one["text"] for one in found if one["type"] == "response.output_text.done"]
     assert texts and texts[0] == "".join(one["delta"] for one in found if one["type"].endswith(".delta"))
+
+
+@pytest.mark.parametrize("end", [b"", b": bye\n", DONE.rstrip(), DONE[:-1]], ids=["nothing", "comment", "no line end", "no empty line"])
+@pytest.mark.parametrize("holds", [False, True])
+def test_an_engine_that_says_why_it_stopped_may_leave_out_the_end_marker(holds: bool, end: bytes) -> None:
+    guardrail = Guarded(MAKES["denylist"][0], False, lambda *event: None)
+    guardrail.holds = holds
+    world = made(False, response=[guardrail])
+    client = ask(world, True)
+    engine = world.call.head(SSE_HEAD)
+    for data in (chunk("so vermilion "), chunk("falcon it is"), chunk(finish="stop"), USAGE, end):
+        engine.body(data)
+    engine.end()
+    found = [json.loads(one.partition(b"data: ")[2]) for one in client.body.split(b"\n\n")[:-1]]
+    assert not leaks(shown(client.body), "Vermilion  Falcon") and found[-1]["type"] == "response.completed"
+    assert world.outcome.outcome == "ok" and world.outcome.completion_tokens == 3
+
+
+async def test_an_end_that_is_inspected_in_turns_need_not_be_marked_either() -> None:
+    """The last events repeat the whole answer."""
+    world = made(False, response=[guarded("denylist")])
+    client = ask(world, True)
+    engine = world.call.head(SSE_HEAD)
+    for _ in range(40):
+        engine.body(chunk("nothing to see here " * 40))
+    engine.body(chunk(finish="stop"))
+    engine.end()
+    while not world.audit.outcomes:
+        await asyncio.sleep(0)
+    assert world.outcome.outcome == "ok" and client.body.count(b"event: response.completed\n") == 1
 
 
 # --- tools
