@@ -299,10 +299,17 @@ class StoredJobs:
         return await self._database.run(write, write=True)
 
     def _after_a_jump(self, connection: sa.Connection, following: Callable[[ScheduleRecord, float], float], now: float) -> None:
-        """Where the clock has gone back, or may have before this process began: what was due by the wrong time alone is due earlier."""
+        """Where the clock has gone back, or may have before this process began: what was due by the wrong time alone is due earlier, the
+        next attempt at a job after its pause."""
         back, self._seen = now < self._seen - BACK_SECONDS, now
         if not back:
             return
+        late = sa.select(table).where(table.c.state.in_(("queued", "failed")), table.c.due > now).with_for_update(skip_locked=True)
+        for row in connection.execute(late).all():
+            job = _record(row)
+            if (since := job.moments.get(job.state, now)) > now:
+                due = now + max(0.0, job.due - since)
+                connection.execute(sa.update(table).where(table.c.id == job.id).values(due=due))
         for row in connection.execute(sa.select(schedules).where(schedules.c.next > now).with_for_update(skip_locked=True)).all():
             found = _schedule(row)
             if (sooner := following(found, now)) < found.next:

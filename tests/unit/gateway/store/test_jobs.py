@@ -259,3 +259,26 @@ async def test_a_clock_that_was_wrong_for_a_while_stops_no_schedule(kept: Kept) 
     assert (await kept.schedule("acme", "hourly")).next == then(record, right)
     kept.clock += 3600
     assert len(await kept.make_due(then, job, 10)) == 1
+
+
+async def test_jobs_do_not_wait_for_a_clock_that_was_ahead(kept: Kept) -> None:
+    nothing: Any = None
+
+    async def look() -> None:
+        await kept.make_due(nothing, nothing, 10)
+
+    right = kept.clock
+    await look()
+    kept.clock += 3600
+    await look()
+    for number in (1, 2):
+        await kept.one(number)
+    assert (await kept.finish(await kept.taken(), "failed", 20.0)).due == right + 3620
+    kept.clock = right
+    await look()
+    second = await kept.taken()
+    assert second.id == "job_002"
+    await kept.finish(second, "done")
+    assert await kept.take("r1:1", "r1", 15.0, []) is None, "the pause after the failure is kept"
+    kept.clock += 20
+    assert (await kept.taken()).id == "job_001"
