@@ -63,7 +63,7 @@ class Schedulers:
         except NotFound:
             return True
         ends = record.ends()
-        another = not creator.made_with(record) or record.created > since
+        another = not creator.made_with(record) or (creator.made is None and record.created > since)
         return another or (ends is not None and ends <= self._clock.wall())
 
 

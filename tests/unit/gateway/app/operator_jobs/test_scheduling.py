@@ -97,6 +97,14 @@ async def test_a_schedule_ends_with_the_key_that_made_it(world: World, how: str)
     assert await world.left() == ["fixed", "hers"] and len(world.told) == 1
 
 
+async def test_a_clock_that_was_ahead_when_the_key_was_made_ends_no_schedule_of_it(world: World) -> None:
+    world.clock.step(3600.0)
+    key, _ = await world.store.create_key("acme", KeySettings(models=("*",)), actor="x", id="app")
+    world.clock.step(-3600.0)
+    await world.schedule("mine", msgspec.structs.replace(APP, made=key.created))
+    assert await world.left() == ["mine"] and world.told == []
+
+
 async def test_a_schedule_ends_with_the_token_that_made_it(world: World) -> None:
     await world.schedule("hers", ALICE)
     await world.schedule("fixed", Creator(id="fixed", tenant="acme", kind="api_key"))
