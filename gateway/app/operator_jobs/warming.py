@@ -18,6 +18,8 @@ from gateway.core.tasks import TaskOwner
 
 TRIES: Final = 5
 """For a request that a limit refuses, or for which there is no room."""
+LOST_TRIES: Final = 2
+"""For one whose process died while it ran: it may be the reason."""
 MOST_WAIT: Final = 60.0
 ROOM_SECONDS: Final = 0.2
 ROOM_TRIES: Final = 3000
@@ -83,6 +85,7 @@ class Warming:
             room.release()
 
     async def _asked(self, request: Asked) -> bool:
+        lost = 0
         for attempt in range(1, TRIES + 1):
             place = await self._place(request.model)
             if place is None:
@@ -92,6 +95,11 @@ class Warming:
             self._begun += 1
             try:
                 ran = await self._lines.run(place, self._as_batch, request.number, request.body, attempt)
+            except LineLost:
+                lost += 1
+                if lost == LOST_TRIES or attempt == TRIES:
+                    raise
+                continue
             finally:
                 self._begun -= 1
             if ran.again is None or attempt == TRIES:

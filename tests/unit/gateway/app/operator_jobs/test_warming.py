@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from gateway.app.operator_jobs.warming import Warming
-from gateway.core.batches import BatchRecord, Creator, FileRecord, LineOutcome
+from gateway.core.batches import BatchRecord, Creator, FileRecord, LineLost, LineOutcome
 from gateway.core.jobs import JobRecord, Warm
 from tests.waiting import reached
 
@@ -31,6 +31,7 @@ class Lines:
     def __init__(self) -> None:
         self.ran: list[int] = []
         self.held, self.looks = True, 0
+        self.lost: list[int] = []
 
     def holds(self) -> bool:
         self.looks += 1
@@ -41,6 +42,9 @@ class Lines:
 
     async def run(self, place: str, batch: BatchRecord, number: int, body: bytes, attempt: int) -> LineOutcome:
         self.ran.append(number)
+        if number in self.lost:
+            self.lost.remove(number)
+            raise LineLost("The worker has ended.")
         self.held = len(self.ran) != 1  # the process stands still while the first is answered
         return LineOutcome(200, b"{}", "request", None)
 
@@ -54,3 +58,12 @@ async def test_nothing_is_asked_while_another_process_may_have_the_job() -> None
     assert lines.ran == [1]
     lines.held = True  # it was renewed
     assert await warming == {"answered": 3, "failed": 0} and lines.ran == [1, 2, 3]
+
+
+async def test_a_line_whose_process_died_is_asked_once_more() -> None:
+    """And not for ever: it may be why the process died."""
+    creator, lines = Creator(id="app", tenant="acme", kind="api_key"), Lines()
+    lines.lost = [2, 3, 3]
+    job = JobRecord(id="job_1", tenant="acme", kind="warm", state="running", task=TASK, creator=creator, replica="", most=1)
+    warmed = await Warming(job, TASK, cast(Any, Files()), cast(Any, lines), lambda: True).run()
+    assert warmed == {"answered": 2, "failed": 1} and lines.ran == [1, 2, 2, 3, 3]
