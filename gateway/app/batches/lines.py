@@ -129,7 +129,18 @@ async def run_line(
     answer, again = b"".join(client.parts), None
     if (status in TRANSIENT and not exchange.sent_ns) or (status >= 500 and any(text in answer for text in UNSERVED)):
         again = _again(client.reader.headers)
+    elif status in TRANSIENT and _none_ran(exchange):
+        # The wait is for one more request: by then the line itself would have taken its place, and its steps need more.
+        again = _again(client.reader.headers)
+        steps = 0 if exchange.entry is None or exchange.entry.spec.pipeline is None else len(exchange.entry.spec.pipeline.steps)
+        again = None if again is None else again * (1 + steps)
     return LineOutcome(status, answer, request_id.decode(), again)
+
+
+def _none_ran(exchange: Exchange) -> bool:
+    """Whether it was for a pipeline whose first step was refused: nothing is done and nothing paid for."""
+    told = (exchange.detail or {}).get("pipeline")
+    return told is not None and len(told["steps"]) == 1
 
 
 def _again(headers: Headers) -> float | None:
