@@ -63,6 +63,7 @@ from gateway.limits.redis.book import BucketBook
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
+from gateway.server.open_files import raise_limit, too_few
 from gateway.telemetry.scraping import exposed_aside
 from policies.patterns import within
 
@@ -113,6 +114,8 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
         loaded.place(error)
         return fail(str(error))
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
+    if said := too_few(raise_limit(), loaded.spec.listen.max_connections, workers):
+        log.warning("%s", said)
     process = Process(loaded, environ, credentials, plugins, workers, handed)
     try:
         code: int = uvloop.run(process.run())

@@ -13,6 +13,7 @@ from engines.confinement import hide
 from gateway.app.compiled import activate
 from gateway.app.workers.arguments import MAX_WORKERS, descriptors
 from gateway.server.allocator import few_arenas
+from gateway.server.open_files import raise_limit
 
 activate()
 
@@ -57,6 +58,7 @@ def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
     hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
     few_arenas()
+    raise_limit()
     first = os.getpid() == 1
     if first:  # the kernel drops signals that process 1 does not handle: a container could not be stopped while its gateway starts
         signal.signal(signal.SIGTERM, end_at_once)
