@@ -140,12 +140,23 @@ def _texts(claims: Mapping[str, Any], wanted: str | ClaimSpec | None, *, separat
     path, prefix = (wanted, "") if isinstance(wanted, str) else (wanted.path, wanted.prefix)
     found = lookup(claims, path or "")
     if found is None:
+        if _elsewhere(claims, path or ""):
+            raise Malformed("a claim that is needed is kept elsewhere")
         return ()
     if isinstance(found, str):
         found = found.split() if separated else [found]
     if not isinstance(found, list) or len(found) > MAX_ITEMS:
         raise Malformed("not a list of texts")
     return tuple(prefix + _checked(item) for item in found)
+
+
+def _elsewhere(claims: Mapping[str, Any], path: str) -> bool:
+    """Whether the issuer says that a claim which is absent has a value (OpenID Connect Core 1.0, 5.6.2; Entra ID's `hasgroups`). Without it
+    the caller would be somebody with fewer groups, of whom fewer are denied."""
+    named = claims.get("_claim_names")
+    if isinstance(named, Mapping) and (path in named or path.partition(".")[0] in named):
+        return True
+    return path == "groups" and claims.get("hasgroups") in (True, "true")
 
 
 def _checked(found: object) -> str:

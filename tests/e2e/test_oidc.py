@@ -104,6 +104,8 @@ def test_a_caller_without_the_group_may_do_nothing(running: Gatehouse, provider:
     assert chat(running, provider.token()).status_code == 404
     provider.control("claims", {"groups": ["engineers"]})
     assert chat(running, provider.token()).status_code == 401, "without a tenant"
+    provider.control("claims", {"tenant": "acme", "_claim_names": {"groups": "src1"}})
+    assert chat(running, provider.token()).status_code == 401, "whose groups are kept elsewhere"
     provider.control("claims", {"tenant": "acme", "groups": ["engineers"]})
 
 

@@ -69,6 +69,29 @@ def test_claims_that_are_not_what_they_must_be(changed: dict[str, Any]) -> None:
         principal_of({**CLAIMS, **changed}, ClaimsSpec(), "oidc", 5.0)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph.example/groups"}}},
+        {"_claim_names": {"realm_access": "src1"}},
+        {"_claim_names": {"realm_access.roles": "src1"}},
+        {"hasgroups": True},
+        {"hasgroups": "true"},
+    ],
+)
+def test_groups_that_are_kept_elsewhere_are_not_none(said: dict[str, Any]) -> None:
+    """A deny might name one of them."""
+    wanted = ClaimsSpec(groups="groups", roles="realm_access.roles")
+    bare = {"sub": "alice", "tenant": "acme", **said}
+    with pytest.raises(Malformed, match="kept elsewhere"):
+        principal_of(bare, wanted, "oidc", 5.0)
+    here = {"groups": ["staff"], "realm_access": {"roles": ["chatter"]}}
+    assert principal_of({**bare, **here}, wanted, "oidc", 5.0).groups == ("staff",), "they are here"
+    assert principal_of(bare, ClaimsSpec(groups=None, roles=None), "oidc", 5.0).groups == (), "nobody asks for them"
+    other = {"sub": "alice", "tenant": "acme", "_claim_names": {"address": "src1"}, "hasgroups": False}
+    assert principal_of(other, wanted, "oidc", 5.0).groups == ()
+
+
 def test_a_claim_of_the_whole_name_comes_first() -> None:
     assert lookup(CLAIMS, "a.b") == "whole" and lookup({"a": {"b": 1}}, "a.b") == 1
     assert lookup(CLAIMS, "sub.x") is None and lookup(CLAIMS, "nothing.there") is None
