@@ -100,7 +100,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/status.py": ("tests/e2e/test_admin.py", "/status"),
     "admin/resources/stored_engines.py": ("tests/e2e/test_admin_fleet.py", "api_key"),
     "admin/resources/stored_fleet.py": ("tests/e2e/test_admin_fleet.py", "in_use"),
-    "admin/resources/suspensions.py": ("tests/e2e/test_people.py", "/suspend"),
     "admin/resources/table.py": ("tests/e2e/test_admin_schema.py", "openapi"),
     "admin/resources/tenants.py": ("tests/e2e/test_admin.py", "/tenants"),
     "admin/resources/tokens.py": ("tests/e2e/test_tokens_admin.py", "/revocations"),

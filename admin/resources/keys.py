@@ -162,21 +162,26 @@ def _file_view(call: Call, key: dict[str, Any]) -> dict[str, Any]:
 async def index(call: Call) -> Answer:
     query: KeyQuery = call.query
     tenants: Tenants = scope(call, "keys:read", query.tenant)
-    await suspended(call, "key")
 
     async def stored(limit: int, cursor: str | None) -> Page[KeyRecord]:
-        return await call.store.list_keys(
+        page = await call.store.list_keys(
             tenant=tenants, prefix=query.prefix, state=query.state, user=query.user, limit=limit, cursor=cursor
         )
+        await suspended(call, "key", [record.id for record in page.items])
+        return page
+
+    async def from_file(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        await suspended(call, "key", [str(key["id"]) for key in found])
+        return [{**key, "suspended": is_suspended(call, "key", key["id"])} for key in found]
 
     here = query.state in (None, "active") and query.user is None
     mine = [key for key in in_file(call) if within(key["tenant"], tenants) and here]
-    return await listing(call, query, mine, stored, lambda record: view(call, record), "id")
+    return await listing(call, query, mine, stored, lambda record: view(call, record), "id", from_file)
 
 
 async def show(call: Call) -> Answer:
     id = call.path["id"]
-    await suspended(call, "key")
+    await suspended(call, "key", [id])
     for key in in_file(call):
         if key["id"] == id:
             call.seen("keys:read", key["tenant"], "key", id)
@@ -190,7 +195,7 @@ async def _stored(call: Call, verb: str) -> KeyRecord:
     as to a key with more rights than their own."""
     id = call.path["id"]
     call.target = f"keys/{id}"
-    await suspended(call, "key")
+    await suspended(call, "key", [id])
     if verb != "read" and any(key["id"] == id for key in in_file(call)):
         raise read_only("key", id)
     if call.ports.store is None:
@@ -357,7 +362,7 @@ async def check_bindings(call: Call, id: str, tenant: str) -> None:
 async def _found(call: Call) -> tuple[str, str, dict[str, Any]]:
     """For a suspension: the key of the path, of the store or of the file."""
     id = call.path["id"]
-    await suspended(call, "key")
+    await suspended(call, "key", [id])
     for key in in_file(call):
         if key["id"] == id:
             call.target = f"keys/{id}"

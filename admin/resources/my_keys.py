@@ -65,11 +65,11 @@ async def allowed(call: Call, principal: Principal) -> OwnKeys:
 
 async def index(call: Call) -> Answer:
     principal, query = person(call), call.query
-    await suspended(call, "key")
     _, _, after = (query.cursor or "store:").partition(":")
     page: Page[KeyRecord] = await call.store.list_keys(
         tenant=principal.tenant, user=principal.user, prefix=query.prefix, limit=query.limit, cursor=after or None
     )
+    await suspended(call, "key", [one.id for one in page.items])
     items = [view(call, one) for one in page.items]
     return Answer({"items": items, "cursor": None if page.cursor is None else f"store:{page.cursor}"})
 
@@ -143,7 +143,7 @@ async def _mine(call: Call, principal: Principal) -> KeyRecord:
     """The key of the path. Somebody else's does not exist."""
     id = call.path["id"]
     call.target = f"my/keys/{id}"
-    await suspended(call, "key")
+    await suspended(call, "key", [id])
     record = await call.store.get_key(id)
     if (record.tenant, record.user) != (principal.tenant, principal.user):
         raise NotFound(f"There is no {id!r} among the keys.")

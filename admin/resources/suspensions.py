@@ -6,7 +6,7 @@ users without a record.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +21,7 @@ from gateway.core.errors import AlreadyExists, NotFound
 from gateway.core.people import full_name, parts
 
 KIND: Final = "suspensions"
+PAGE: Final = 1000
 Sort = Literal["key", "user", "tenant"]
 
 
@@ -86,22 +87,24 @@ class Suspendable:
         return self.sort == "tenant" or (principal.kind == "api_key" and principal.id == name)
 
 
-async def suspended(call: Call, sort: Sort) -> set[str]:
-    """Names of all that are suspended of a sort; asked for once in a call."""
-    known = call.asked.get(f"suspended {sort}")
-    if known is None:
-        known, cursor = set(), None
-        while call.ports.store is not None:
-            page = await call.ports.store.list(KIND, prefix=f"{sort}/", limit=1000, cursor=cursor)
-            known.update(one.name.partition("/")[2] for one in page.items)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        call.asked[f"suspended {sort}"] = known
-    found: set[str] = known
-    return found
+async def suspended(call: Call, sort: Sort, names: Iterable[str]) -> None:
+    """Asks which of these are suspended: of many suspensions only those that may be."""
+    store = call.ports.store
+    if store is None:
+        return
+    known: set[str] = call.asked.setdefault(f"suspended {sort}", set())
+    page = await store.list(KIND, prefix=f"{sort}/", limit=PAGE)
+    known.update(one.name.partition("/")[2] for one in page.items)
+    if page.cursor is None:
+        return
+    for name in names:
+        try:
+            await store.get(KIND, f"{sort}/{name}")
+        except NotFound:
+            continue
+        known.add(name)
 
 
 def is_suspended(call: Call, sort: Sort, name: str) -> bool:
-    """After `suspended`."""
+    """After `suspended` for this name."""
     return name in call.asked.get(f"suspended {sort}", ())

@@ -101,7 +101,7 @@ class Tenants(Collection[TenantSettings]):
         return _SHAPES
 
     async def prepare(self, call: Call, names: Sequence[str]) -> None:
-        await suspended(call, "tenant")
+        await suspended(call, "tenant", names)
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
         return {**super().view(call, resource), "suspended": is_suspended(call, "tenant", resource.name)}

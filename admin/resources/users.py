@@ -158,7 +158,7 @@ class Users(Collection[UserSettings]):
         return _SHAPES
 
     async def prepare(self, call: Call, names: Sequence[str]) -> None:
-        await suspended(call, "user")
+        await suspended(call, "user", names)
         call.asked["logins"] = await call.store.logins(names) if names else {}
 
     def kept(self, call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:

@@ -90,9 +90,12 @@ def page(
     connection: sa.Connection, kind: str, tenant: str | Sequence[str] | None, prefix: str, limit: int, cursor: str | None
 ) -> Page[Resource]:
     conditions = (rows.of_tenants(resources.c.tenant, tenant), rows.begins(resources.c.name, prefix), rows.after(resources.c.name, cursor))
-    if not rows.storable(kind):
+    if not (rows.storable(kind) and rows.storable(prefix)):
         return Page(())
-    query = sa.select(resources).where(resources.c.kind == kind, *conditions).order_by(resources.c.name).limit(rows.page_size(limit) + 1)
+    first = resources.c.name >= prefix  # by the index: `begins` alone would look at every name before
+    query = (
+        sa.select(resources).where(resources.c.kind == kind, first, *conditions).order_by(resources.c.name).limit(rows.page_size(limit) + 1)
+    )
     found = [record(row) for row in connection.execute(query)]
     return Page(tuple(found[:limit]), rows.cursor_after(found[limit - 1].name) if len(found) > limit else None)
 

@@ -1,9 +1,10 @@
 """What a large store costs: the start, the memory, and one change, in the control process and in a worker.
 
-    python -m loadtests.store.large [--of access|engines] [--count 100000] [--changes 3] [--profile DIRECTORY]
+    python -m loadtests.store.large [--of access|engines|others] [--count 100000] [--changes 3] [--profile DIRECTORY]
 
 `access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own; each is probed once, as
-probes would be most of what is measured. They are written into the tables directly (SQLite), the gateway starts with one worker, and each
+probes would be most of what is measured. `others`: so many halts, suspensions, limits, legal holds, captures, schedules and decided
+approvals (loadtests.store.others). They are written into the tables directly (SQLite), the gateway starts with one worker, and each
 kind of change is made over the admin API. CPU and memory are those of /proc. `idle` is what both processes use while nothing happens; of a
 change, what they have used until SETTLED seconds after it, less what they use in that time anyway. `told`: bytes that the worker has read
 meanwhile, less those of an idle time; `late`: the longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds,
@@ -29,7 +30,9 @@ import httpx
 import sqlalchemy as sa
 
 from gateway.store.tables import resources
+from loadtests.store import others
 from loadtests.store.keys import fill, opened, table_of
+from loadtests.store.others import written
 from tests.e2e.harness import Gatehouse, configuration, external
 
 ROOT_KEY: Final = "root-key-0123456789abcdef0123456789abcdef"
@@ -79,7 +82,7 @@ async def made(directory: Path, of: str, count: int, port: int) -> None:
     store = opened("sqlite", directory)
     await store.start()
     fixed = {"tenant": "", "version": 1, "created": 1.0, "updated": 1.0, "actor": "bench"}
-    for start in range(0, count, BATCH):
+    for start in range(0, 0 if of == "others" else count, BATCH):
         found = [one for number in range(start, min(count, start + BATCH)) for one in bodies(of, number, port)]
         rows = [{**fixed, "kind": kind, "name": name, "body": body} for kind, name, body in found]
 
@@ -89,6 +92,8 @@ async def made(directory: Path, of: str, count: int, port: int) -> None:
         await store._database.run(insert, write=True, deadline=120.0)
     if of == "access":
         await fill(store, count)
+    if of == "others":
+        await store._database.run(written(store, count), write=True, deadline=120.0)
     await store.aclose()
 
 
@@ -197,25 +202,28 @@ class Measured:
         return subprocess.Popen(spy, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def plan(of: str, admin: httpx.Client, count: int, turn: int) -> list[tuple[str, Callable[[], httpx.Response]]]:
+def plan(of: str, admin: httpx.Client, count: int, turn: int) -> list[tuple[str, Callable[[], httpx.Response], bool]]:
+    """(what, how, whether it changes the configuration)."""
+    if of == "others":
+        return others.plan(admin, count, turn)
     name = f"{count // 2 + turn:06d}"
     if of == "engines":
         return [
-            ("engine changed", lambda: admin.patch(f"/engines/e{name}", json={"slots": 5 + turn})),
-            ("model changed", lambda: admin.patch(f"/models/m{name}", json={"aliases": [f"alias-{turn}"]})),
+            ("engine changed", lambda: admin.patch(f"/engines/e{name}", json={"slots": 5 + turn}), True),
+            ("model changed", lambda: admin.patch(f"/models/m{name}", json={"aliases": [f"alias-{turn}"]}), True),
         ]
     role = {"name": f"r{name}x", "permissions": ["infer:chat:model/x-*"]}
     return [
-        ("role changed", lambda: admin.patch(f"/roles/r{name}", json={"permissions": [f"infer:chat:model/other-{turn}-*"]})),
-        ("role made", lambda: admin.post("/roles", json=role)),
-        ("binding changed", lambda: admin.patch(f"/bindings/b{name}", json={"subjects": [f"user/other-{turn}"]})),
-        ("tenant changed", lambda: admin.patch(f"/tenants/t{name}", json={"description": str(turn)})),
+        ("role changed", lambda: admin.patch(f"/roles/r{name}", json={"permissions": [f"infer:chat:model/other-{turn}-*"]}), True),
+        ("role made", lambda: admin.post("/roles", json=role), True),
+        ("binding changed", lambda: admin.patch(f"/bindings/b{name}", json={"subjects": [f"user/other-{turn}"]}), True),
+        ("tenant changed", lambda: admin.patch(f"/tenants/t{name}", json={"description": str(turn)}), False),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="what a large store costs")
-    parser.add_argument("--of", choices=("access", "engines"), default="access")
+    parser.add_argument("--of", choices=("access", "engines", "others"), default="access")
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--changes", type=int, default=3)
     parser.add_argument("--profile", type=Path)
@@ -225,7 +233,12 @@ def main() -> None:
         (directory / "state").mkdir()
         port = answering()
         asyncio.run(made(directory / "state", given.of, given.count, port))
-        own = {"engines": [external("own", port)], "models": [{"name": "m", "pool": ["own"]}], "store": {"upstreams": ["127.0.0.0/8"]}}
+        own = {
+            "engines": [external("own", port)],
+            "models": [{"name": "m", "pool": ["own"]}],
+            "store": {"upstreams": ["127.0.0.0/8"]},
+            "jobs": {"enabled": True},
+        }
         config = configuration(directory / "state", **own)
         config["identity"]["api_keys"]["static"].append(
             {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": ["*"], "roles": ["admin"]}
@@ -240,7 +253,7 @@ def main() -> None:
                 print(table_of([{**row, "start, s of CPU": one.cpu()} for row, one in measured.shown()]), flush=True)
                 print(table_of([measured.rest()]), flush=True)
                 changes = [one for turn in range(given.changes) for one in plan(given.of, admin, given.count, turn)]
-                print(table_of([measured.change(what, act, what != "tenant changed", given.profile) for what, act in changes]))
+                print(table_of([measured.change(what, act, configures, given.profile) for what, act, configures in changes]))
                 print(table_of([row for row, _ in measured.shown()]), flush=True)
         finally:
             gatehouse.stop()
