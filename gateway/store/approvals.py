@@ -30,6 +30,10 @@ _NONCE: Final = 12
 _REQUESTER: Final = msgspec.json.Decoder(Requester)
 """Made here so that its shape is known before threads read rows (see gateway.store.batches)."""
 OPEN: Final = ("pending", "approved")
+MARGIN: Final = 3600.0
+"""Seconds: for so long beyond its end an answer is looked for that no sweep may have erased, whatever the clocks did."""
+MOST_ENDED: Final = 1000
+"""Answers that one sweep erases."""
 _CLOSED: Final = {"sealed": None, "size": 0}
 
 
@@ -53,6 +57,8 @@ class StoredApprovals:
 
     def __init__(self, database: Database, now: Callable[[sa.Connection], float], key: Callable[[], bytes], entropy: Entropy) -> None:
         self._database, self._now, self._key, self._entropy = database, now, key, entropy
+        self._swept = float("-inf")
+        """When all were looked at last; for MARGIN after that, those that expired within MARGIN are enough."""
 
     # --- for the data plane
 
@@ -88,7 +94,7 @@ class StoredApprovals:
             expires=now + wanted.seconds,
             size=len(content),
         )
-        kept = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(table.c.size), 0))).scalar_one()
+        kept = _bytes(connection, now)
         mine = sa.select(sa.func.count()).where(
             table.c.principal == wanted.requester.hashed, table.c.state == "pending", table.c.expires > now
         )
@@ -200,18 +206,27 @@ class StoredApprovals:
     async def sweep(self, keep: float) -> Swept:
         """Erases what has expired, and forgets what has been over for `keep` seconds."""
 
-        def clear(connection: sa.Connection) -> Swept:
+        def clear(connection: sa.Connection) -> tuple[Swept, float]:
             now = self._now(connection)
-            over = [table.c.state.in_(OPEN), table.c.expires <= now]
-            ended = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(1000).with_for_update())]
+            lately = self._swept <= now < self._swept + MARGIN
+            over = [table.c.state.in_(OPEN), table.c.expires <= now, *([table.c.expires > now - MARGIN] if lately else [])]
+            ended = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(MOST_ENDED).with_for_update())]
             if ended:
                 ids = table.c.id.in_([record.id for record in ended])
                 connection.execute(sa.update(table).where(ids).values(state="expired", **_CLOSED))
             connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(OPEN)))
-            counted = connection.execute(sa.select(table.c.state, sa.func.count(), sa.func.sum(table.c.size)).group_by(table.c.state)).all()
-            return Swept(ended, {state: count for state, count, _ in counted}, int(sum(size or 0 for _, _, size in counted)))
+            counted = connection.execute(sa.select(table.c.state, sa.func.count()).group_by(table.c.state)).all()
+            swept = Swept(ended, {state: count for state, count in counted}, _bytes(connection, now))
+            return swept, self._swept if lately or len(ended) == MOST_ENDED else now
 
-        return await self._database.run(clear, write=True)
+        swept, self._swept = await self._database.run(clear, write=True)
+        return swept
+
+
+def _bytes(connection: sa.Connection, now: float) -> int:
+    """Of all answers that are kept. Those that have expired were erased by a sweep, so that only the index of the others is read."""
+    size = sa.select(sa.func.coalesce(sa.func.sum(table.c.size), 0)).where(table.c.expires > now - MARGIN)
+    return int(connection.execute(size).scalar_one())
 
 
 _SHOWN: Final = [column for column in table.c if column.name != "sealed"]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gateway.core.approvals import Bounds, HeldUse, Hold, Requester, Take, Taken
 from gateway.core.errors import ConfigError, NotFound, Overloaded, RequestError, VersionMismatch
-from gateway.store.approvals import StoredApprovals
+from gateway.store.approvals import MARGIN, StoredApprovals
 from gateway.store.tables import approvals as table
 from tests.contract.store.place import Place
 
@@ -101,6 +101,25 @@ async def test_what_has_expired_gives_nothing_and_is_erased(place: Place) -> Non
     assert (await store.sweep(1000.0)).counts == {}
     with pytest.raises(NotFound):
         await store.get(pending.id)
+
+
+async def test_a_sweep_looks_at_what_expired_lately_and_each_hour_at_all(place: Place) -> None:
+    opened = await place.open()
+    store: StoredApprovals = opened.approvals  # type: ignore[attr-defined]
+    await store.sweep(1e9)
+    first = await store.hold(hold(), BOUNDS)
+    assert (await store.sweep(1e9)).size == first.size > 0
+    place.clock.advance(61.0)
+    assert [one.id for one in (await store.sweep(1e9)).expired] == [first.id]
+    second = await store.hold(hold(), BOUNDS)
+    long_ago = sa.update(table).where(table.c.id == second.id).values(expires=second.created - 2 * MARGIN)
+    await opened._database.run(lambda connection: connection.execute(long_ago), write=True)  # type: ignore[attr-defined]
+    assert (await store.sweep(1e9)).expired == [], "as in a copy that was put back"
+    place.clock.advance(MARGIN)
+    assert [one.id for one in (await store.sweep(1e9)).expired] == [second.id]
+    third = await store.hold(hold(), BOUNDS)
+    place.clock.advance(3 * MARGIN)
+    assert [one.id for one in (await store.sweep(1e9)).expired] == [third.id], "after a long pause"
 
 
 async def test_a_denied_one_is_erased_at_once(place: Place) -> None:
