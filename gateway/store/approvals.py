@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 import sqlalchemy as sa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from gateway.core.approvals import MAX_REASON, ApprovalRecord, Bounds, HeldUse, Hold, Requester, Take, Taken
+from gateway.core.approvals import MAX_REASON, ApprovalRecord, Bounds, HeldUse, Hold, Requester, State, Take, Taken
 from gateway.core.clock import Entropy
 from gateway.core.conversations import owner
 from gateway.core.errors import ConfigError, NotFound, Overloaded, RequestError, VersionMismatch
@@ -30,6 +30,7 @@ _NONCE: Final = 12
 _REQUESTER: Final = msgspec.json.Decoder(Requester)
 """Made here so that its shape is known before threads read rows (see gateway.store.batches)."""
 OPEN: Final = ("pending", "approved")
+STATES: Final = get_args(State)
 MARGIN: Final = 3600.0
 """Seconds: for so long beyond its end an answer is looked for that no sweep may have erased, whatever the clocks did."""
 MOST_ENDED: Final = 1000
@@ -206,7 +207,7 @@ class StoredApprovals:
     async def sweep(self, keep: float) -> Swept:
         """Erases what has expired, and forgets what has been over for `keep` seconds."""
 
-        def clear(connection: sa.Connection) -> tuple[Swept, float]:
+        def clear(connection: sa.Connection) -> tuple[list[ApprovalRecord], float]:
             now = self._now(connection)
             lately = self._swept <= now < self._swept + MARGIN
             over = [table.c.state.in_(OPEN), table.c.expires <= now, *([table.c.expires > now - MARGIN] if lately else [])]
@@ -215,12 +216,14 @@ class StoredApprovals:
                 ids = table.c.id.in_([record.id for record in ended])
                 connection.execute(sa.update(table).where(ids).values(state="expired", **_CLOSED))
             connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(OPEN)))
-            counted = connection.execute(sa.select(table.c.state, sa.func.count()).group_by(table.c.state)).all()
-            swept = Swept(ended, {state: count for state, count in counted}, _bytes(connection, now))
-            return swept, self._swept if lately or len(ended) == MOST_ENDED else now
+            return ended, self._swept if lately or len(ended) == MOST_ENDED else now
 
-        swept, self._swept = await self._database.run(clear, write=True)
-        return swept
+        def counted(connection: sa.Connection) -> tuple[dict[str, int], int]:
+            found = connection.execute(_COUNTS).one()
+            return {state: count for state, count in zip(STATES, found, strict=True) if count}, _bytes(connection, self._now(connection))
+
+        ended, self._swept = await self._database.run(clear, write=True)
+        return Swept(ended, *await self._database.run(counted))
 
 
 def _bytes(connection: sa.Connection, now: float) -> int:
@@ -230,6 +233,10 @@ def _bytes(connection: sa.Connection, now: float) -> int:
 
 
 _SHOWN: Final = [column for column in table.c if column.name != "sealed"]
+
+
+_COUNTS: Final = sa.select(*[sa.func.count(sa.case((table.c.state == state, 1))) for state in STATES])
+"""Grouped by state, a database would sort them all."""
 
 
 def bound(record: ApprovalRecord) -> bytes:
