@@ -6,6 +6,8 @@ with the same name. A new kind is a `Collection` in a file of its own under admi
 
 from __future__ import annotations
 
+import base64
+import heapq
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -26,7 +28,7 @@ T = TypeVar("T")
 Source = Literal["file", "store"]
 Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Prefix = Annotated[str, Meta(max_length=255)]
-Cursor = Annotated[str, Meta(pattern=r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$")]
+Cursor = Annotated[str, Meta(pattern=r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,2000})$")]
 Tenants = str | Sequence[str] | None
 MERGE_PATCH: Final = "application/merge-patch+json"
 
@@ -39,6 +41,13 @@ class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prefix: Prefix = ""
     tenant: Tenant | None = None
     source: Source | None = None
+
+
+class Paged(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Query of a list that has no filters. cursor: from the previous page."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: Cursor | None = None
 
 
 class Metadata(msgspec.Struct, kw_only=True):
@@ -388,6 +397,31 @@ async def listing(
     hidden = {i[name] for i in mine}
     items += [shown for shown in (view(item) for item in page.items) if shown[name] not in hidden]
     return Answer({"items": items, "cursor": None if page.cursor is None else f"store:{page.cursor}"})
+
+
+def portion(query: Any, items: Iterable[T], key: Callable[[T], str]) -> tuple[list[T], str | None]:
+    """Of a list in memory the page that is asked for, in the order of the keys, which are unique; and the cursor of the next."""
+    after = cursor_key(query.cursor)
+    found = heapq.nsmallest(query.limit + 1, (one for one in items if after is None or key(one) > after), key=key)
+    return found[: query.limit], key_cursor(key(found[query.limit - 1])) if len(found) > query.limit else None
+
+
+def key_cursor(last: str) -> str:
+    """The cursor of the page after this key."""
+    return f"store:{base64.urlsafe_b64encode(last.encode()).decode().rstrip('=')}"
+
+
+def cursor_key(cursor: str | None) -> str | None:
+    """The key after which a page begins. Raises RequestError."""
+    if cursor is None:
+        return None
+    part, _, text = cursor.partition(":")
+    try:
+        if part == "store":
+            return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        pass
+    raise RequestError("This cursor did not come from a page.", param="cursor")
 
 
 # --- types of answers, built from the types of settings

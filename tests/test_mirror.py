@@ -63,7 +63,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/joining.py": ("tests/e2e/test_joined_machines.py", "stale_beat"),
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
     "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),
-    "admin/resource.py": ("tests/e2e/test_admin.py", "if-match"),
     "admin/resources/after.py": ("tests/e2e/test_sync.py", "goes_and_comes_together"),
     "admin/resources/apply.py": ("tests/e2e/test_cli_fleet.py", '"apply"'),
     "admin/resources/approvals.py": ("tests/e2e/test_approvals.py", "/approvals"),

@@ -144,7 +144,7 @@ def _follow(session: Session, client: Client, path: str, title: str, answering: 
 def list_engines(session: Session) -> None:
     """Lists engines with the state of their endpoints and breakers."""
     with session.client() as client:
-        endpoints = {e["name"]: e for e in client.get("/endpoints")["items"]}
+        endpoints = {e["name"]: e for e in client.items("/endpoints", limit=1000)}
         found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.items("/engines", limit=1000)]
     if session.out.for_people:
         found = [{**e, "machines": [f"{one['machine']}({one['state']})" for one in e.get("machines") or ()]} for e in found]

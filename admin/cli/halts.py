@@ -58,7 +58,7 @@ def unhalt(session: Session, target: Target, dry_run: DryRun = False) -> None:
 def halts(session: Session) -> None:
     """Lists the halts in force."""
     with session.client() as client:
-        session.out.rows(client.get("/halts")["items"], COLUMNS)
+        session.out.rows(client.items("/halts", limit=1000), COLUMNS)
 
 
 def _unknown(client: Client, target: str) -> str:

@@ -45,7 +45,7 @@ def release(
 def holds(session: Session) -> None:
     """Lists the tenants under a legal hold."""
     with session.client() as client:
-        session.out.rows(client.get("/audit/holds")["items"], COLUMNS)
+        session.out.rows(client.items("/audit/holds", limit=1000), COLUMNS)
 
 
 def _show(session: Session, answer: dict[str, object], columns: tuple[str, ...] = COLUMNS) -> None:

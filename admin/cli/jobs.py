@@ -219,7 +219,7 @@ def watch(session: Session, id: Id) -> None:
 def schedules(session: Session, tenant: Tenant = None) -> None:
     """Lists schedules."""
     with session.client() as client:
-        session.out.rows(client.get("/job-schedules", **({"tenant": tenant} if tenant else {}))["items"], SCHEDULES)
+        session.out.rows(client.items("/job-schedules", limit=1000, **({"tenant": tenant} if tenant else {})), SCHEDULES)
 
 
 @group.command()

@@ -90,7 +90,7 @@ def capture(
 def captures(session: Session) -> None:
     """Lists the keys whose texts are being kept."""
     with session.client() as client:
-        session.out.rows(client.get("/captures")["items"], CAPTURE_COLUMNS)
+        session.out.rows(client.items("/captures", limit=1000), CAPTURE_COLUMNS)
 
 
 @reveal_group.command("ask")

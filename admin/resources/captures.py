@@ -10,7 +10,7 @@ from msgspec import Meta
 from admin.context import CaptureControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
-from admin.resource import Tenant, location
+from admin.resource import Paged, Tenant, location, portion
 from admin.resources.data_keys import Reason, vault
 from gateway.core.errors import NotFound, StoreUnavailable
 from gateway.core.storage import Resource
@@ -27,7 +27,7 @@ class CaptureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     reason: Reason
 
 
-class CaptureQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CaptureQuery(Paged, forbid_unknown_fields=True, kw_only=True):
     tenant: Tenant | None = None
 
 
@@ -57,8 +57,9 @@ async def index(call: Call) -> Answer:
         call.require(CAPTURE, wanted)
     held, now = call.access.tenants(CAPTURE), call.ports.clock.wall()
     found = [one for one in await _port(call).every() if float(one.body["until"]) > now]
-    shown = [one for one in found if (held is None or one.tenant in held) and wanted in (None, one.tenant)]
-    return Answer({"items": [_view(one) for one in shown], "cursor": None})
+    visible = [one for one in found if (held is None or one.tenant in held) and wanted in (None, one.tenant)]
+    shown, cursor = portion(call.query, visible, lambda one: one.name)
+    return Answer({"items": [_view(one) for one in shown], "cursor": cursor})
 
 
 async def create(call: Call) -> Answer:

@@ -11,7 +11,7 @@ from admin import values
 from admin.moments import shown
 from admin.operation import Answer, Call, Operation, Written
 from admin.permissions import FIELDS
-from admin.resource import Change
+from admin.resource import Change, Paged, portion
 from gateway.core import durations
 from gateway.core.errors import NotFound
 from gateway.core.specs import LifecycleSpec
@@ -111,7 +111,9 @@ def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 async def endpoints(call: Call) -> Answer:
-    return Answer({"items": [endpoint_view(call, e) for e in call.ports.fleet.endpoints()], "cursor": None})
+    fleet = call.ports.fleet
+    names, cursor = portion(call.query, fleet.endpoint_names(), str)
+    return Answer({"items": [endpoint_view(call, e) for e in fleet.endpoints(names)], "cursor": cursor})
 
 
 async def endpoint(call: Call) -> Answer:
@@ -182,6 +184,6 @@ def operations() -> list[Operation]:
         Operation("POST", "engines/{name}/resume", "engines:resume", "Send an engine requests again", resume, either, Written),
         Operation("POST", "engines/{name}/breaker", "engines:breaker", "Hold a breaker, or let it go", breaker, either, Written, Breaker),
         Operation("GET", "engines/{name}/log", "engines:log", "Show what an engine's process wrote", log, EngineLog, LogQuery),
-        Operation("GET", "endpoints", "endpoints:read", "List endpoints", endpoints, EndpointList),
+        Operation("GET", "endpoints", "endpoints:read", "List endpoints", endpoints, EndpointList, query=Paged),
         Operation("GET", "endpoints/{name}", "endpoints:read", "Show an endpoint", endpoint, EndpointView),
     ]

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
-from admin.resource import location
+from admin.resource import Paged, location, portion
 from gateway.core.errors import ConfigError, RequestError, StoreUnavailable
 from gateway.core.standing import TARGET, check_target
 
@@ -52,7 +52,8 @@ class Which(Written, forbid_unknown_fields=True, kw_only=True):
 
 
 async def index(call: Call) -> Answer:
-    return Answer({"items": [_view(one) for one in _port(call).views()], "cursor": None})
+    found, cursor = portion(call.query, _port(call).views(), lambda one: f"{one.target}\n{one.source}")
+    return Answer({"items": [_view(one) for one in found], "cursor": cursor})
 
 
 async def create(call: Call) -> Answer:
@@ -103,7 +104,7 @@ def _port(call: Call) -> Any:
 def operations() -> list[Operation]:
     either = (HaltPage, HaltDryRun)
     return [
-        Operation("GET", "halts", "halts:read", "List what is halted", index, HaltPage),
+        Operation("GET", "halts", "halts:read", "List what is halted", index, HaltPage, query=Paged),
         Operation("POST", "halts", "halts:create", "Halt", create, either, Written, HaltSettings, 201),
         Operation("DELETE", "halts", "halts:delete", "Take a halt back, by its target", delete, either, Which, finds=True),
         Operation("DELETE", "halts/{target}", "halts:delete", "Take a halt back", delete, either, Written, finds=True),

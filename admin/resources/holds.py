@@ -10,7 +10,7 @@ from msgspec import Meta
 from admin.context import HoldControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
-from admin.resource import Tenant, location
+from admin.resource import Paged, Tenant, location, portion
 from gateway.core.errors import NotFound, StoreUnavailable
 
 Why = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -53,7 +53,8 @@ class ReleaseQuery(Written, forbid_unknown_fields=True, kw_only=True):
 
 
 async def index(call: Call) -> Answer:
-    return _answer(call, await _holds(call))
+    found, cursor = portion(call.query, await _holds(call), lambda one: str(one["tenant"]))
+    return _answer(call, found, cursor=cursor)
 
 
 async def create(call: Call) -> Answer:
@@ -98,9 +99,9 @@ async def _holds(call: Call) -> list[dict[str, Any]]:
         raise StoreUnavailable(f"the file of holds cannot be read: {error}") from None
 
 
-def _answer(call: Call, holds: list[dict[str, Any]], status: int = 200, where: str | None = None) -> Answer:
+def _answer(call: Call, holds: list[dict[str, Any]], status: int = 200, where: str | None = None, cursor: str | None = None) -> Answer:
     items = [{**hold, "since": timestamp(hold["since"]), "released": timestamp(hold.get("released"))} for hold in holds]
-    page = {"items": items, "cursor": None}
+    page = {"items": items, "cursor": cursor}
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": page})
     return Answer(page, status, location=where)
@@ -109,7 +110,7 @@ def _answer(call: Call, holds: list[dict[str, Any]], status: int = 200, where: s
 def operations() -> list[Operation]:
     either = (HoldPage, HoldDryRun)
     return [
-        Operation("GET", "audit/holds", "audit:read", "List legal holds", index, HoldPage),
+        Operation("GET", "audit/holds", "audit:read", "List legal holds", index, HoldPage, query=Paged),
         Operation("POST", "audit/holds", "audit:hold", "Hold a tenant's audit records", create, either, Written, HoldSettings, 201),
         Operation("DELETE", "audit/holds/{tenant}", "audit:hold", "Take a legal hold back", delete, either, ReleaseQuery, finds=True),
     ]

@@ -15,7 +15,7 @@ from admin import values
 from admin.auth import peer_of
 from admin.moments import Timestamp, timestamp
 from admin.operation import SSE, Answer, Call, Operation, Written
-from admin.resource import Cursor, Tenant, location
+from admin.resource import Cursor, Paged, Tenant, cursor_key, key_cursor, location
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import Creator
 from gateway.core.errors import GatehouseError, NotFound, Overloaded, StoreUnavailable
@@ -130,7 +130,7 @@ class JobQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tenant: Tenant | None = None
 
 
-class ScheduleQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ScheduleQuery(Paged, forbid_unknown_fields=True, kw_only=True):
     tenant: Tenant | None = None
 
 
@@ -186,8 +186,16 @@ async def _changed(call: Call, change: Any) -> Answer:
 
 async def schedules(call: Call) -> Answer:
     query: ScheduleQuery = call.query
-    found = await _port(call).schedules(tenants_of(call, READ, query.tenant))
-    return Answer({"items": [_schedule(one) for one in found], "cursor": None})
+    after = cursor_key(query.cursor)
+    tenant, _, name = (after or "").partition("\n")
+    found = await _port(call).schedules(
+        tenants_of(call, READ, query.tenant), after=None if after is None else (tenant, name), most=query.limit + 1
+    )
+    shown = found[: query.limit]
+    more = len(found) > query.limit
+    return Answer(
+        {"items": [_schedule(one) for one in shown], "cursor": key_cursor(f"{shown[-1].tenant}\n{shown[-1].name}") if more else None}
+    )
 
 
 async def schedule(call: Call) -> Answer:

@@ -193,7 +193,11 @@ class JobControl(Protocol):
         """Raises as `create`; AlreadyExists."""
         ...
 
-    async def schedules(self, tenants: Sequence[str] | None) -> list[ScheduleRecord]: ...
+    async def schedules(
+        self, tenants: Sequence[str] | None, *, after: tuple[str, str] | None = None, most: int | None = None
+    ) -> list[ScheduleRecord]:
+        """Ordered by tenant and name. after: only those after this one; most: so many at most."""
+        ...
 
     async def unschedule(self, tenant: str, name: str, actor: str, *, dry_run: bool = False) -> ScheduleRecord:
         """Raises NotFound."""

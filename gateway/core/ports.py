@@ -335,11 +335,11 @@ class Route(Protocol):
 
 
 class FleetView(Protocol):
-    """Operators' view of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked. names: only of these; those
-    that are not there are left out."""
+    """Operators' view of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked. names: of these if there."""
 
     def engines(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
     def endpoints(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
+    def endpoint_names(self) -> list[str]: ...
     def models(self, names: Collection[str] | None = None) -> list[dict[str, Any]]: ...
     def engine_log(self, engine: str, lines: int) -> list[str]: ...  # the last lines; blocks
 

@@ -245,9 +245,26 @@ class StoredJobs:
 
         return await self._database.run(insert, write=True)
 
-    async def schedules(self, tenant: str | Sequence[str] | None) -> list[ScheduleRecord]:
-        query = sa.select(schedules).where(rows.of_tenants(schedules.c.tenant, tenant)).order_by(schedules.c.tenant, schedules.c.name)
+    async def schedules(
+        self, tenant: str | Sequence[str] | None, *, after: tuple[str, str] | None = None, most: int | None = None
+    ) -> list[ScheduleRecord]:
+        """Ordered by tenant and name. after: only those after this one; most: so many at most."""
+        where = [rows.of_tenants(schedules.c.tenant, tenant)]
+        if after is not None:
+            if not all(map(rows.storable, after)):
+                return []
+            where.append(sa.tuple_(schedules.c.tenant, schedules.c.name) > sa.tuple_(*map(sa.literal, after)))
+        query = sa.select(schedules).where(*where).order_by(schedules.c.tenant, schedules.c.name).limit(most)
         return await self._database.run(lambda connection: [_schedule(row) for row in connection.execute(query)])
+
+    async def due(self) -> list[ScheduleRecord]:
+        """Schedules that `make_due` would make jobs of now."""
+
+        def read(connection: sa.Connection) -> list[ScheduleRecord]:
+            query = sa.select(schedules).where(schedules.c.next <= self._now(connection)).order_by(schedules.c.next).limit(MOST_WAITING)
+            return [_schedule(row) for row in connection.execute(query)]
+
+        return await self._database.run(read)
 
     async def schedule(self, tenant: str, name: str) -> ScheduleRecord:
         """Raises NotFound."""

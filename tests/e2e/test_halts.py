@@ -65,6 +65,27 @@ def test_a_target_is_refused_until_it_may_go_on(halted: Gatehouse, target: str) 
     adminapi.problem(unhalt(halted, target), 404, "not_found")
 
 
+def test_the_list_is_paged(halted: Gatehouse) -> None:
+    targets = [f"agent/bot-{number}" for number in range(5)]
+    for target in targets:
+        assert halt(halted, target).status_code == 201
+    try:
+        with adminapi.admin(halted) as client:
+            found, params = [], {"limit": "2"}
+            while True:
+                page = client.get("/halts", params=params).json()
+                found.append([one["target"] for one in page["items"]])
+                if page["cursor"] is None:
+                    break
+                params["cursor"] = page["cursor"]
+            assert found == [targets[:2], targets[2:4], targets[4:]]
+            adminapi.problem(client.get("/halts", params={"cursor": "file:x"}), 400, "invalid_value")
+            assert [one["name"] for one in client.get("/endpoints", params={"limit": "1"}).json()["items"]] == ["fake"]
+    finally:
+        for target in targets:
+            assert unhalt(halted, target).status_code == 200
+
+
 @pytest.mark.parametrize(("target", "model"), [("key/test", "m1"), ("model/m1", "m1-latest"), ("model/m1-latest", "m1-latest")])
 def test_a_stream_under_way_ends_with_an_error_and_is_recorded(halted: Gatehouse, engine: EngineThread, target: str, model: str) -> None:
     engine.play(ENDLESS)

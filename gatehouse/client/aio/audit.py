@@ -19,6 +19,7 @@ from gatehouse.client.types.audit import (
     HoldDryRun,
     HoldPage,
     HoldSettings,
+    HoldView,
     Proofs,
     Records,
     Report,
@@ -347,9 +348,20 @@ class AsyncAuditApi:
             Call("POST", f"/audit/reveals/{segment(id)}/fetch", query={"dry_run": dry_run or None, "wait": wait})
         )
 
-    async def holds(self) -> HoldPage:
+    async def holds(self, *, limit: int | None = None, cursor: str | None = None) -> HoldPage:
         """List legal holds. Needs the permission `audit:read`."""
-        return await self._connection.json(Call("GET", "/audit/holds"))
+        return await self._connection.json(Call("GET", "/audit/holds", query={"limit": limit, "cursor": cursor}))
+
+    async def iterate_holds(self, *, limit: int | None = None) -> AsyncIterator[HoldView]:
+        """All of `holds`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.holds(limit=limit, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     async def create_holds(self, body: HoldSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> HoldPage: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Literal, overload
 
 from gatehouse.client.async_connection import AsyncConnection
@@ -15,9 +16,20 @@ class AsyncCapturesApi:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def list(self, *, tenant: str | None = None) -> CapturePage:
+    async def list(self, *, limit: int | None = None, cursor: str | None = None, tenant: str | None = None) -> CapturePage:
         """List debug captures. Needs the permission `audit:capture`."""
-        return await self._connection.json(Call("GET", "/captures", query={"tenant": tenant}))
+        return await self._connection.json(Call("GET", "/captures", query={"limit": limit, "cursor": cursor, "tenant": tenant}))
+
+    async def iterate(self, *, limit: int | None = None, tenant: str | None = None) -> AsyncIterator[CaptureView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(limit=limit, tenant=tenant, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     async def create(self, body: CaptureSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> CaptureView: ...

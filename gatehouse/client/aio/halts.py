@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Literal, overload
 
 from gatehouse.client.async_connection import AsyncConnection
 from gatehouse.client.calls import Call, segment
-from gatehouse.client.types.halts import HaltDryRun, HaltPage, HaltSettings
+from gatehouse.client.types.halts import HaltDryRun, HaltPage, HaltSettings, HaltView
 
 
 class AsyncHaltsApi:
@@ -15,9 +16,20 @@ class AsyncHaltsApi:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def list(self) -> HaltPage:
+    async def list(self, *, limit: int | None = None, cursor: str | None = None) -> HaltPage:
         """List what is halted. Needs the permission `halts:read`."""
-        return await self._connection.json(Call("GET", "/halts"))
+        return await self._connection.json(Call("GET", "/halts", query={"limit": limit, "cursor": cursor}))
+
+    async def iterate(self, *, limit: int | None = None) -> AsyncIterator[HaltView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(limit=limit, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     async def create(self, body: HaltSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> HaltPage: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Literal, overload
 
 from gatehouse.client.async_connection import AsyncConnection
@@ -15,9 +16,20 @@ class AsyncJobSchedulesApi:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def list(self, *, tenant: str | None = None) -> ScheduleList:
+    async def list(self, *, limit: int | None = None, cursor: str | None = None, tenant: str | None = None) -> ScheduleList:
         """List schedules of jobs. Needs the permission `jobs:read`."""
-        return await self._connection.json(Call("GET", "/job-schedules", query={"tenant": tenant}))
+        return await self._connection.json(Call("GET", "/job-schedules", query={"limit": limit, "cursor": cursor, "tenant": tenant}))
+
+    async def iterate(self, *, limit: int | None = None, tenant: str | None = None) -> AsyncIterator[ScheduleView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(limit=limit, tenant=tenant, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     async def create(

@@ -19,6 +19,7 @@ from gatehouse.client.types.audit import (
     HoldDryRun,
     HoldPage,
     HoldSettings,
+    HoldView,
     Proofs,
     Records,
     Report,
@@ -329,9 +330,19 @@ class AuditApi:
         """Fetch the texts, once. Needs the permission `audit:reveal`."""
         return self._connection.json(Call("POST", f"/audit/reveals/{segment(id)}/fetch", query={"dry_run": dry_run or None, "wait": wait}))
 
-    def holds(self) -> HoldPage:
+    def holds(self, *, limit: int | None = None, cursor: str | None = None) -> HoldPage:
         """List legal holds. Needs the permission `audit:read`."""
-        return self._connection.json(Call("GET", "/audit/holds"))
+        return self._connection.json(Call("GET", "/audit/holds", query={"limit": limit, "cursor": cursor}))
+
+    def iterate_holds(self, *, limit: int | None = None) -> Iterator[HoldView]:
+        """All of `holds`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.holds(limit=limit, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     def create_holds(self, body: HoldSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> HoldPage: ...

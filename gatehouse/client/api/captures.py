@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, overload
 
 from gatehouse.client.calls import Call, segment
@@ -15,9 +16,19 @@ class CapturesApi:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def list(self, *, tenant: str | None = None) -> CapturePage:
+    def list(self, *, limit: int | None = None, cursor: str | None = None, tenant: str | None = None) -> CapturePage:
         """List debug captures. Needs the permission `audit:capture`."""
-        return self._connection.json(Call("GET", "/captures", query={"tenant": tenant}))
+        return self._connection.json(Call("GET", "/captures", query={"limit": limit, "cursor": cursor, "tenant": tenant}))
+
+    def iterate(self, *, limit: int | None = None, tenant: str | None = None) -> Iterator[CaptureView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=limit, tenant=tenant, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     def create(self, body: CaptureSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> CaptureView: ...

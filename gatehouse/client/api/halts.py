@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, overload
 
 from gatehouse.client.calls import Call, segment
 from gatehouse.client.connection import Connection
-from gatehouse.client.types.halts import HaltDryRun, HaltPage, HaltSettings
+from gatehouse.client.types.halts import HaltDryRun, HaltPage, HaltSettings, HaltView
 
 
 class HaltsApi:
@@ -15,9 +16,19 @@ class HaltsApi:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def list(self) -> HaltPage:
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> HaltPage:
         """List what is halted. Needs the permission `halts:read`."""
-        return self._connection.json(Call("GET", "/halts"))
+        return self._connection.json(Call("GET", "/halts", query={"limit": limit, "cursor": cursor}))
+
+    def iterate(self, *, limit: int | None = None) -> Iterator[HaltView]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=limit, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     def create(self, body: HaltSettings, *, wait: float | None = None, dry_run: Literal[False] = False) -> HaltPage: ...

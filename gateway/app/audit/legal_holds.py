@@ -33,6 +33,8 @@ LOOK_SECONDS: Final = 15.0
 SURE_SECONDS: Final = 60.0
 """For so long after the last look at the store this replica knows what is held."""
 TRIES: Final = 3
+PAGE: Final = 200
+"""Holds of the store that are authenticated in one step."""
 CHANGED: Final = "its row in the store was changed by somebody who is no gateway"
 UNKNOWN: Final = "which tenants are held cannot be known: the store has not answered for too long"
 
@@ -170,7 +172,7 @@ class LegalHolds:
         found: dict[str, tuple[HoldBody, Resource]] = {}
         cursor: str | None = None
         while True:
-            page = await self._store.list(KIND, limit=1000, cursor=cursor)
+            page = await self._store.list(KIND, limit=PAGE, cursor=cursor)
             for one in page.items:
                 body = self._read(one)
                 if body is not None:

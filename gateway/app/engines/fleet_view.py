@@ -89,6 +89,9 @@ class FleetView:
     def endpoints(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
         return self._fleet.traffic.endpoints(names)
 
+    def endpoint_names(self) -> list[str]:
+        return [endpoint.name for endpoint in self._fleet.registry.in_force()]
+
     def engine_log(self, engine: str, lines: int) -> list[str]:
         return tail(log_path(self._fleet.state_dir, engine), lines)
 

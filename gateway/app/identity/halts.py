@@ -115,8 +115,8 @@ class Halts:
     # --- for operators
 
     def views(self) -> list[Halt]:
-        """All halts, ordered by target; one that is in the store and in the file appears twice."""
-        return sorted((*self._stored.values(), *self._file.halts.values()), key=lambda one: (one.target, one.source))
+        """All halts, in no order; one that is in the store and in the file appears twice."""
+        return [*self._stored.values(), *self._file.halts.values()]
 
     async def halt(self, target: str, reason: str, actor: str, *, dry_run: bool = False) -> Halt:
         """Stops a target; it is in force here when this returns. What is halted already stays as it is. Raises ConfigError for what cannot

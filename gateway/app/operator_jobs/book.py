@@ -153,8 +153,10 @@ class JobBook:
         )
         return made
 
-    async def schedules(self, tenants: Sequence[str] | None) -> list[ScheduleRecord]:
-        return await self._kept.schedules(tenants)
+    async def schedules(
+        self, tenants: Sequence[str] | None, *, after: tuple[str, str] | None = None, most: int | None = None
+    ) -> list[ScheduleRecord]:
+        return await self._kept.schedules(tenants, after=after, most=most)
 
     async def unschedule(self, tenant: str, name: str, actor: str, *, dry_run: bool = False) -> ScheduleRecord:
         """Raises NotFound."""

@@ -11,6 +11,7 @@ from typing import Final
 from gateway.core.batches import Creator
 from gateway.core.clock import Clock
 from gateway.core.errors import NotFound
+from gateway.core.jobs import ScheduleRecord
 from gateway.core.standing import Standing
 from gateway.core.storage import KeyRecord
 from gateway.core.types import Acting, Login, Principal
@@ -19,6 +20,8 @@ from gateway.store.jobs import StoredJobs
 
 log = logging.getLogger("gatehouse.jobs")
 LOOK_SECONDS: Final = 5.0
+PORTION: Final = 200
+"""Schedules whose makers are looked for in one look, each with a question to the store."""
 Record = Callable[..., None]
 
 
@@ -73,13 +76,23 @@ class ScheduleCheck:
     def __init__(self, kept: StoredJobs, schedulers: Schedulers, record: Record, clock: Clock) -> None:
         self._kept, self._schedulers, self._record, self._clock = kept, schedulers, record, clock
         self._due = float("-inf")
+        self._after: tuple[str, str] | None = None
+        """The schedule that was looked at last; None: the next look begins anew."""
 
     async def look(self) -> None:
-        """Ends the schedules whose maker is gone, at most every LOOK_SECONDS. Raises StoreUnavailable."""
+        """Ends the schedules whose maker is gone: of those that are due now every one, of the others PORTION every LOOK_SECONDS. Raises
+        StoreUnavailable."""
+        await self._check(await self._kept.due())
         now = self._clock.monotonic()
         if now < self._due:
             return
-        for one in await self._kept.schedules(None):
+        found = await self._kept.schedules(None, after=self._after, most=PORTION)
+        await self._check(found)
+        self._after = (found[-1].tenant, found[-1].name) if len(found) == PORTION else None
+        self._due = now + LOOK_SECONDS
+
+    async def _check(self, schedules: list[ScheduleRecord]) -> None:
+        for one in schedules:
             if not await self._schedulers.gone(one.creator, one.created):
                 continue
             with suppress(NotFound):  # another replica was first
@@ -87,4 +100,3 @@ class ScheduleCheck:
                 log.warning("the schedule %s/%s has ended: the credential of %s that made it has", one.tenant, one.name, one.creator.name)
                 detail = {"tenant": one.tenant, "code": "creator_stopped"}
                 self._record("job_unscheduled", f"{one.tenant}/{one.name}", detail, actor=one.creator.name, outcome="denied")
-        self._due = now + LOOK_SECONDS

@@ -234,6 +234,17 @@ async def test_a_schedule_makes_one_job_for_all_times_that_were_missed_and_none_
     assert [one.name for one in await kept.schedules(["acme"])] == ["nightly"] and await kept.schedules(["globex"]) == []
     with pytest.raises(NotFound):
         await kept.drop_schedule("globex", "nightly")
+    for tenant, name in (("acme", "b"), ("a", "z"), ("zeta", "a")):
+        await kept.add_schedule(msgspec.structs.replace(record, tenant=tenant, name=name), lambda now: now + 1e9, 9)
+    every = [(one.tenant, one.name) for one in await kept.schedules(None)]
+    assert every == [("a", "z"), ("acme", "b"), ("acme", "nightly"), ("zeta", "a")]
+    for place in range(len(every)):
+        rest = await kept.schedules(None, after=every[place], most=2)
+        assert [(one.tenant, one.name) for one in rest] == every[place + 1 : place + 3]
+    assert [one.name for one in await kept.schedules(["acme"], after=("acme", "b"))] == ["nightly"]
+    assert await kept.schedules(None, after=("acme", "\0")) == []
+    kept.clock += 3600
+    assert [(one.tenant, one.name) for one in await kept.due()] == [("acme", "nightly")]
     await kept.drop_schedule("acme", "nightly")
     kept.clock += 3600
     assert await kept.make_due(then, job, 10) == []

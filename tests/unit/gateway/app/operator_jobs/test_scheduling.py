@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.app.operator_jobs import scheduling
 from gateway.app.operator_jobs.book import JobBook
 from gateway.app.operator_jobs.run import Shared
 from gateway.app.operator_jobs.scheduling import LOOK_SECONDS, ScheduleCheck, Schedulers
@@ -162,6 +163,36 @@ async def test_another_schedule_of_the_name_is_not_dropped(world: World) -> None
     with pytest.raises(NotFound, match="There is no schedule 'hers'"):
         await world.store.jobs.drop_schedule("acme", "hers", old.created)
     assert [one.name for one in await world.store.jobs.schedules(None)] == ["hers"]
+
+
+async def test_of_many_schedules_a_look_asks_for_a_portion_and_for_all_that_are_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "PORTION", 4)
+    names = [f"n{number:02}" for number in range(9)]
+    for name in names:
+        await world.schedule(name, ALICE)
+    asked: list[str] = []
+    gone = world.schedulers.gone
+
+    async def noted(creator: Creator, since: float) -> bool:
+        asked.append(creator.id)
+        return await gone(creator, since)
+
+    monkeypatch.setattr(world.schedulers, "gone", noted)
+    for _ in range(2):
+        counts = []
+        for _ in range(3):
+            asked.clear()
+            await world.left()
+            counts.append(len(asked))
+        assert counts == [4, 4, 1], "all are looked at, then the first ones again"
+    asked.clear()
+    await world.check.look()
+    assert asked == [], "not before LOOK_SECONDS are over"
+    world.revocations.apply({name_of(REVOKED): REVOKED}, ())
+    assert await world.left() == names[4:]
+    world.clock.advance(1e6)
+    await world.check.look()
+    assert await world.store.jobs.schedules(None) == [], "none of those that are due makes a job"
 
 
 @pytest.mark.parametrize(
