@@ -64,7 +64,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
     "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),
     "admin/resources/after.py": ("tests/e2e/test_sync.py", "goes_and_comes_together"),
-    "admin/resources/apply.py": ("tests/e2e/test_cli_fleet.py", '"apply"'),
     "admin/resources/approvals.py": ("tests/e2e/test_approvals.py", "/approvals"),
     "admin/resources/audit.py": ("tests/e2e/test_admin.py", "/audit"),
     "admin/resources/audit_search.py": ("tests/e2e/test_audit_search.py", "/audit/search"),

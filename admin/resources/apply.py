@@ -19,7 +19,7 @@ from admin.resources.limits import LIMITS
 from admin.resources.roles import ROLES_OF_STORE
 from admin.resources.stored_engines import ENGINES
 from admin.resources.stored_models import MODELS
-from gateway.core.errors import GatehouseError, NotFound, RequestError
+from gateway.core.errors import ConfigError, GatehouseError, NotFound, RequestError
 from gateway.core.storage import Resource, Write
 
 MAX_BODY: Final = 1024 * 1024
@@ -82,6 +82,8 @@ def about(kind: str, name: str) -> Iterator[None]:
     except GatehouseError as error:
         place = f"{kind}/{name}: " + (f"{error.param}: " if error.param else "")
         error.message, error.param = place + error.message, f"{kind}/{name}"
+        if isinstance(error, ConfigError):
+            error.path = None  # it is in the message now, and would be said before it again
         raise
 
 
