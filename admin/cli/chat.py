@@ -11,7 +11,7 @@ import httpx
 import typer
 
 from admin.cli import completion
-from admin.cli.client import ApiError, Client, connection_options, explain
+from admin.cli.client import ApiError, Client, connection_options, explain, no_answer
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.proofs import credentials
@@ -81,7 +81,7 @@ def _first_model(client: httpx.Client) -> str:
     try:
         response = client.get("/v1/models")
     except httpx.HTTPError as error:
-        raise CommandError(f"no answer from {client.base_url}: {error or type(error).__name__}") from None
+        raise no_answer(_url(client), error) from None
     if response.is_error:
         raise ApiError(response.status_code, explain(response))
     found = response.json()["data"]
@@ -122,15 +122,23 @@ def stream(client: httpx.Client, body: dict[str, Any]) -> Iterator[str]:
     """The texts of a streamed answer. Raises CommandError for an error before it or inside it."""
     try:
         with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.is_error:
+            if not response.is_success:
                 response.read()
                 raise ApiError(response.status_code, explain(response))
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                raise CommandError(f"{_url(client)} did not answer with a stream of events: is it the data listener?")
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 yield from _texts(json.loads(line[6:]))
+    except httpx.ConnectError as error:
+        raise no_answer(_url(client), error) from None
     except (httpx.HTTPError, ValueError) as error:
         raise CommandError(f"the answer broke off: {error or type(error).__name__}") from None
+
+
+def _url(client: httpx.Client) -> str:
+    return str(client.base_url).rstrip("/")
 
 
 def _texts(event: dict[str, Any]) -> Iterator[str]:

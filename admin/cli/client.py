@@ -10,14 +10,23 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.proofs import credentials
 from admin.cli.tls import SYSTEM, Tls
 
 PREFIX: Final = "/admin/v1"
+PROBLEM: Final = "application/problem+json"
 TIMEOUT: Final = 30.0
 LONG: Final = 900.0
 """Seconds for requests that load models or read a whole log."""
+
+
+HINTS: Final = (
+    ("WRONG_VERSION_NUMBER", "it does not use TLS: try http://"),
+    ("CERTIFICATE_VERIFY_FAILED", "--ca FILE names the CAs to trust"),
+    ("Server disconnected without sending a response", "if it uses TLS: https://"),
+)
+"""What may be the matter, by a piece of the error."""
 
 
 class ApiError(CommandError):
@@ -26,6 +35,15 @@ class ApiError(CommandError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is the URL of a server."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def is_loopback(url: str) -> bool:
@@ -77,9 +95,10 @@ class Client:
         try:
             response = self._http.request(method, path, timeout=timeout, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise CommandError(f"no answer from {self.url}: {error or type(error).__name__}") from None
-        if response.is_error:
-            raise ApiError(response.status_code, explain(response))
+            raise no_answer(self.url, error) from None
+        if not response.is_success:
+            elsewhere = response.status_code == 404 and not response.headers.get("content-type", "").startswith(PROBLEM)
+            raise ApiError(response.status_code, explain(response) + (f" Is {self.url} the admin listener?" if elsewhere else ""))
         return response
 
     def json(self, method: str, path: str, *, timeout: float = TIMEOUT, **options: Any) -> Any:
@@ -120,12 +139,20 @@ class Client:
         """The parts of a long answer as they come."""
         try:
             with self._http.stream("GET", path, params=params, timeout=LONG) as response:
-                if response.is_error:
+                if not response.is_success:
                     response.read()
                     raise ApiError(response.status_code, explain(response))
                 yield from response.iter_bytes()
+        except httpx.ConnectError as error:
+            raise no_answer(self.url, error) from None
         except httpx.HTTPError as error:
             raise CommandError(f"the answer of {self.url} broke off: {error or type(error).__name__}") from None
+
+
+def no_answer(url: str, error: Exception) -> CommandError:
+    """What to say where nothing listens, or where it speaks something else."""
+    hint = next((f" ({hint})" for piece, hint in HINTS if piece in str(error)), "")
+    return CommandError(f"no answer from {url}: {str(error) or type(error).__name__}{hint}")
 
 
 def explain(response: httpx.Response) -> str:
@@ -141,7 +168,9 @@ def explain(response: httpx.Response) -> str:
 
 
 def name(text: str) -> str:
-    """A name as one segment of a path."""
+    """A name as one segment of a path. Raises UsageError for what would lead to another path."""
+    if text in ("", ".", ".."):
+        raise UsageError(f"{text!r} is not a name")
     return quote(text, safe="")
 
 

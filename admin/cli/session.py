@@ -14,7 +14,8 @@ import typer
 
 from admin.cli import profile as profiles
 from admin.cli import tls
-from admin.cli.client import Client, is_loopback, proxy_of
+from admin.cli.client import Client, is_loopback, is_url, proxy_of
+from admin.cli.ending import understood
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.output import Format, Output, clean
 
@@ -42,7 +43,9 @@ class Session:
         return self.client_of(self.profile.url)
 
     def client_of(self, url: str) -> Client:
-        """Of a listener that the user named, with the same credentials."""
+        """Of a listener that the user named, with the same credentials. Raises UsageError for what is no URL."""
+        if not is_url(url):
+            raise UsageError(f"{url!r} is not the URL of an admin listener, such as {DEFAULT_URL}")
         if (proxy := proxy_of(url)) is not None:
             self.out.remark(f"through the proxy {proxy} of the environment")
         return Client(url, self.profile.key, tls=self.profile.tls, holder=self.profile.holder)
@@ -126,7 +129,9 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         **given: Any,
     ) -> None:
         try:
-            command(Session(resolve(url, key, profile, ca, cert, cert_key), Output(output, wide)), **given)
+            session = Session(resolve(url, key, profile, ca, cert, cert_key), Output(output, wide))
+            with understood(session.profile.url):
+                command(session, **given)
         except CommandError as error:
             raise fail(error) from None
         except BrokenPipeError:

@@ -16,12 +16,17 @@ import typer
 
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command line: it would double what httpx takes to load
 
+from admin.cli import ending  # noqa: E402
 from admin.cli.app import register  # noqa: E402
 from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
 from gateway.core.audit_questions import AuditScope, AuditSearch  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 success, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
+
+WorkersOption = Annotated[
+    int, typer.Option("--workers", min=0, max=MAX_WORKERS, help="Processes that serve requests beside this one; 0: this one serves them.")
+]
 
 
 def show_version(asked: bool) -> None:
@@ -39,11 +44,11 @@ def options(
 
 
 @app.command("check-config")
-def check_config(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
-    """Checks a configuration file as `serve` would, without starting anything."""
+def check_config(file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.")], workers: WorkersOption = 0) -> None:
+    """Checks a configuration file as `serve` would, without starting anything. Give it the --workers of `serve`."""
     from gateway.app.offline import check  # noqa: PLC0415 - see above
 
-    code, message = check(file, dict(os.environ))
+    code, message = check(file, dict(os.environ), workers=bool(workers))
     typer.echo(message, err=code != 0)
     raise typer.Exit(code)
 
@@ -52,10 +57,7 @@ def check_config(file: Annotated[Path, typer.Argument(help="The configuration fi
 def serve(
     config: Annotated[Path, typer.Option("--config", help="The configuration file.")],
     quickstart: Annotated[bool, typer.Option("--quickstart", help="Create keys at the first start and print how to use them.")] = False,
-    workers: Annotated[
-        int,
-        typer.Option("--workers", min=0, max=MAX_WORKERS, help="Processes that serve requests beside this one; 0: this one serves them."),
-    ] = 0,
+    workers: WorkersOption = 0,
 ) -> None:
     """Runs the gateway in the foreground: both listeners and the sidecars. Ctrl-C or SIGTERM drains."""
     from gateway.app import process  # noqa: PLC0415 - see above
@@ -118,4 +120,4 @@ register(app, verify=verify_audit_log, search=search_audit_log, join=join)
 
 def main() -> None:
     """The command line."""
-    app()
+    ending.run(app, sys.argv[1:])

@@ -17,6 +17,7 @@ from gateway.app.certificates import check_files
 from gateway.app.clients.work import checked as check_batches
 from gateway.app.configuration.plugins import Plugins, at, installed
 from gateway.app.engines import model_files
+from gateway.app.sockets import shared_by_workers
 from gateway.app.telemetry.observing import check as check_telemetry
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
@@ -43,22 +44,22 @@ OFFLINE_SECONDS: Final = 600.0
 """For one question, once the log is indexed."""
 
 
-def check(file: Path, environ: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code and the line of `gatehouse check-config`."""
+def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> tuple[int, str]:
+    """The exit code and the line of `gatehouse check-config`. workers: whether it is for `serve --workers`."""
     try:
         plugins = installed()
         loaded = load(file, environ, plugins.schemas())
     except ConfigError as error:
         return 1, f"error: {one_line(str(error))}"
     try:
-        check_parts(loaded.spec, file.resolve().parent, plugins)
+        check_parts(loaded.spec, file.resolve().parent, plugins, workers=workers)
     except ConfigError as error:
         loaded.place(error)
         return 1, f"error: {one_line(str(error))}"
     return 0, f"{file}: ok ({len(loaded.spec.engines)} engines, {len(loaded.spec.models)} models)"
 
 
-def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
+def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool = False) -> None:
     """Raises ConfigError for what `serve` would refuse, as far as that shows without writing, connecting or starting anything."""
     model_files.resolve(spec, base)
     local_sink(spec.audit, spec.state_dir, "0")
@@ -66,7 +67,9 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
-    check_batches(spec, workers=False)
+    check_batches(spec, workers)
+    if workers:
+        shared_by_workers(spec.listen)
     check_files(spec)
     check_telemetry(spec.telemetry)
     if spec.network.countries is not None:

@@ -40,7 +40,7 @@ from gateway.app.limits.shared_states import SharedLimitStates
 from gateway.app.limits.states import LimitStates
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replicas.replica import StateLock
-from gateway.app.sockets import Sockets, listening
+from gateway.app.sockets import Sockets, listening, shared_by_workers
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.telemetry.observing import log_as_configured
@@ -405,8 +405,7 @@ class Process:
     def _make_workers(self, gateway: Gateway, data: socket.socket) -> Workers | None:
         if not self.count:
             return None
-        if self.grpc.endswith(":0"):
-            raise ConfigError("needs a port with workers, which all listen on it", path="listen.grpc")
+        shared_by_workers(self.spec.listen)
         return Workers(gateway, self.count, Path(self.loaded.file).resolve().parent, data, self.environ)
 
     def _signals(self) -> None:

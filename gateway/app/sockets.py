@@ -46,6 +46,12 @@ def listening(listen: ListenSpec, given: Mapping[str, socket.socket]) -> Sockets
     return Sockets(*made)
 
 
+def shared_by_workers(listen: ListenSpec) -> None:
+    """Raises ConfigError for an address on which several processes cannot listen."""
+    if (listen.grpc or "").endswith(":0"):
+        raise ConfigError("needs a port with workers, which all listen on it", path="listen.grpc")
+
+
 def handed(listen: ListenSpec, data: int, admin: int) -> Sockets:
     """The sockets that the program before this one has handed over. One whose address the configuration has changed since is bound anew.
     Raises ConfigError; then all are closed."""

@@ -72,6 +72,8 @@ def main() -> None:
 
         sys.exit(answer(Path(sys.argv[2])))
     asked = plain_serve(sys.argv[1:])
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # while it loads, a traceback would not help
+        signal.signal(signal.SIGINT, end_at_once if first else signal.SIG_DFL)
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here
 

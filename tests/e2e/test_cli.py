@@ -74,7 +74,7 @@ def test_what_goes_wrong_is_one_line(cli: Cli, running: Gatehouse) -> None:
     assert "not valid" in cli("status", code=1, GATEHOUSE_KEY="wrong").stderr
     assert "keys:create" in cli("keys", "create", "--tenant", "acme", code=1, GATEHOUSE_KEY=KEYS["viewer"]).stderr
     assert "no answer from http://127.0.0.1:9" in cli("status", "--url", "http://127.0.0.1:9", code=1).stderr
-    assert "no answer" in cli("status", "--url", "nonsense", code=1).stderr
+    assert "not the URL" in cli("status", "--url", "nonsense", code=2).stderr
     assert "no profile 'other'" in cli("status", "--profile", "other", code=1).stderr
     assert "nowhere" in cli("keys", "create", "--tenant", "nowhere", code=1).stderr
     cli("keys", "dance", code=2)

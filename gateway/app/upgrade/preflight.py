@@ -51,7 +51,7 @@ def answer(config: Path) -> int:
     """The check itself: what is to be handed over comes on standard input, the answer goes to standard output."""
     try:
         decode(sys.stdin.buffer.read())
-        code, message = offline.check(config, dict(os.environ))
+        code, message = offline.check(config, dict(os.environ), workers=True)  # without workers there is no upgrade
         if code:
             raise ConfigError(message.removeprefix("error: "))
         spec = load(config, dict(os.environ), installed().schemas()).spec

@@ -147,6 +147,14 @@ def test_errors_are_one_line(status: int, body: Any, line: str) -> None:
     assert (str(caught.value), caught.value.status) == (line, status)
 
 
+def test_the_data_listener_is_told_from_the_admin_listener() -> None:
+    with answering(404, {"error": {"message": "There is no /admin/v1/keys."}}) as client, pytest.raises(ApiError, match=r"Is http://x the"):
+        client.get("/keys")
+    problem = {"content-type": "application/problem+json"}
+    with answering(404, {"detail": "There is no 'x' among the keys."}, **problem) as client, pytest.raises(ApiError, match=r"keys\.$"):
+        client.get("/keys/x")
+
+
 def test_an_answer_that_is_no_json_is_said_to_be_so() -> None:
     with answering(200, b"hello") as client, pytest.raises(CommandError, match="admin listener"):
         client.get("/x")

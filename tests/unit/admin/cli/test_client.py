@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx
 import pytest
 
-from admin.cli.client import Client, is_loopback, proxy_of
+from admin.cli.client import Client, is_loopback, is_url, name, no_answer, proxy_of
+from admin.cli.errors import CommandError, UsageError
 from tests.fakes.ports import empty_port
 
 
@@ -69,3 +71,38 @@ def test_names_of_this_machine(host: str) -> None:
 @pytest.mark.parametrize("host", ["localhost.example", "10.0.0.1", "[2001:db8::1]", "127.0.0.1.example", ""])
 def test_names_of_others(host: str) -> None:
     assert not is_loopback(f"http://{host}:8081")
+
+
+@pytest.mark.parametrize("text", ["", ".", ".."])
+def test_what_leads_to_another_path_is_no_name(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a name"):
+        name(text)
+
+
+def test_a_name_is_one_segment() -> None:
+    assert name("../a b/?#ü") == "..%2Fa%20b%2F%3F%23%C3%BC"
+
+
+@pytest.mark.parametrize("text", ["", "gateway", "ftp://x", "http://", "http://[::1", "http://x:0", "http://x:99999", "http://x:y"])
+def test_what_is_no_url(text: str) -> None:
+    assert not is_url(text)
+
+
+def test_nothing_that_listens_is_no_answer_also_where_a_long_one_is_wanted() -> None:
+    def refused(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[Errno 111] Connection refused")
+
+    with Client("http://x", "k", httpx.MockTransport(refused)) as client, pytest.raises(CommandError, match="no answer from http://x: "):
+        list(client.lines("/audit", {}))
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:992)", "it does not use TLS: try http://"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "--ca FILE names the CAs to trust"),
+        ("Server disconnected without sending a response.", "if it uses TLS: https://"),
+    ],
+)
+def test_what_may_be_the_matter_is_said(error: str, hint: str) -> None:
+    assert str(no_answer("https://x", httpx.ConnectError(error))) == f"no answer from https://x: {error} ({hint})"

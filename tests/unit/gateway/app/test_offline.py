@@ -30,6 +30,24 @@ def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_star
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
+        ({"listen": {"grpc": "127.0.0.1:0"}}, "listen.grpc: needs a port with workers, which all listen on it"),
+        (
+            {"files": {"enabled": True}, "batches": {"enabled": True, "max_line_bytes": "64MiB"}},
+            "batches.max_line_bytes: is at most 16777216 with --workers: lines go from process to process",
+        ),
+    ],
+)
+def test_what_workers_cannot_do_is_found_for_them_only(tmp_path: Path, parts: dict[str, object], said: str) -> None:
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, **parts))
+    assert CliRunner().invoke(app, ["check-config", str(file)]).exit_code == 0
+    done = CliRunner().invoke(app, ["check-config", "--workers", "2", str(file)])
+    assert (done.exit_code, re.sub(r"^error: \S+:[0-9]+: ", "", done.stderr)) == (1, f"{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
         (
             {"engines": [{"name": "a", "runtime": "onnx", "model": "nowhere"}]},
             "engines[0].model: engine 'a': there is no model file 'nowhere'",

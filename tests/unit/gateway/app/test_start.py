@@ -81,3 +81,14 @@ def test_the_first_process_of_a_container_can_be_ended_before_it_handles_signals
         if callable(action) and action not in (signal.SIG_DFL, signal.SIG_IGN):
             action(number, None)
     assert dict(zip([n for n in handled if n in wanted], codes, strict=True)) == wanted
+
+
+def test_an_interruption_while_the_command_line_loads_is_no_traceback() -> None:
+    """The libraries of the command line take most of the time of a short command."""
+    code = (
+        "import os, signal, sys\nfrom gateway.app import start\n"
+        "class Finder:\n    def find_spec(self, name, *rest):\n        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\nsys.argv = ['gatehouse', 'keys', 'list']\nstart.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
