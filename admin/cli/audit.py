@@ -28,6 +28,8 @@ Verify = Callable[[Path, Path, AuditScope, Callable[[int, int], None]], dict[str
 """(directory, public key, what must be there, progress in bytes) to the report: gateway.audit.verify, handed in by the composition root.
 Raises OSError, or an error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
+MOST_TAIL: Final = 1000
+"""Records at a time."""
 _SHOWN: Final = ("writer", "seq", "time", "kind", "hash")
 
 
@@ -142,28 +144,36 @@ def _remark_on_archived(session: Session, writer: dict[str, Any]) -> None:
 @connected
 def tail(
     session: Session,
-    count: Annotated[int, typer.Option("--count", "-n", help="How many records.", min=1, max=1000)] = 20,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many records.", min=1, max=MOST_TAIL)] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
 ) -> None:
     """Shows the newest records of all writers, by time."""
     with session.client() as client:
-        records = client.get("/audit/records", count=count, writer=writer)["items"]
+        records = client.get("/audit/records", count=MOST_TAIL if follow else count, writer=writer)["items"]
         if not follow:
             _records(session, records)
             return
-        seen = _after(session, records, {})
+        for record in records[-count:]:
+            _line(session, record)
         while True:
             time.sleep(FOLLOW_SECONDS)
-            seen = _after(session, client.get("/audit/records", count=1000, writer=writer)["items"], seen)
+            found = client.get("/audit/records", count=MOST_TAIL, writer=writer)["items"]
+            _new(session, found, frozenset(map(_hash, records)))
+            records = found
 
 
-def _after(session: Session, records: list[dict[str, Any]], seen: dict[str, None]) -> dict[str, None]:
-    """Prints the records that are new; returns the hashes of all."""
-    for record in records:
-        if str(record.get("hash")) not in seen:
-            _line(session, record)
-    return {str(record.get("hash")): None for record in records}
+def _new(session: Session, records: list[dict[str, Any]], seen: frozenset[str]) -> None:
+    """Prints the records that have not been seen."""
+    fresh = [record for record in records if _hash(record) not in seen]
+    if len(fresh) == MOST_TAIL and seen:
+        session.out.remark(f"more than {MOST_TAIL} records in {FOLLOW_SECONDS:g} s: some are not shown; `gatehouse audit export` has all")
+    for record in fresh:
+        _line(session, record)
+
+
+def _hash(record: dict[str, Any]) -> str:
+    return str(record.get("hash"))
 
 
 def _records(session: Session, records: list[dict[str, Any]]) -> None:

@@ -1,14 +1,21 @@
 """`gatehouse audit verify` says what it did not verify, and takes what must be there writer by writer."""
 
+from __future__ import annotations
+
+import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from admin.audit_scope import scope_of
 from admin.cli import audit
+from admin.cli.client import Client
+from admin.cli.session import Session
+from gateway.app.main import app
 from gateway.core.audit_questions import AuditScope
 
 
@@ -51,3 +58,17 @@ def test_a_segment_that_is_none_is_refused_with_what_would_be_right(tmp_path: Pa
 
 def test_nothing_said_means_everything() -> None:
     assert scope_of("", "") == AuditScope()
+
+
+def test_following_starts_with_the_newest_and_shows_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [range(30), range(2, 32), range(1032, 2032)]
+
+    def gateway(request: httpx.Request) -> httpx.Response:
+        items = [{"seq": seq, "hash": f"h{seq}", "writer": "w"} for seq in pages.pop(0)] if pages else None
+        return httpx.Response(503, json={"detail": "the end"}) if items is None else httpx.Response(200, json={"items": items})
+
+    monkeypatch.setattr(audit, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(Session, "client", lambda self: Client("http://x", "k", httpx.MockTransport(gateway)))
+    result = CliRunner().invoke(app, ["audit", "tail", "-n", "3", "--follow", "--url", "http://x", "--key", "k"])
+    assert re.findall(r"w:(\d+) ", result.stdout)[:6] == ["27", "28", "29", "30", "31", "1032"]
+    assert (result.exit_code, result.stderr.count("more than 1000 records"), result.stderr.endswith("error: the end\n")) == (1, 1, True)
