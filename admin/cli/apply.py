@@ -47,13 +47,21 @@ def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = ()) -> Wante
     found = yamltree.plain(root)
     if not isinstance(found, dict) or not found or any(kind not in kinds for kind in found):
         raise CommandError(f"{where} must hold a mapping with {', '.join(kinds)}")
-    for kind in by_name:
-        if isinstance(found.get(kind), dict):
-            found[kind] = [{"name": name, **body} for name, body in found[kind].items() if isinstance(body, dict)]
+    listed(found, by_name, where)
     for kind, items in found.items():
         if not isinstance(items, list) or any(not isinstance(item, dict) or not item.get("name") for item in items):
             raise CommandError(f"{where}: {kind} must be a list of mappings with a name")
     return {kind: found[kind] for kind in kinds if kind in found}
+
+
+def listed(found: dict[str, Any], by_name: Sequence[str], where: str) -> None:
+    """Turns mappings of names into lists. Raises CommandError for a name without settings: it must not look as if it were not there."""
+    for kind in by_name:
+        if isinstance(found.get(kind), dict):
+            for name, body in found[kind].items():
+                if not isinstance(body, dict):
+                    raise CommandError(f"{where}: {kind}.{name} must be a mapping")
+            found[kind] = [{"name": name, **body} for name, body in found[kind].items()]
 
 
 def named(wanted: Mapping[str, Any], message: str) -> str:

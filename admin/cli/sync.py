@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from admin.cli.apply import named, text_of
+from admin.cli.apply import listed, named, text_of
 from admin.cli.client import LONG, ApiError, Client
 from admin.cli.errors import CommandError
 from admin.cli.output import Format, clean
@@ -45,7 +45,8 @@ def dump(
     as_json = session.out.format is Format.json or file.suffix == ".json"
     text = json.dumps(found, indent=2, ensure_ascii=False) + "\n" if as_json else written(found)
     if str(file) == "-":
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode())  # in UTF-8 as in a file, whatever the terminal's encoding
+        sys.stdout.buffer.flush()
         return
     try:
         replace(file, text)
@@ -179,7 +180,12 @@ def read(file: Path) -> dict[str, Any]:
     text, where = text_of(file, MAX_BYTES)
     if text.lstrip().startswith("{"):
         try:
-            found = json.loads(text)
+            found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise CommandError(f"{where}: a text has half of a surrogate pair") from None
+        except RecursionError:
+            raise CommandError(f"{where}: nested too deeply") from None
         except ValueError as error:
             raise CommandError(f"{where}: {error}") from None
     else:
@@ -189,7 +195,18 @@ def read(file: Path) -> dict[str, Any]:
             raise CommandError(f"{error} (JSON may be longer)" if len(text) > yamltree.MAX_BYTES else str(error)) from None
     if not isinstance(found, dict) or not found:
         raise CommandError(f"{where} must hold a mapping with limits, roles, bindings or other kinds, as `gatehouse dump` writes them")
-    for kind in _BY_NAME:
-        if isinstance(found.get(kind), dict):
-            found[kind] = [{"name": name, **body} for name, body in found[kind].items() if isinstance(body, dict)]
+    listed(found, _BY_NAME, where)
     return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a name that appears twice: nobody could say which of the two counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} appears twice")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")

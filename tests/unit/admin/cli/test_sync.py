@@ -50,7 +50,21 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, items
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("- a", "must hold a mapping"), ("", "must hold a mapping"), ("{", "Expecting"), ("a: [", "line")]
+    ("text", "words"),
+    [
+        ("- a", "must hold a mapping"),
+        ("", "must hold a mapping"),
+        ("{", "Expecting"),
+        ("a: [", "line"),
+        ('{"limits": [{"name": "a"}], "limits": []}', "'limits' appears twice"),
+        ('{"limits": [{"name": "a", "name": "b"}]}', "'name' appears twice"),
+        ('{"limits": [NaN]}', "NaN is not JSON"),
+        ('{"limits": [1e999]}', "Out of range"),
+        ('{"limits": ["\\ud800"]}', "half of a surrogate pair"),
+        ('{"limits": ' + "[" * 100_000, "nested too deeply"),
+        ("roles: {chatter: }", r"roles\.chatter must be a mapping"),
+        ("roles: {chatter: {permissions: []}, other: [x]}", r"roles\.other must be a mapping"),
+    ],
 )
 def test_what_is_no_dump(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "f"
