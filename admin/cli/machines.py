@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.client import name
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
 machines = typer.Typer(no_args_is_help=True, help="Machines that have joined with their engines (gatehouse engines run --join).")
@@ -102,5 +102,5 @@ def revoke(session: Session, token: Annotated[str, typer.Argument(metavar="ID", 
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)", text)
     if found is None:
-        raise CommandError(f"--ttl {text!r} is not a time; write 30m, 12h or 2d")
+        raise UsageError(f"--ttl {text!r} is not a time; write 30m, 12h or 2d")
     return float(found[1]) * UNITS[found[2]]

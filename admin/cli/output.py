@@ -19,8 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 _WIDE = 400
 _LEAST = 10
 _GAP = 2
-_TIMES = frozenset({"expires", "revoked", "overlap_until", "last_used"})
-_FRACTION = re.compile(r"\.\d+Z$")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z")
 _GOOD = frozenset({"ready", "active", "ok", "closed", "allow", "yes"})
 _BAD = frozenset({"down", "open", "failed", "revoked", "expired", "unhealthy", "deny", "no", "unavailable"})
 
@@ -77,7 +76,7 @@ class Output:
         shown = Table(box=None, show_header=False, pad_edge=False)
         for field, value in item.items():
             if value not in (None, "", [], {}):
-                shown.add_row(Text(field, style="bold"), cell(field, value))
+                shown.add_row(Text(field, style="bold"), cell(value))
         self.console.print(shown)
 
     def remark(self, text: str) -> None:
@@ -87,7 +86,7 @@ class Output:
 
 def table(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None, room: int | None = None) -> Table:
     """One line per item. Where `room` is too small, the last columns are cut short first, then hidden; the first stays whole."""
-    rows = [[cell(column, _value(item, column)) for column in columns] for item in items]
+    rows = [[cell(_value(item, column)) for column in columns] for item in items]
     heads = [Text(column.replace(".", " ").replace("_", " ").upper()) for column in columns]
     natural = [max(cells[index].cell_len for cells in [heads, *rows]) for index in range(len(columns))]
     widths = natural if room is None else fitted(natural, [head.cell_len for head in heads], room)
@@ -125,14 +124,14 @@ def _value(item: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def cell(column: str, value: Any) -> Text:
+def cell(value: Any) -> Text:
     """A value as people read it."""
     if value is None or value == [] or value == "":
         return Text("-", style="dim")
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    if isinstance(value, str) and (column.endswith("_at") or column in _TIMES):
-        return Text(clean(_FRACTION.sub("Z", value)))
+    if isinstance(value, str) and (second := _MOMENT.fullmatch(value)):
+        return Text(f"{second[1]}Z")
     if isinstance(value, list):
         value = ", ".join(str(member) if not isinstance(member, dict) else short(member) for member in value)
     elif isinstance(value, dict):

@@ -56,6 +56,8 @@ def usage(
     """Reports requests, tokens and costs."""
     if context.invoked_subcommand is not None:
         return
+    if wrong := [group for group in by.split(",") if group not in BY]:
+        raise UsageError(f"--by {wrong[0]!r} is none of {', '.join(BY)}")
     with session.client() as client:
         wanted = {"tenant": tenant, "key": of_key, "user": user, "agent": agent, "model": model, "operation": operation}
         start = None if since is None else first_day(since, time.time())
