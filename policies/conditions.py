@@ -74,6 +74,8 @@ EARLIEST: Final = 0.0
 LATEST: Final = 253402300799.0
 """Seconds since the epoch between which a timestamp can be told: until the end of the year 9999."""
 _PLACE: Final = re.compile(r"<input>:(\d+):(\d+): (.*)")
+_EXPECTED: Final = re.compile(r" expecting .*")
+"""The many that could come next."""
 _CIDR: Final = re.compile(r"""\bcidr\(\s*(['"])(.*?)\1\s*\)""")
 _ZONE: Final = re.compile(r"""\.get[A-Z][A-Za-z]*\(\s*(['"])(.*?)\1\s*\)""")
 _OFFSET: Final = re.compile(r"[+-][0-9]{2}:[0-9]{2}")
@@ -269,6 +271,7 @@ def _readable(message: str) -> str:
         return f"cannot be compiled: {message[:200]}"
     what = found[3].partition(" [")[0].replace("gatehouse.", "").replace(" (in container '')", "")
     what = what.replace("not found in struct", "is not a field of")
+    what = "ends too early" if "mismatched input '<EOF>'" in what else _EXPECTED.sub("", what)
     if what.startswith("undeclared reference to"):
         what += "; there are request, principal, source, now, cidr"
     where = f"column {found[2]}" if found[1] == "1" else f"line {found[1]}, column {found[2]}"

@@ -186,10 +186,12 @@ class Converter:
         if isinstance(target, inspect.VarTupleType | inspect.ListType):
             if node.kind != "sequence":
                 raise node.origin.error(path, f"must be a list, [a, b]{_instead(node)}")
+            _counted(node, len(node.items), target, path)
             return [self._value(item, target.item_type, f"{path}[{index}]") for index, item in enumerate(node.items)]
         if isinstance(target, inspect.DictType):
             if node.kind != "mapping":
                 raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
+            _counted(node, len(node.entries), target, path)
             return {key: self._value(value, target.value_type, join(path, key)) for key, value in node.entries.items()}
         if isinstance(target, inspect.AnyType):
             return self._free(node, target, path)
@@ -314,6 +316,15 @@ def with_plain_settings(spec: Spec, schemas: PluginSchemas) -> Spec:
         routing = msgspec.structs.replace(routing, settings=plain_settings(routing.settings, schema, "routing.settings"))
         return msgspec.structs.replace(spec, routing=routing)
     return spec
+
+
+def _counted(node: Node, count: int, target: inspect.VarTupleType | inspect.ListType | inspect.DictType, path: str) -> None:
+    """Raises ConfigError for too few members, or too many."""
+    least, most = target.min_length or 0, target.max_length
+    if count < least:
+        raise node.origin.error(path, f"has {count or 'no'} members; it must have {least} or more")
+    if most is not None and count > most:
+        raise node.origin.error(path, f"has {count} members; it must have at most {most}")
 
 
 def _default(target: inspect.StructType, name: str) -> Any:

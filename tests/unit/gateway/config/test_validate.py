@@ -248,7 +248,7 @@ MESH = "{match: {san_uri: 'spiffe://example/*'}, tenant: acme}"
     ("listen", "mtls", "expected"),
     [
         ("", f"{{principals: [{MESH}]}}", "identity.mtls: no client is ever asked for a certificate: set listen.tls.client_ca"),
-        (TLS, "{principals: []}", "identity.mtls.principals: Expected `array` of length >= 1"),
+        (TLS, "{principals: []}", "identity.mtls.principals: has no members; it must have 1 or more"),
         (TLS, "{principals: [{match: {}, tenant: acme}]}", "identity.mtls.principals[0].match: matches every certificate"),
         (
             TLS,
@@ -281,7 +281,7 @@ def test_logins_by_certificate_that_cannot_be_meant(listen: str, mtls: str, expe
 @pytest.mark.parametrize(
     ("identity", "expected"),
     [
-        ("dpop: {urls: []}", "identity.dpop.urls: Expected `array` of length >= 1"),
+        ("dpop: {urls: []}", "identity.dpop.urls: has no members; it must have 1 or more"),
         ("dpop: {}", "identity.dpop"),
         ("dpop: {urls: ['http://gateway.example']}", "identity.dpop.urls[0]: 'http://gateway.example' must be https://"),
         ("dpop: {urls: ['gateway.example']}", "must be https://"),
