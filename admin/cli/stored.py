@@ -16,6 +16,8 @@ from admin.cli.session import DryRun, Session, connected
 
 KINDS: Final = ("engines", "models")
 POLL_SECONDS: Final = 0.2
+UNSURE: Final = 10
+"""How often an engine that was starting is found stopped before that counts: why it could not start may be reported a moment later."""
 Wait = Annotated[bool, typer.Option("--wait", help="Return once it is in force; otherwise say why it is not.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Most seconds to wait.")]
 FileOfBoth = Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `engines`, `models` or both: a list each.")]
@@ -153,12 +155,15 @@ def _wait_for_all(session: Session, client: Client, wanted: Wanted, deadline: fl
 
 def _waited(session: Session, client: Client, kind: str, which: str, deadline: float) -> dict[str, Any]:
     """Returns the resource once it is in force. Raises CommandError with the reason if it fails or takes too long."""
+    unsure = 0
     with session.out.remarks.status(f"{kind}/{which}"):
         while True:
             found: dict[str, Any] = client.get(f"/{kind}/{name(which)}")
             if found["failed"]:
                 raise CommandError(f"{kind}/{which} is not in force: {found['reason']}")
-            if found["in_force"] and not _under_way(found):
+            begun = _under_way(found)
+            unsure = UNSURE if begun else unsure - 1
+            if found["in_force"] and not begun and (unsure <= 0 or found.get("state") != "stopped"):
                 return found
             if time.monotonic() > deadline:
                 raise CommandError(f"{kind}/{which} is not in force yet")

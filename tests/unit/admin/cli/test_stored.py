@@ -41,6 +41,17 @@ def test_a_process_that_could_not_start_is_not_in_force_while_that_is_not_report
         waited(monkeypatch, STARTING, {**STARTING, "state": state}, reported)
 
 
+def test_one_that_was_starting_and_has_ended_is_not_in_force_while_that_is_not_reported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = {"in_force": True, "failed": False, "state": "stopped", "reason": None}
+    with pytest.raises(CommandError, match="engines/s is not in force: sha256 is 1"):
+        waited(monkeypatch, STARTING, ended, ended, {**ended, "in_force": False, "failed": True, "reason": "sha256 is 1"})
+
+
+def test_one_that_was_starting_and_has_been_unloaded_since_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = {"in_force": True, "failed": False, "state": "stopped", "reason": None}
+    assert waited(monkeypatch, STARTING, *[ended] * stored.UNSURE) == ended
+
+
 @pytest.mark.parametrize("found", [{"state": "stopped", "reason": "not loaded yet"}, {"state": "unhealthy"}, {"state": "draining"}, {}])
 def test_what_runs_no_process_is_in_force_as_it_is(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> None:
     shown = {"in_force": True, "failed": False, **found}
