@@ -27,7 +27,6 @@ PUBLIC: Final = {
     "input_cost_per_request": "request",
 }
 """The fields of the public table `model_prices_and_context_window.json`, in USD for one token."""
-Rate = Annotated[float | None, typer.Option(help="For `--per` tokens (`--request`: for each request).", min=0)]
 
 
 @group.command("list")
@@ -54,12 +53,12 @@ def of_models(session: Session) -> None:
 def put(
     session: Session,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, or a pattern.", autocompletion=completion.models)],
-    prompt: Rate = None,
-    completion_rate: Annotated[float | None, typer.Option("--completion", help="Generated tokens.", min=0)] = None,
-    cached: Rate = None,
-    reasoning: Rate = None,
-    request: Rate = None,
-    per: Annotated[str, typer.Option("--per", help="1, 1K or 1M.")] = "1M",
+    prompt: Annotated[float | None, typer.Option("--prompt", help="For prompt tokens.", min=0)] = None,
+    completion_rate: Annotated[float | None, typer.Option("--completion", help="For generated tokens.", min=0)] = None,
+    cached: Annotated[float | None, typer.Option("--cached", help="For prompt tokens that the engine had cached.", min=0)] = None,
+    reasoning: Annotated[float | None, typer.Option("--reasoning", help="For reasoning tokens.", min=0)] = None,
+    request: Annotated[float | None, typer.Option("--request", help="For each request.", min=0)] = None,
+    per: Annotated[str, typer.Option("--per", help="How many tokens a price is for: 1, 1K or 1M.")] = "1M",
     currency: Annotated[str, typer.Option("--currency", help="Three letters.")] = "usd",
     since: Annotated[str | None, typer.Option("--from", help="The first day (UTC), or a time.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Valid before this day or time.")] = None,
