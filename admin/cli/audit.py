@@ -19,6 +19,7 @@ from admin.cli import holds as legal
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
+from admin.cli.newfile import new_file
 from admin.cli.output import Format, clean, moment, short
 from admin.cli.session import Session, connected
 from gateway.core.audit_questions import AuditScope
@@ -206,11 +207,8 @@ def prove(
     with session.client() as client:
         if bundle is not None:
             data = b"".join(client.lines(f"/audit/bundles/{urls.name(request_id)}", {}))
-            try:
-                with bundle.open("xb") as file:
-                    file.write(data)
-            except OSError as error:
-                raise CommandError(f"{bundle}: {error.strerror}") from None
+            with new_file(bundle) as file:
+                file.write(data)
             session.out.remark(f"{bundle}: check it with scripts/verify-proof PUBLIC_KEY.pem {bundle}")
             return
         found = client.json("GET", f"/audit/proofs/{urls.name(request_id)}", timeout=LONG)
@@ -290,9 +288,6 @@ def export(
                 sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
             return
-        try:
-            with to.open("xb") as file, session.out.remarks.status(f"export to {to}"):
-                for part in client.lines("/audit/export", params):
-                    file.write(part)
-        except OSError as error:
-            raise CommandError(f"{to}: {error.strerror}") from None
+        with new_file(to) as file, session.out.remarks.status(f"export to {to}"):
+            for part in client.lines("/audit/export", params):
+                file.write(part)

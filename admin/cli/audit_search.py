@@ -18,6 +18,7 @@ from admin.cli.audit_html import page
 from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
+from admin.cli.newfile import new_file
 from admin.cli.session import Session, connected
 from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened
 from gateway.core.errors import GatehouseError
@@ -203,8 +204,5 @@ def _write(session: Session, found: dict[str, Any], format: ReportFormat, to: Pa
     if to is None:
         typer.echo(text)
         return
-    try:
-        with to.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise CommandError(f"{to}: {error.strerror}") from None
+    with new_file(to) as file:
+        file.write(text.encode())

@@ -135,7 +135,7 @@ def _write(profiles: dict[str, dict[str, Any]]) -> Path:
             json.dump(profiles, file, indent=2)
         draft.replace(place)
     except OSError as error:
-        raise CommandError(f"the profile cannot be saved: {error.strerror}: {error.filename}") from None
+        raise CommandError(f"the profile cannot be saved: {error.strerror}: {error.filename or place}") from None
     return place
 
 
