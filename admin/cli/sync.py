@@ -87,12 +87,13 @@ def sync(
         show(session, found)
         gone = [f"{item['kind']}/{item['name']}" for item in found["items"] if item["action"] == "deleted"]
         again = [f"{item['kind']}/{item['name']}" for item in found["items"] if item.get("revives")]
-        if not dry_run and any(item["action"] != "missing" for item in found["items"]):
+        doing = [item for item in found["items"] if item["action"] != "missing"]
+        if doing and not dry_run:
             _confirm(gone, delete, file, "delete {}", "--delete")
             _confirm(again, revive, file, "make expired keys valid again: {}", "--revive")
             allowed = {name: "true" for name, listed in (("delete", gone), ("revive", again)) if listed}
             _asked(client, "/sync", wanted, plan=found["plan"], **allowed)
-            session.out.remark(f"done: {_differences(found)}")
+            session.out.remark(f"done: {_differences(doing)}")
     missing = [item["name"] for item in found["items"] if item["action"] == "missing"]
     if missing:
         raise CommandError(f"to be created with `gatehouse keys create --id ID`, as a file has no secrets: keys {', '.join(missing)}")
@@ -128,7 +129,7 @@ def show(session: Session, found: dict[str, Any]) -> None:
                 typer.echo(clean(f"  {entry['path']}: {_value(entry['from'])} -> {_value(entry['to'])}"))
         if item.get("revives"):
             typer.echo("  WARNING: this key has expired, and would be valid again")
-    session.out.remark(f"{_differences(found)}, {found['unchanged']} equal")
+    session.out.remark(f"{_differences(found['items'])}, {found['unchanged']} equal")
 
 
 def _value(value: Any) -> str:
@@ -165,9 +166,8 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def _differences(found: dict[str, Any]) -> str:
-    count = len(found["items"])
-    return f"{count} difference{'' if count == 1 else 's'}"
+def _differences(items: list[Any]) -> str:
+    return f"{len(items)} difference{'' if len(items) == 1 else 's'}"
 
 
 def written(found: dict[str, Any]) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from admin.cli.client import Client
 from admin.cli.errors import CommandError
+from admin.cli.session import Session
 from admin.cli.sync import read, replace, written
+from gateway.app.main import app
 
 ODD = (
     "1e5",
@@ -77,3 +82,17 @@ def test_roles_may_be_written_as_in_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("roles: {chatter: {permissions: ['infer:chat']}}\n")
     assert read(file) == {"roles": [{"name": "chatter", "permissions": ["infer:chat"]}]}
+
+
+def test_only_what_is_done_is_counted_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = {"diff": [], "revives": False}
+    items = [
+        {"kind": "users", "name": "ann@t", "action": "created", **shared},
+        {"kind": "keys", "name": "ci", "action": "missing", **shared},
+    ]
+    answer = {"items": items, "unchanged": 10, "plan": "p", "dry_run": True}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
+    monkeypatch.setattr(Session, "client", lambda self: Client("http://x", "k", transport))
+    (tmp_path / "f").write_text("users: []\nkeys: []\n")
+    done = CliRunner().invoke(app, ["sync", str(tmp_path / "f"), "--url", "http://x", "--key", "k"])
+    assert done.exit_code == 1 and "2 differences, 10 equal" in done.stderr and "done: 1 difference\n" in done.stderr
