@@ -77,7 +77,7 @@ class Client:
     """One connection to an admin listener. holder: what the key is bound to (admin.cli.proofs). Use as a context manager."""
 
     def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None, tls: Tls = SYSTEM, holder: str = "") -> None:
-        self.url = url.rstrip("/")
+        self.url, self._heard = url.rstrip("/"), False
         try:
             options = {**credentials(key, holder), **connection_options(self.url, tls)}
             self._http = httpx.Client(base_url=self.url + PREFIX, timeout=TIMEOUT, transport=transport, **options)
@@ -95,7 +95,8 @@ class Client:
         try:
             response = self._http.request(method, path, timeout=timeout, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise no_answer(self.url, error) from None
+            raise no_answer(self.url, error, hints=not self._heard) from None
+        self._heard = True
         if not response.is_success:
             elsewhere = response.status_code == 404 and not response.headers.get("content-type", "").startswith(PROBLEM)
             raise ApiError(response.status_code, explain(response) + (f" Is {self.url} the admin listener?" if elsewhere else ""))
@@ -149,9 +150,9 @@ class Client:
             raise CommandError(f"the answer of {self.url} broke off: {error or type(error).__name__}") from None
 
 
-def no_answer(url: str, error: Exception) -> CommandError:
-    """What to say where nothing listens, or where it speaks something else."""
-    hint = next((f" ({hint})" for piece, hint in HINTS if piece in str(error)), "")
+def no_answer(url: str, error: Exception, *, hints: bool = True) -> CommandError:
+    """What to say where nothing listens, or where it speaks something else. hints: not where it has answered before."""
+    hint = next((f" ({hint})" for piece, hint in HINTS if hints and piece in str(error)), "")
     return CommandError(f"no answer from {url}: {str(error) or type(error).__name__}{hint}")
 
 

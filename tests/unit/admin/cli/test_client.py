@@ -106,3 +106,17 @@ def test_nothing_that_listens_is_no_answer_also_where_a_long_one_is_wanted() -> 
 )
 def test_what_may_be_the_matter_is_said(error: str, hint: str) -> None:
     assert str(no_answer("https://x", httpx.ConnectError(error))) == f"no answer from https://x: {error} ({hint})"
+
+
+def test_nothing_is_the_matter_with_an_address_that_has_answered_before() -> None:
+    answers = [httpx.Response(200, json={})]
+
+    def dying(request: httpx.Request) -> httpx.Response:
+        if answers:
+            return answers.pop()
+        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+    with Client("http://x", "k", httpx.MockTransport(dying)) as client:
+        client.get("/status")
+        with pytest.raises(CommandError, match=r"response\.$"):
+            client.get("/status")
