@@ -36,9 +36,9 @@ def text_of(file: Path, most: int = yamltree.MAX_BYTES) -> tuple[str, str]:
         raise CommandError(f"{where} is not UTF-8: byte {error.start} cannot be read") from None
 
 
-def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = ()) -> Wanted:
+def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = (), *, nameless: bool = False) -> Wanted:
     """The resources of a file (`-`: of standard input), in the order of the kinds. by_name: kinds that may be written as in the
-    configuration, as a mapping of names. Raises CommandError."""
+    configuration, as a mapping of names. nameless: whether they may have no name. Raises CommandError."""
     text, where = text_of(file)
     try:
         root = yamltree.read(text, file=where)
@@ -49,8 +49,8 @@ def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = ()) -> Wante
         raise CommandError(f"{where} must hold a mapping with {', '.join(kinds)}")
     listed(found, by_name, where)
     for kind, items in found.items():
-        if not isinstance(items, list) or any(not isinstance(item, dict) or not item.get("name") for item in items):
-            raise CommandError(f"{where}: {kind} must be a list of mappings with a name")
+        if not isinstance(items, list) or any(not isinstance(item, dict) or not (nameless or item.get("name")) for item in items):
+            raise CommandError(f"{where}: {kind} must be a list of mappings{'' if nameless else ' with a name'}")
     return {kind: found[kind] for kind in kinds if kind in found}
 
 

@@ -10,7 +10,7 @@ import typer
 
 from admin.cli import completion
 from admin.cli.apply import apply_all, read, text_of
-from admin.cli.client import LONG, Client, name
+from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
@@ -236,7 +236,7 @@ def test(
 
     A case has `principal` (a supposed caller) or `key` (an id), `request`, `expect` (allow or deny), and may have `name` and `rule`.
     """
-    cases = read(file, ("cases",))["cases"]
+    cases = read(file, ("cases",), nameless=True)["cases"]
     with session.client() as client:
         results = [_judged(client, number, case) for number, case in enumerate(cases)]
     session.out.rows(results, ("case", "expected", "decision", "rule", "result"))
@@ -251,7 +251,10 @@ def _judged(client: Client, number: int, case: dict[str, Any]) -> dict[str, str]
         raise UsageError(f"cases[{number}]: unknown key {min(unknown)!r}; there are name, principal, key, request, expect, rule")
     if case.get("expect") not in ("allow", "deny"):
         raise UsageError(f"cases[{number}].expect: write allow or deny")
-    answer = client.post("/policies:explain", {name: case[name] for name in ("principal", "key", "request") if name in case})
+    try:
+        answer = client.post("/policies:explain", {name: case[name] for name in ("principal", "key", "request") if name in case})
+    except ApiError as error:
+        raise ApiError(error.status, f"{called}: {error}") from None
     decision = "allow" if answer["allow"] else "deny"
     same = decision == case["expect"] and case.get("rule", answer["rule"]) == answer["rule"]
     expected = case["expect"] + (f" by {case['rule']}" if "rule" in case else "")

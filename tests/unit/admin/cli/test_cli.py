@@ -22,7 +22,7 @@ from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration, expiry
 from admin.cli.limits import rate_of, span
 from admin.cli.profile import Profile
-from admin.cli.session import DEFAULT_URL, changed, resolve
+from admin.cli.session import DEFAULT_URL, Session, changed, resolve
 from admin.cli.usage import first_day
 from gateway.app.main import app
 
@@ -239,3 +239,23 @@ def test_a_table_fits_the_terminal_by_the_order_of_its_columns() -> None:
     assert "active" in printed(80) and "…" in printed(80) and "hidden" not in printed(80)
     assert "hidden: STATE, DESCRIPTION (--wide shows all)" in " ".join(printed(40).split())
     assert "…" not in printed(None) and ("words " * 12).strip() in printed(None)
+
+
+def test_a_case_may_be_nameless_and_is_named_when_it_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(request: httpx.Request) -> httpx.Response:
+        if "key" in json.loads(request.content):
+            return httpx.Response(200, json={"allow": True, "rule": "models:*"})
+        return httpx.Response(400, json={"detail": "Expected `object | null`, got `int`.", "param": "principal"})
+
+    monkeypatch.setattr(Session, "client", lambda self: Client("http://x", "k", httpx.MockTransport(judged)))
+    file = tmp_path / "cases.yaml"
+
+    def tested(text: str) -> tuple[int, str, str]:
+        file.write_text(text)
+        done = CliRunner().invoke(app, ["policies", "test", str(file), "--url", "http://x", "--key", "k", "-o", "json"])
+        return done.exit_code, done.stdout, done.stderr
+
+    code, out, _ = tested("cases: [{key: ci, expect: allow}]")
+    assert (code, json.loads(out)[0]["case"]) == (0, "cases[0]")
+    code, _, said = tested("cases: [{key: ci, expect: allow}, {principal: 3, expect: deny}]")
+    assert (code, said) == (1, "error: cases[1]: principal: Expected `object | null`, got `int`.\n")
