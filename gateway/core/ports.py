@@ -217,18 +217,15 @@ class EngineClient(Protocol):
     @property
     def base_path(self) -> bytes:
         """The prefix of every path at this endpoint (usually b"")."""
-        ...
 
     def send(
         self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float, source: BodySource | None = None
     ) -> Call:
         """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Timeouts in seconds,
         from the sending to the first byte and between two reads. source: gives the rest of the body. Never raises for the network."""
-        ...
 
     def forsake(self) -> None:
         """Probes say that the engine does not work: fails the calls without a byte of a response that can be served elsewhere."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -309,6 +306,9 @@ class Route(Protocol):
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
+
+    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+        """This endpoint had no room for a request, which is avoided now while others are open. Whether one of them may be tried next."""
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""

@@ -32,6 +32,8 @@ MOST_LOST: Final = 2
 """Engines that may be lost while they have a request, before it counts as the reason: it is not given to another one."""
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
+FULL: Final = (429, 503)
+"""Statuses by which an engine says that it has no room for the request now."""
 AT_CAPACITY: Final = "The engine is at its capacity."
 
 
@@ -88,8 +90,12 @@ async def run(
             continue
         exchange.clock.mark("engine")
         exchange.call = None
-        attempt.close(result_of(relay.head))
-        return relay
+        head = relay.head
+        attempt.close(result_of(head))
+        if head is None or head.status not in FULL or not _may_move(exchange, entry, attempt, relay, head, len(tried) + 1):
+            return relay
+        tried = (*tried, attempt.endpoint_name)
+        exchange.tried = len(tried)
 
 
 def _dispatch(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay) -> None:
@@ -139,6 +145,18 @@ def _after_failure(
         entry.meter.retries += 1
         exchange.attempt = None
     return pause
+
+
+def _may_move(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, head: ResponseHead, made: int) -> bool:
+    """Whether a request for which an engine had no room goes to another one. made: as for a failure."""
+    request: InferenceRequest = exchange.request  # type: ignore[assignment]
+    elsewhere = entry.route.full(attempt.endpoint_name, made, _seconds(head.get(b"retry-after")), request.labels)
+    if not elsewhere or relay.started or is_spent(exchange) or exchange.plane.now >= exchange.deadline:
+        return False
+    entry.meter.retries += 1
+    exchange.attempt = exchange.relay = None
+    note_route(exchange, "retried")
+    return True
 
 
 def _note_lost(exchange: Exchange, attempt: Attempt) -> None:
@@ -201,7 +219,7 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
         kind = ContextLengthExceeded if code == "context_length_exceeded" else RequestError
         return kind(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)
     retry_after = _seconds(head.get(b"retry-after"))
-    if status in (429, 503):
+    if status in FULL:
         if code == "model_loading":
             return EngineError("The model is being loaded.", code="model_loading", status=503, retry_after=retry_after or 1.0)
         return Overloaded(AT_CAPACITY, retry_after=retry_after or 1.0)

@@ -37,6 +37,8 @@ log = logging.getLogger("gatehouse.shadows")
 
 KINDS: Final = frozenset({"chat", "completions", "embeddings", "rerank", "score", "classify"})
 """Operations whose requests are mirrored: those without a form or an effect."""
+NO_ANSWER: Final = (0, 429, 503)
+"""Statuses of an engine that has not answered, or had no room for the request."""
 MOST_REQUEST: Final = 1024 * 1024
 """Bytes of a request that is mirrored."""
 MOST_ANSWER: Final = 256 * 1024
@@ -173,7 +175,7 @@ class Shadow:
         state, spec = self._state, self._spec
         figures = state.figures
         figures.sampled += 1
-        if job.seen.error is not None or not job.seen.status:
+        if job.seen.error is not None or job.seen.status in NO_ANSWER:
             self._give_up(job, figures.skip, "unanswered")
         elif len(state.queue) >= spec.queue or self._plane.closing:
             self._give_up(job, figures.drop, "queue_full")

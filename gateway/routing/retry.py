@@ -3,7 +3,7 @@
 Only failures before the first byte of a response (`EngineError.safe`) are retried, at most `attempts` times in all, and
 retries under way never exceed `budget` (20%) of the requests in flight, or MINIMUM if that is more, so that a pool with few requests
 survives the death of one engine. The budget keeps retries from multiplying the load on the engines that are left. An attempt whose
-connection was refused caused no work, so its retry does not count.
+connection was refused, or for which the engine had no room, caused no work, so its retry does not count.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ class RetryBudget:
         promised = 0 if self._clock.monotonic() > self._expires else self.promised
         return attempts < self.spec.attempts and promised + self.running < max(MINIMUM, self.spec.budget * in_flight)
 
+    def excuse(self) -> None:
+        """The next retry follows a refusal that caused no work: it does not count."""
+        self._excused = True
+
     def begin(self) -> bool:
-        """A retry has its slot. Whether it counts until `end`: after a refused connection it does not."""
+        """A retry has its slot. Whether it counts until `end`: after a refusal that caused no work it does not."""
         if self._excused:
             self._excused = False
             return False

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gateway.core.errors import EngineError, GatehouseError, Overloaded, PermissionDenied
+from gateway.core.errors import GatehouseError, Overloaded, PermissionDenied
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.prices import SlotTime
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
@@ -23,17 +23,18 @@ from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 from gateway.routing.admission import RANKS, AdmissionQueue, Avoids, Entry
 from gateway.routing.endpoints import Endpoint
+from gateway.routing.full import avoided, note
 from gateway.routing.hedging import may_hedge
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.retry import RetryBudget
 from gateway.routing.ring import Ring
 from gateway.routing.selectors import Member, Selector, free, spare
+from gateway.routing.unavailable import MAX_RETRY_AFTER, unavailable
 
 _SUCCESS: Final = AttemptResult.SUCCESS
 _SMOOTHING: Final = 0.1
 """Weight of the newest observation in the mean time that requests hold their slots."""
-MAX_RETRY_AFTER: Final = 60.0
 UNCOUNTED: Final = 30.0
 """Seconds for which no prompt of a model is counted after one of its engines could not do it."""
 REMEMBERED: Final = 1024
@@ -156,6 +157,8 @@ class PoolRoute:
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
+        self._full: dict[str, float] = {}
+        """Endpoints that had no room, each until when it is avoided (monotonic seconds)."""
         self._weight = 1.0
         self._panic = False
         self._service: float | None = None
@@ -190,9 +193,12 @@ class PoolRoute:
         retry = False
         if tried:
             retry, tried = True, self._avoidable(tried)
+        again = bool(tried)
+        if self._full:
+            tried = self._avoidable(avoided(self._full, tried, self._now())) or tried
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
-        if not self._waiting or tried or not self._due():  # a retry has had its turn already
+        if not self._waiting or again or not self._due():  # a retry has had its turn already
             select = self._select  # calling it as an attribute would be slower
             member = select(key, (self.in_flight + 1) / self._weight, tried)
             if member is None and self._panic:
@@ -200,7 +206,7 @@ class PoolRoute:
             if member is not None:
                 return self._grant(member, retry)
         if not self._open and not self._panic and not self._wanted():
-            raise self._unavailable()
+            raise unavailable(self.model, self.members, self._now())
         if not wait:
             return min(self._timeout, self._retry_after(self._queue.before(principal.tenant, RANKS[principal.priority])))
         until = min(deadline, self._now() + self._timeout)
@@ -264,6 +270,17 @@ class PoolRoute:
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return self.budget.promise(error, attempts, self._under_way())
+
+    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+        if labels and (cleared := self.cleared(labels)) is not self:
+            return cleared.full(endpoint, attempts, retry_after, labels)
+        if self._version != self._registry.version:
+            self._look()
+        note(self._full, endpoint, retry_after, self._now())
+        if attempts >= self.spec.routing.retry.attempts or not self._avoidable(avoided(self._full, (), self._now())):
+            return False
+        self.budget.excuse()
+        return True
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
@@ -360,23 +377,6 @@ class PoolRoute:
         ejected = sum(1 for member in self.members if member.endpoint.reserve and member.endpoint.state != "ready")
         self._panic = ejected > max(1.0, self.spec.routing.breaker.max_ejected * len(self.members))
 
-    def _unavailable(self) -> EngineError:
-        now = self._now()
-        loading = [member.endpoint.load_left(now) for member in self.members if member.endpoint.state == "starting"]
-        if loading:  # one of these will serve, whatever the others do
-            after = min(min(loading), MAX_RETRY_AFTER)
-            return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=after)
-        if all(m.endpoint.state in ("down", "unloaded") and m.endpoint.code == "insufficient_memory" for m in self.members):
-            return EngineError(f"The model {self.model} does not fit into memory.", code="insufficient_memory", status=507)
-        back = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
-        back += [m.endpoint.retry_at - now for m in self.members if m.endpoint.state == "unloaded"]
-        after = min(max(1.0, min(back, default=1.0)), MAX_RETRY_AFTER)
-        if all(member.endpoint.state == "unloaded" for member in self.members):
-            why = next((member.endpoint.code for member in self.members if member.endpoint.code), None)
-            message = f"The model {self.model} could not be loaded{f' ({why})' if why else ''}."
-            return EngineError(message, code="no_healthy_endpoint", status=503, retry_after=after)
-        return EngineError(f"No endpoint of {self.model} is healthy.", code="no_healthy_endpoint", status=503, retry_after=after)
-
     # -- waiting ------------------------------------------------------------------------------------------------------------------
 
     def _enqueue(self, waiting: Waiting) -> Waiting:
@@ -432,7 +432,7 @@ class PoolRoute:
     def _late(self) -> GatehouseError:
         """The error of a request that waited until its deadline."""
         if not self._open and any(member.endpoint.state == "starting" for member in self.members):
-            return self._unavailable()
+            return unavailable(self.model, self.members, self._now())
         return self._overloaded("No slot became free in time")
 
     def _wanted(self) -> bool:
@@ -442,7 +442,7 @@ class PoolRoute:
     def _give_up(self) -> None:
         """Refuses all waiting requests, unless an engine will be back: it is being restarted, loaded or drained."""
         if not any(member.endpoint.returns or member.endpoint.health.loading for member in self.members) and not self._wanted():
-            error = self._unavailable()
+            error = unavailable(self.model, self.members, self._now())
             for entry in list(self._queue):
                 if self._queue.cancel(entry):
                     self._dequeued(entry).fail(error)

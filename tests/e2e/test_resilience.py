@@ -122,6 +122,23 @@ def test_five_failures_in_a_row_open_the_breaker(gateway: Callable[..., Gatehous
     assert gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 0
 
 
+@pytest.mark.parametrize("code", [429, 503])
+def test_what_an_engine_has_no_room_for_is_answered_elsewhere(
+    code: int, gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]
+) -> None:
+    full, good = engines(), engines()
+    gatehouse = gateway(full.port, good.port)
+    full.play(f"status:code={code}*1000")
+    answers = [*many(gatehouse, 40, width=8), gatehouse.chat(stream=True)]
+    assert statuses(answers) == {200: 41} and places(answers) == {"b": 41}
+    assert 1 <= len(full.received) <= 16, "it is avoided, not asked each time"
+    assert gatehouse.metric("gatehouse_retries_total") == len(full.received)
+    good.play(f"status:code={code}*1000")
+    answer = gatehouse.chat()
+    assert (answer.status_code, errors_of(answer)["code"]) == (503, "overloaded") and "retry-after" in answer.headers
+    assert gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 1
+
+
 def test_client_errors_never_open_it(gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]) -> None:
     engine = engines()
     gatehouse = gateway(engine.port)

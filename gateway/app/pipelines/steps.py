@@ -71,6 +71,9 @@ class StepsRoute:
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return None  # its steps have been tried again where that is safe
 
+    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+        return False
+
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         return False
 

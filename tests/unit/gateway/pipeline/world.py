@@ -241,7 +241,8 @@ class Route:
         self.errors: list[GatehouseError] = []
         self.retries: list[float] = []
         self.made: list[int] = []
-        self.leaves = False
+        self.leaves = self.elsewhere = False
+        self.refused: list[tuple[str, int, float | None]] = []
         self.upstream_model: str | None = None
         self.apis: tuple[str, ...] = ()
         self.ready, self.backlog = True, 0
@@ -278,6 +279,10 @@ class Route:
 
     def abandon(self, waiting: Any) -> None:
         self.abandoned.append(waiting)
+
+    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+        self.refused.append((endpoint, attempts, retry_after))
+        return self.elsewhere
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         return self.leaves
