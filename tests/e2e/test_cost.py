@@ -49,16 +49,17 @@ def cli(gatehouse: Gatehouse, home: Path, *arguments: str, code: int = 0) -> Res
     return done
 
 
-def reconciled(gatehouse: Gatehouse) -> dict[tuple[str, str], int]:
-    """What was charged, by scope and unit, once everything that the log has is counted; nothing may differ."""
+def reconciled(gatehouse: Gatehouse, requests: int) -> dict[tuple[str, str], int]:
+    """What was charged, by scope and unit, once the log has the outcomes of so many requests and all are counted; nothing may differ."""
 
     def settled() -> Any:
         found = admin(gatehouse, "/usage:reconcile")
         assert found["difference"] == 0, [line for line in found["scopes"] if line["difference"]]
-        return found if gatehouse.metric("gatehouse_usage_behind_bytes") == 0 else None
+        charged = {(line["scope"], line["unit"]): line["charged"] for line in found["scopes"]}
+        return charged if charged.get(("all", "requests")) == requests else None
 
-    found = until(settled, what="everything to be counted")
-    return {(line["scope"], line["unit"]): line["charged"] for line in found["scopes"]}
+    charged: dict[tuple[str, str], int] = until(settled, what="everything to be counted")
+    return charged
 
 
 def nano(prompt: int, completion: int, cached: int = 0) -> int:
@@ -135,15 +136,16 @@ def test_usage_is_exact_over_kills_and_restarts(launch: Launch, engine: EngineTh
         client.join(60)
     gatehouse.start()
     assert gatehouse.chat().status_code == 200
-    found = until(lambda: one if (one := reconciled(gatehouse)).get(("all", "unknown")) == 2 else None, what="the unknown outcomes")
+    found = reconciled(gatehouse, 8)
+    assert found["all", "unknown"] == 2
     outcomes = [record for record in gatehouse.audit() if record["kind"] == "outcome" and record.get("attempts")]
-    assert found["all", "requests"] == len(outcomes) == 8
+    assert len(outcomes) == 8
     assert found["all", "nano-usd"] == sum(record.get("cost", 0) for record in outcomes)
     unknown = [record for record in outcomes if record["outcome"] == "unknown"]
     assert [record["completion_tokens"] for record in unknown] == [7, 7] and all(record["cost"] >= 1_210_000 for record in unknown)
     assert gatehouse.stop() == 0
     gatehouse.start()
-    assert reconciled(gatehouse) == found
+    assert reconciled(gatehouse, 8) == found
     assert gatehouse.stop() == 0
 
 
@@ -152,7 +154,7 @@ def test_reports_group_by_whom_and_by_cost_centre(launch: Launch, engine: Engine
     gatehouse = launch(config(tmp_path, engine.port, usage={"cost_centres": centres})).start()
     for model in ("m1", "m1", "free"):
         assert gatehouse.chat(model=model).status_code == 200
-    found = reconciled(gatehouse)
+    found = reconciled(gatehouse, 3)
     rows = {row["model"]: row for row in admin(gatehouse, "/usage", group_by="tenant,key,model,operation")["items"]}
     assert (rows["m1"]["requests"], rows["m1"]["currency"], rows["m1"]["operation"]) == (2, "usd", "chat")
     assert rows["m1"]["cost"] == f"{found['model/m1', 'nano-usd'] / 1e9:.9f}".rstrip("0")
@@ -174,7 +176,7 @@ def test_reports_group_by_whom_and_by_cost_centre(launch: Launch, engine: Engine
 def test_a_difference_is_shown_with_exit_code_1(launch: Launch, engine: EngineThread, tmp_path: Path) -> None:
     gatehouse = launch(config(tmp_path, engine.port)).start()
     assert gatehouse.chat().status_code == 200
-    reconciled(gatehouse)
+    reconciled(gatehouse, 1)
     (database,) = (tmp_path / "state").glob("*.db")
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE usage SET cost = cost - 1")
