@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 REST: Final = 1.0
 """Seconds for which an endpoint is avoided that did not say for how long it has no room."""
@@ -10,15 +10,26 @@ MOST_REST: Final = 10.0
 """However long it said: what it says may be an hour, of a quota that is raised in a minute."""
 
 
-def note(full: dict[str, float], endpoint: str, retry_after: float | None, now: float) -> None:
-    """An endpoint has refused a request. full: until when each endpoint is avoided, in monotonic seconds. retry_after: as it said, in
-    seconds."""
+Rests: TypeAlias = dict[str, tuple[float, float]]
+"""For each endpoint when it last refused a request, and until when it is avoided (monotonic seconds)."""
+
+
+def note(full: Rests, endpoint: str, retry_after: float | None, now: float) -> None:
+    """An endpoint has refused a request. retry_after: as it said, in seconds."""
     rest = REST if retry_after is None else min(max(REST, retry_after), MOST_REST)
-    full[endpoint] = max(now + rest, full.get(endpoint, 0.0))
+    _, until = full.get(endpoint, (now, now))
+    full[endpoint] = (now, max(now + rest, until))
 
 
-def avoided(full: dict[str, float], tried: tuple[str, ...], now: float) -> tuple[str, ...]:
+def answered(full: Rests, endpoint: str, began: float) -> None:
+    """An endpoint answers a request that began then: after its last refusal, so it has room again."""
+    found = full.get(endpoint)
+    if found is not None and found[0] < began:
+        del full[endpoint]
+
+
+def avoided(full: Rests, tried: tuple[str, ...], now: float) -> tuple[str, ...]:
     """These endpoints and those that have no room now. Forgets all whose time is over."""
-    for endpoint in [name for name, until in full.items() if until <= now]:
+    for endpoint in [name for name, (_, until) in full.items() if until <= now]:
         del full[endpoint]
     return (*tried, *[name for name in full if name not in tried])

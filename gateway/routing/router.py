@@ -23,7 +23,7 @@ from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 from gateway.routing.admission import RANKS, AdmissionQueue, Avoids, Entry
 from gateway.routing.endpoints import Endpoint
-from gateway.routing.full import avoided, note
+from gateway.routing.full import Rests, answered, avoided, note
 from gateway.routing.hedging import may_hedge
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
@@ -84,6 +84,8 @@ class PoolAttempt:
         endpoint = self._member.endpoint
         if self.device is not None:
             self.device.answering()
+        if self._route.rests:
+            answered(self._route.rests, self.endpoint_name, self._started)
         if endpoint.probing and self._epoch == endpoint.epoch and self.client is endpoint.client:
             endpoint.ended(_SUCCESS.name, self._epoch, self.client)
             self._epoch = endpoint.epoch
@@ -102,6 +104,8 @@ class PoolAttempt:
         if self._retry:
             route.budget.end()
         route.observe(self._started)
+        if route.rests and result is _SUCCESS:
+            answered(route.rests, self.endpoint_name, self._started)
         if result is not _SUCCESS or endpoint.probing or endpoint.breaker.failures:
             endpoint.ended(result.name, self._epoch, self.client)
         endpoint.release(self.client)
@@ -157,8 +161,8 @@ class PoolRoute:
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
-        self._full: dict[str, float] = {}
-        """Endpoints that had no room, each until when it is avoided (monotonic seconds)."""
+        self.rests: Rests = {}
+        """Endpoints that had no room."""
         self._weight = 1.0
         self._panic = False
         self._service: float | None = None
@@ -194,8 +198,8 @@ class PoolRoute:
         if tried:
             retry, tried = True, self._avoidable(tried)
         again = bool(tried)
-        if self._full:
-            tried = self._avoidable(avoided(self._full, tried, self._now())) or tried
+        if self.rests:
+            tried = self._avoidable(avoided(self.rests, tried, self._now())) or tried
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
         if not self._waiting or again or not self._due():  # a retry has had its turn already
@@ -276,8 +280,8 @@ class PoolRoute:
             return cleared.full(endpoint, attempts, retry_after, labels)
         if self._version != self._registry.version:
             self._look()
-        note(self._full, endpoint, retry_after, self._now())
-        if attempts >= self.spec.routing.retry.attempts or not self._avoidable(avoided(self._full, (), self._now())):
+        note(self.rests, endpoint, retry_after, self._now())
+        if attempts >= self.spec.routing.retry.attempts or not self._avoidable(avoided(self.rests, (), self._now())):
             return False
         self.budget.excuse()
         return True
