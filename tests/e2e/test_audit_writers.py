@@ -65,7 +65,8 @@ def test_the_log_of_an_older_version_is_recovered_shown_and_cannot_be_taken_away
     killed_gateway_of_an_older_version(state_dir)
     gatehouse = launch(config(state_dir, engine), {"GATEHOUSE_REPLICA": "west-1"}).start()
     verifier = load_verifier(state_dir / "keys" / "audit-signing.pub.pem")
-    until(lambda: not (state_dir / "audit" / journal_name("0")).exists(), what="the recovery of the writer 0")
+    until(lambda: any("the writer 0 was closed" in line for line in gatehouse.lines), what="the recovery of the writer 0")
+    assert not (state_dir / "audit" / journal_name("0")).exists()
     assert gatehouse.chat().status_code == 200
     live = {writer.writer: writer.live for writer in until(lambda: _whole(state_dir, verifier), what="a whole log")}
     assert live == {"0": False, "west-1": True}

@@ -163,6 +163,8 @@ class AuditIndex:
     async def _started(self) -> asyncio.subprocess.Process:
         if not len(self._owner):
             self._owner.every(PAUSE, self._give_tokens, name="tokens")
+        if self._child is not None and (self._child.stdin is None or self._child.stdin.is_closing()):
+            await self._end()  # its end of the pipe is known to be closed before its end is
         if self._child is None or self._child.returncode is not None:
             arguments = (str(self._directory), str(self.path))
             self._child = await asyncio.create_subprocess_exec(

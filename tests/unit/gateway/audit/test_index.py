@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.audit.lines import lines_at
 from gateway.audit.summary import summary
 from gateway.core.audit_questions import AuditSearch
 from gateway.core.errors import AuditSearchTooLong
+from tests.waiting import reached
 
 
 @dataclass
@@ -298,5 +300,18 @@ async def test_no_tenant_hides_anothers_request_by_sending_many_with_its_id(
         found = await index.of_request("same")
         assert sorted(record["tenant"] for record in found) == ["acme", "acme", "globex", "globex", "globex"]
         assert await index.of_request("other") == []
+    finally:
+        await index.aclose()
+
+
+async def test_an_indexer_that_hears_nothing_any_more_is_replaced(log_bench: Any, make: Any, tmp_path: Path) -> None:
+    logged(log_bench, [make.intent("one"), make.outcome("one", tenant="acme", principal="ci")]).close()
+    script = f'[ -e "{tmp_path}/deaf" ] && exec {sys.executable} -m gateway.audit.indexer "$@"; touch "{tmp_path}/deaf"; exec sleep 60 <&-'
+    index = audit_index.AuditIndex(log_bench.directory, tmp_path, command=("sh", "-c", script, "sh"))
+    try:
+        deaf = await index._started()
+        await reached(lambda: deaf.stdin is not None and deaf.stdin.is_closing(), what="its end of the pipe to be closed")
+        found, _ = await index.search(AuditSearch(kind="request"), records=False)
+        assert [one["request_id"] for one in found] == ["one"] and deaf.returncode is not None
     finally:
         await index.aclose()
