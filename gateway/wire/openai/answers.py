@@ -339,7 +339,9 @@ class OpenAiAnswer(WholeAnswer):
             for choice in plain.choices:
                 self.texts.append(choice.message.content)
                 self.finish = choice.finish_reason or self.finish
-            self.usage = usage_from(plain.usage)
+            self.usage = usage_from(plain.usage or None)
+            if inspected:
+                self.body = msgspec.json.encode(plain)  # what was read and nothing else, also where a key is there twice
             return
         try:
             document = msgspec.json.decode(body) if generates else _without_numbers(body)
@@ -379,32 +381,18 @@ class OpenAiAnswer(WholeAnswer):
 
 
 def plain_answer(body: bytes) -> PlainAnswer | None:
-    """An answer that has the plain form, in which there is nothing to remove and no text twice; None for any other, which is to be read
-    field by field."""
+    """An answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by field. Of a
+    key that is there twice, it has the last value."""
     try:
         answer = _PLAIN.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
-        if name is not None and not is_name(name):
+        if name.__class__ is str and not is_name(name):
             return None
-    count = len(answer.choices)
-    if (  # there twice, perhaps, of which one was read; a loop over these would take more time than the decoder
-        body.count(b'"content"') > count
-        or body.count(b'"message"') > count
-        or body.count(b'"choices"') > 1
-        or body.count(b'"id"') > 1
-        or body.count(b'"model"') > 1
-        or body.count(b'"system_fingerprint"') > 1
-        or body.count(b'"service_tier"') > 1
-        or (body.find(b"\\u00") >= 0 and any([body.find(escape) >= 0 for escape in _ESCAPED_KEYS]))
-    ):
-        return None
     return answer
 
 
-_ESCAPED_KEYS: Final = (b"\\u006", b"\\u007", b"\\u005")
-"""How escapes of the characters in these keys begin, which no engine writes."""
 _PLAIN: Final = msgspec.json.Decoder(PlainAnswer)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UnsetType
 
 from gateway.core.types import Usage
-from gateway.wire.openai.views import AnswerView, UsageView
+from gateway.wire.openai.views import AnswerView, PlainUsage, UsageView
 
 MAX_USAGE: Final = 100_000_000
 """Most tokens that an engine is believed to have used for one request: its numbers go into limits, costs and sums."""
@@ -19,16 +20,19 @@ _KNOWN: Final = {b"stop": "stop", b"length": "length", b"tool_calls": "tool_call
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 
 
-def usage_from(view: UsageView | None) -> Usage | None:
+def usage_from(view: UsageView | PlainUsage | None) -> Usage | None:
     """An engine's token count. None where it reports none, or a number that cannot be true: then its tokens are estimated."""
-    if view is None or (view.prompt_tokens is None and view.completion_tokens is None):
+    if view is None:
         return None
-    if not (0 <= (view.prompt_tokens or 0) <= MAX_USAGE and 0 <= (view.completion_tokens or 0) <= MAX_USAGE):
+    prompt, completion = view.prompt_tokens, view.completion_tokens
+    if not (isinstance(prompt, int) or isinstance(completion, int)):
         return None
-    asked, answered = view.prompt_tokens_details, view.completion_tokens_details
+    if not (0 <= (prompt or 0) <= MAX_USAGE and 0 <= (completion or 0) <= MAX_USAGE):
+        return None
+    asked, answered = view.prompt_tokens_details or None, view.completion_tokens_details or None
     cached = _count(asked.cached_tokens) if asked is not None else 0
     reasoning = _count(answered.reasoning_tokens) if answered is not None else 0
-    usage = Usage(_count(view.prompt_tokens), _count(view.completion_tokens), cached, False, reasoning)
+    usage = Usage(_count(prompt), _count(completion), cached, False, reasoning)
     image = asked.image_tokens if asked is not None else None
     heard = asked.audio_tokens if asked is not None else None
     spoken = answered.audio_tokens if answered is not None else None
@@ -37,9 +41,9 @@ def usage_from(view: UsageView | None) -> Usage | None:
     return usage
 
 
-def _count(reported: int | None) -> int:
+def _count(reported: int | UnsetType | None) -> int:
     """Parts of the whole; a wrong one is bounded, as the whole is what counts."""
-    return 0 if reported is None or reported < 0 else min(reported, MAX_USAGE)
+    return min(max(reported, 0), MAX_USAGE) if isinstance(reported, int) else 0
 
 
 def usage_of(body: bytes) -> Usage | None:

@@ -296,46 +296,52 @@ class AnswerView(Struct, gc=False):
     usage: UsageView | None = None
 
 
-class _PlainPromptDetails(PromptDetails, gc=False, forbid_unknown_fields=True):
-    pass
+class _PlainPromptDetails(Struct, gc=False, forbid_unknown_fields=True):
+    cached_tokens: int | UnsetType | None = UNSET
+    image_tokens: int | UnsetType | None = UNSET
+    audio_tokens: int | UnsetType | None = UNSET
 
 
-class _PlainCompletionDetails(CompletionDetails, gc=False, forbid_unknown_fields=True):
-    pass
+class _PlainCompletionDetails(Struct, gc=False, forbid_unknown_fields=True):
+    reasoning_tokens: int | UnsetType | None = UNSET
+    audio_tokens: int | UnsetType | None = UNSET
 
 
-class PlainUsage(UsageView, gc=False, forbid_unknown_fields=True):
-    total_tokens: int | None = None
-    prompt_tokens_details: _PlainPromptDetails | None = None
-    completion_tokens_details: _PlainCompletionDetails | None = None
+class PlainUsage(Struct, gc=False, forbid_unknown_fields=True):
+    prompt_tokens: int | UnsetType | None = UNSET
+    completion_tokens: int | UnsetType | None = UNSET
+    total_tokens: int | UnsetType | None = UNSET
+    prompt_tokens_details: _PlainPromptDetails | UnsetType | None = UNSET
+    completion_tokens_details: _PlainCompletionDetails | UnsetType | None = UNSET
 
 
-class PlainMessage(Struct, gc=False, forbid_unknown_fields=True):
+class PlainMessage(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
     content: str
-    role: Literal["assistant"] = "assistant"
-    refusal: None = None
-    reasoning_content: None = None
-    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+    refusal: UnsetType | None = UNSET
+    reasoning_content: UnsetType | None = UNSET
+    tool_calls: Annotated[list[Any], Meta(max_length=0)] | UnsetType | None = UNSET
 
 
-class PlainChoice(Struct, gc=False, forbid_unknown_fields=True):
+class PlainChoice(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    index: int | UnsetType = UNSET
     message: PlainMessage
-    index: int = 0
-    logprobs: None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    logprobs: UnsetType | None = UNSET
+    finish_reason: Literal["stop", "length"] | UnsetType | None = UNSET
 
 
-class PlainAnswer(Struct, gc=False, forbid_unknown_fields=True):
-    """A chat's answer with one text a choice, and nothing that guardrails would remove. Most answers are of this form."""
+class PlainAnswer(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """A chat's answer with one text a choice, and nothing that guardrails would remove. Most answers are of this form. Encoded, it has
+    every key that the engine wrote, and each once."""
 
+    id: str | UnsetType | None = UNSET
+    object: Literal["chat.completion"] | UnsetType | None = UNSET
+    created: int | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType | None = UNSET
     choices: list[PlainChoice]
-    id: str | None = None
-    object: Literal["chat.completion"] | None = None
-    created: int | None = None
-    model: str | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
-    usage: PlainUsage | None = None
+    service_tier: str | UnsetType | None = UNSET
+    usage: PlainUsage | UnsetType | None = UNSET
 
 
 class Delta(Struct, gc=False):

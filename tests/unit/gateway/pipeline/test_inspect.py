@@ -439,10 +439,13 @@ def test_a_whole_answer_is_rewritten() -> None:
     assert world.outcome.completion_tokens == 2
 
 
-def test_a_whole_answer_that_is_clean_is_forwarded_byte_by_byte() -> None:
+def test_a_whole_answer_that_is_clean_is_forwarded_with_all_its_fields() -> None:
     world = World(response=[deny(mask=True)])
     _, client = world.start()
-    body = b'{ "choices" : [ {"message": {"content": "fine"}} ] }'
+    world.call.answer(b'{ "choices" : [ {"message": {"content": "fine"}} ], "model":null }')
+    assert client.body == b'{"model":null,"choices":[{"message":{"content":"fine"}}]}'
+    _, client = world.start()
+    body = b'{ "choices" : [ {"message": {"content": "fine"}} ], "usage": {"cost": 1} }'
     world.call.answer(body)
     assert client.body == body
 

@@ -75,10 +75,10 @@ def test_an_allowed_call_passes_and_one_that_is_not_is_refused() -> None:
     assert (noted["tool"], noted["action"], noted["rule"]) == ("delete_file", "block", 1) and len(noted["sha256"]) == 64
 
 
-def test_answers_without_calls_pass_as_they_came() -> None:
+def test_answers_without_calls_pass() -> None:
     world = World(response_tools=[guard()])
     body = whole(content="I would delete_file, but I may not.")
-    assert asked(world, answer=body).body == body
+    assert json.loads(asked(world, answer=body).body) == json.loads(body)
     _, client = world.start(b'{"model":"m","prompt":"hi"}', path=b"/v1/completions")
     world.call.answer(TEXTS, JSON_HEAD)
     assert client.body == TEXTS

@@ -239,6 +239,7 @@ def test_the_plain_form_has_the_texts_that_are_found_field_by_field_and_nothing_
         read = OpenAiAnswer(body, True)
         assert read_field_by_field(body) == (read.texts, False)
         assert (read.usage, read.finish) == (usage_of(body), finish_in(body))
+        assert json.loads(read.body) == json.loads(document)
 
 
 PLAIN: dict[str, Any] = {
@@ -253,11 +254,12 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_an_answer_of_the_plain_form_is_kept_as_it_is_and_can_be_rewritten() -> None:
+def test_an_answer_of_the_plain_form_keeps_its_fields_and_can_be_rewritten() -> None:
     body = json.dumps(PLAIN).encode()
     assert plain_answer(body) is not None
+    assert OpenAiAnswer(body, True, inspected=False).body == body
     found = OpenAiAnswer(body, True)
-    assert (found.texts, found.body) == (["Hello."], body)
+    assert (found.texts, found.body) == (["Hello."], json.dumps(PLAIN, separators=(",", ":")).encode())
     assert (found.usage, found.finish) == (Usage(9, 12, 3), "stop")
     assert json.loads(found.replaced(["Bye."]))["choices"][0]["message"]["content"] == "Bye."
 
