@@ -48,6 +48,8 @@ go: 0.7 KiB a key. A page that is not there comes from the kernel's cache in som
 SPILL_PAGES: Final = 500
 """Pages (2 MiB) that one transaction may change before it writes some of them ahead of its commit. SQLite also takes this number's lowest
 eight bits as a switch: with 512 it never would."""
+STATEMENTS: Final = 32
+"""Prepared statements that each connection to SQLite keeps, of some 10 KiB each: what runs all the time needs fewer."""
 
 
 def make_engine(url: str, state_dir: Path, statement_timeout: float, stores: Table[StoreRow] | None = None) -> sa.Engine:
@@ -99,7 +101,7 @@ def _sqlite(path: Path, busy_timeout: float) -> sa.Engine:
         raise ConfigError(f"the store {path} cannot be written: {error.strerror}", path="state_dir") from None
     engine = sa.create_engine(
         sa.URL.create("sqlite+pysqlite", database=str(path)),
-        connect_args={"timeout": busy_timeout, "check_same_thread": False},
+        connect_args={"timeout": busy_timeout, "check_same_thread": False, "cached_statements": STATEMENTS},
         pool_size=THREADS + 1,
         max_overflow=0,
         pool_use_lifo=True,  # each has its own pages and statements in memory (200 to 400 KiB): as few as will do are used
