@@ -307,8 +307,12 @@ class Route(Protocol):
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
 
-    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
-        """This endpoint had no room for a request, which is avoided now while others are open. Whether one of them may be tried next."""
+    def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
+        """This endpoint had no room for a request with these labels: it is avoided now while others are open. retry_after: as it said, in
+        seconds."""
+
+    def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
+        """Whether a request for which an endpoint had no room, after so many attempts, may be tried at another one now."""
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""

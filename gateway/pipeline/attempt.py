@@ -149,14 +149,20 @@ def _after_failure(
 
 def _may_move(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, head: ResponseHead, made: int) -> bool:
     """Whether a request for which an engine had no room goes to another one. made: as for a failure."""
-    request: InferenceRequest = exchange.request  # type: ignore[assignment]
-    elsewhere = entry.route.full(attempt.endpoint_name, made, _seconds(head.get(b"retry-after")), request.labels)
-    if not elsewhere or relay.started or is_spent(exchange) or exchange.plane.now >= exchange.deadline:
+    labels: frozenset[str] = exchange.request.labels  # type: ignore[union-attr]
+    note_full(entry, attempt.endpoint_name, head, labels)
+    if relay.started or is_spent(exchange) or exchange.plane.now >= exchange.deadline or not entry.route.may_move(made, labels):
         return False
     entry.meter.retries += 1
     exchange.attempt = exchange.relay = None
+    exchange.sent_ns = 0  # no engine has it
     note_route(exchange, "retried")
     return True
+
+
+def note_full(entry: ModelEntry, endpoint: str, head: ResponseHead, labels: frozenset[str]) -> None:
+    """An engine has answered that it has no room for a request with these labels."""
+    entry.route.full(endpoint, _seconds(head.get(b"retry-after")), labels)
 
 
 def _note_lost(exchange: Exchange, attempt: Attempt) -> None:

@@ -17,7 +17,7 @@ from gateway.core.errors import EngineError
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.prices import SlotTime
 from gateway.core.types import InferenceRequest, ResponseHead
-from gateway.pipeline.attempt import result_of, upstream_head
+from gateway.pipeline.attempt import FULL, note_full, result_of, upstream_head
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.queueing import note_route
 
@@ -83,6 +83,7 @@ class Side:
     def on_head(self, head: ResponseHead) -> None:
         self.head = head
         if refuses(head) and self.race.leave(self, result_of(head)):
+            self.race.left(self, head)
             return
         if head.status == 200:
             return  # the race is won by what follows
@@ -269,6 +270,12 @@ class Race:
         side.ends(result)
         self._adopt(self.other(side))
         return True
+
+    def left(self, side: Side, head: ResponseHead) -> None:
+        """A side that refused has left the race to the other one."""
+        exchange = self._exchange
+        if head.status in FULL and exchange is not None and exchange.entry is not None:
+            note_full(exchange.entry, side.attempt.endpoint_name, head, self._request.labels)
 
     def win(self, side: Side) -> None:
         """A part of the answer is here. Does nothing once the race is won or closed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.errors import ConfigError
@@ -14,7 +14,7 @@ from gateway.routing import ROWS
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.ring import Ring
-from gateway.routing.router import FleetRouter, PoolRoute
+from gateway.routing.router import PoolRoute
 from gateway.routing.selectors import Member, Only, Selector, ring_of
 
 MOST_NARROW: Final = 64
@@ -22,6 +22,23 @@ MOST_NARROW: Final = 64
 SELECTORS: Final = Table(SelectorRow, ROWS)
 """The routing policies that Gatehouse brings."""
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
+
+
+class FleetRouter:
+    """All routes of a snapshot, by public name and alias."""
+
+    def __init__(self, routes: Iterable[PoolRoute], members: Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]) -> None:
+        self.routes = {route.model: route for route in routes}
+        self.members = members
+        """Endpoint name -> (endpoint, its settings, its breaker's settings), put into force by activation."""
+        self._names: dict[str, PoolRoute] = dict(self.routes)
+        for route in self.routes.values():
+            for alias in route.spec.aliases:
+                self._names[alias] = route
+
+    def route(self, model: str) -> PoolRoute | None:
+        """The route of a model's name or alias."""
+        return self._names.get(model)
 
 
 class _Before:

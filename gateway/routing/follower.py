@@ -16,10 +16,10 @@ from gateway.core.messages import Message
 from gateway.core.slices import Steps, at_once, portions
 from gateway.routing import mirror_messages as m
 from gateway.routing.adoption import adopt, restore, share_out, take_turn
+from gateway.routing.build import FleetRouter
 from gateway.routing.endpoints import Endpoint, Waiters
 from gateway.routing.health import ProbeResult
 from gateway.routing.registry import EndpointRegistry
-from gateway.routing.router import FleetRouter
 from gateway.routing.scheduler import LoopScheduler, Scheduler
 from gateway.routing.shift import Shift
 

@@ -21,15 +21,23 @@ def note(full: Rests, endpoint: str, retry_after: float | None, now: float) -> N
     full[endpoint] = (now, max(now + rest, until))
 
 
-def answered(full: Rests, endpoint: str, began: float) -> None:
-    """An endpoint answers a request that began then: after its last refusal, so it has room again."""
+def answered(full: Rests, endpoint: str, began: float) -> bool:
+    """An endpoint answers a request that began then. True: after its last refusal, so it has room again."""
     found = full.get(endpoint)
-    if found is not None and found[0] < began:
-        del full[endpoint]
+    if found is None or found[0] >= began:
+        return False
+    del full[endpoint]
+    return True
 
 
-def avoided(full: Rests, tried: tuple[str, ...], now: float) -> tuple[str, ...]:
-    """These endpoints and those that have no room now. Forgets all whose time is over."""
-    for endpoint in [name for name, (_, until) in full.items() if until <= now]:
+def over(full: Rests, now: float) -> bool:
+    """Forgets all whose time is over; whether there were any."""
+    found = [name for name, (_, until) in full.items() if until <= now]
+    for endpoint in found:
         del full[endpoint]
+    return bool(found)
+
+
+def avoided(full: Rests, tried: tuple[str, ...]) -> tuple[str, ...]:
+    """These endpoints and those that have no room now."""
     return (*tried, *[name for name in full if name not in tried])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from gateway.routing.selectors import Member
@@ -11,14 +11,16 @@ LOADED: Final = 0.8
 """The share of a pool's slots that are taken from which on there are no second attempts."""
 
 
-def may_hedge(members: Iterable[Member], endpoint: str) -> tuple[str, ...] | None:
-    """The endpoints that must not get it: those that do not work, whose breakers try them out, or for which others wait. None where
-    nobody may: the pool is loaded, or the endpoint itself is being tried out, and its answer must show what it is to show."""
+def may_hedge(members: Iterable[Member], endpoint: str, full: Container[str]) -> tuple[str, ...] | None:
+    """The endpoints that must not get it: those that do not work, had no room (`full`), whose breakers try them out, or for which others
+    wait. None where nobody may: the pool is loaded, or the endpoint itself is being tried out, and its answer must show what it is to
+    show."""
     barred = [endpoint]
     used = slots = 0
     for member in members:
         here = member.endpoint
-        if here.state == "ready" and not here.probing and not here.waiting:
+        roomy = here.name == endpoint or here.name not in full
+        if here.state == "ready" and not here.probing and not here.waiting and roomy:
             used += here.in_flight
             slots += here.limit
         elif here.name == endpoint:

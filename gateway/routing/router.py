@@ -12,18 +12,17 @@ queue of its own. Whatever happens to it there (retries, panic, a full queue), n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gateway.core.errors import GatehouseError, Overloaded, PermissionDenied
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.prices import SlotTime
-from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
+from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 from gateway.routing.admission import RANKS, AdmissionQueue, Avoids, Entry
 from gateway.routing.endpoints import Endpoint
-from gateway.routing.full import Rests, answered, avoided, note
+from gateway.routing.full import Rests, answered, avoided, note, over
 from gateway.routing.hedging import may_hedge
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
@@ -85,7 +84,7 @@ class PoolAttempt:
         if self.device is not None:
             self.device.answering()
         if self._route.rests:
-            answered(self._route.rests, self.endpoint_name, self._started)
+            self._route.answered(self.endpoint_name, self._started)
         if endpoint.probing and self._epoch == endpoint.epoch and self.client is endpoint.client:
             endpoint.ended(_SUCCESS.name, self._epoch, self.client)
             self._epoch = endpoint.epoch
@@ -105,7 +104,7 @@ class PoolAttempt:
             route.budget.end()
         route.observe(self._started)
         if route.rests and result is _SUCCESS:
-            answered(route.rests, self.endpoint_name, self._started)
+            route.answered(self.endpoint_name, self._started)
         if result is not _SUCCESS or endpoint.probing or endpoint.breaker.failures:
             endpoint.ended(result.name, self._epoch, self.client)
         endpoint.release(self.client)
@@ -161,8 +160,7 @@ class PoolRoute:
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
-        self.rests: Rests = {}
-        """Endpoints that had no room."""
+        self.rests: Rests = {}  # endpoints that had no room
         self._weight = 1.0
         self._panic = False
         self._service: float | None = None
@@ -197,16 +195,17 @@ class PoolRoute:
         retry = False
         if tried:
             retry, tried = True, self._avoidable(tried)
-        again = bool(tried)
+        avoids = tried
         if self.rests:
-            tried = self._avoidable(avoided(self.rests, tried, self._now())) or tried
+            self._end_rests()
+            avoids = self._avoiding(tried)
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
-        if not self._waiting or again or not self._due():  # a retry has had its turn already
+        if not self._waiting or tried or not self._due():  # a retry has had its turn already
             select = self._select  # calling it as an attribute would be slower
-            member = select(key, (self.in_flight + 1) / self._weight, tried)
+            member = select(key, (self.in_flight + 1) / self._weight, avoids)
             if member is None and self._panic:
-                member = self._choose_in_panic(key, tried)
+                member = self._choose_in_panic(key, avoids)
             if member is not None:
                 return self._grant(member, retry)
         if not self._open and not self._panic and not self._wanted():
@@ -214,6 +213,8 @@ class PoolRoute:
         if not wait:
             return min(self._timeout, self._retry_after(self._queue.before(principal.tenant, RANKS[principal.priority])))
         until = min(deadline, self._now() + self._timeout)
+        if self.rests:
+            tried = tuple([name for name in tried if name not in self.rests])  # once their rest is over, their slots are as good as others
         entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until, tried)
         return self._enqueue(Waiting(self, entry, key, retry))
 
@@ -275,13 +276,15 @@ class PoolRoute:
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return self.budget.promise(error, attempts, self._under_way())
 
-    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+    def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
+        note((self.cleared(labels) if labels else self).rests, endpoint, retry_after, self._now())
+
+    def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
         if labels and (cleared := self.cleared(labels)) is not self:
-            return cleared.full(endpoint, attempts, retry_after, labels)
+            return cleared.may_move(attempts, labels)
         if self._version != self._registry.version:
             self._look()
-        note(self.rests, endpoint, retry_after, self._now())
-        if attempts >= self.spec.routing.retry.attempts or not self._avoidable(avoided(self.rests, (), self._now())):
+        if attempts >= self.spec.routing.retry.attempts or not self._avoiding(()):
             return False
         self.budget.excuse()
         return True
@@ -307,7 +310,8 @@ class PoolRoute:
             return cleared.second(request, principal, session, endpoint, running, budget)
         if running >= max(1.0, budget * self._under_way()) or self._waiting or self._registry.shedding:
             return None
-        barred = may_hedge(self.members, endpoint)
+        self._end_rests()
+        barred = may_hedge(self.members, endpoint, self.rests)
         key = 0 if self._key is None else self._key(request, principal, session)
         member = None if barred is None else self._select(key, (self.in_flight + 1) / self._weight, barred)
         return None if member is None or barred is None or member.endpoint.name in barred else self._grant(member, False)
@@ -373,6 +377,21 @@ class PoolRoute:
         """Endpoints to avoid: those tried before, unless no other is open."""
         return tried if any(member.endpoint.name not in tried for member in self._open) else ()
 
+    def _avoiding(self, tried: tuple[str, ...]) -> tuple[str, ...]:
+        """Endpoints that a request avoids which tried these: those without room too, unless no other is open."""
+        tried = self._avoidable(tried) if tried else tried
+        return (self._avoidable(avoided(self.rests, tried)) or tried) if self.rests else tried
+
+    def answered(self, endpoint: str, began: float) -> None:
+        """An endpoint answers a request that began then."""
+        if answered(self.rests, endpoint, began) and self._waiting:
+            self._registry.wake(self.members[0].endpoint)
+
+    def _end_rests(self) -> None:
+        """Forgets the rests that are over. Those who wait may go there again, or anywhere if no endpoint is left with room."""
+        if self.rests and (over(self.rests, self._now()) or not self._avoiding(())) and self._waiting:
+            self._registry.wake(self.members[0].endpoint)
+
     def _look(self) -> None:
         """Derives what selection needs from the endpoints' states, after one of them has changed."""
         self._version = self._registry.version
@@ -410,7 +429,7 @@ class PoolRoute:
         if entry is None:
             return False
         waiting = self._dequeued(entry)
-        member = self._choose(waiting.key, self._avoidable(entry.avoids) if entry.avoids else ())
+        member = self._choose(waiting.key, self._avoiding(entry.avoids))
         assert member is not None  # its avoid-set is not barred, and nothing ran in between
         others = member.endpoint.waiting
         if len(others) > 1 and self in others:
@@ -420,7 +439,7 @@ class PoolRoute:
 
     def _next(self) -> Entry | None:
         """The request that gets a free slot; None without a free slot or a request that it can serve."""
-        if self._queue.avoided:
+        if self._queue.avoided or self.rests:
             at = self._free()
             return self._queue.pop(self._barred(at)) if at else None
         for member in self.members:
@@ -429,6 +448,7 @@ class PoolRoute:
         return None
 
     def expire(self, now: float) -> bool:
+        self._end_rests()
         for entry in self._queue.expire(now):
             self._dequeued(entry).fail(self._late())
         return bool(self._waiting)
@@ -457,11 +477,11 @@ class PoolRoute:
 
     def _barred(self, at: set[str]) -> set[Avoids]:
         """Avoid-sets that rule out every endpoint in `at`."""
-        return {avoids for avoids in self._queue.avoided if at.issubset(self._avoidable(avoids))}
+        return {avoids for avoids in (*self._queue.avoided, ()) if at.issubset(self._avoiding(avoids))}
 
     def _due(self) -> bool:
         """Whether a waiting request goes before a new one: a free slot would serve it, and it is about to be woken."""
-        return self._unchoosy > 0 or len(self._barred(self._free())) < len(self._queue.avoided)
+        return self._unchoosy > 0 or not self._barred(self._free()) >= self._queue.avoided.keys()
 
     def _dequeued(self, entry: Entry) -> Waiting:
         waiting = self._waiting.pop(entry)
@@ -478,20 +498,3 @@ class PoolRoute:
         """Seconds until the requests ahead are served, by Little's law: requests ahead x mean service time / slots."""
         slots = sum(member.endpoint.limit for member in self.members) or 1
         return min(max(1.0, (ahead + 1) * (self._service or 0.0) / slots), MAX_RETRY_AFTER)
-
-
-class FleetRouter:
-    """All routes of a snapshot, by public name and alias."""
-
-    def __init__(self, routes: Iterable[PoolRoute], members: Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]) -> None:
-        self.routes = {route.model: route for route in routes}
-        self.members = members
-        """Endpoint name -> (endpoint, its settings, its breaker's settings), put into force by activation."""
-        self._names: dict[str, PoolRoute] = dict(self.routes)
-        for route in self.routes.values():
-            for alias in route.spec.aliases:
-                self._names[alias] = route
-
-    def route(self, model: str) -> PoolRoute | None:
-        """The route of a model's name or alias."""
-        return self._names.get(model)

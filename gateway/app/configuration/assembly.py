@@ -40,10 +40,9 @@ from gateway.identity.proving import Proving
 from gateway.pipeline.canaries import Trials
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.hooks import HookedAudit
-from gateway.routing.build import router_steps
+from gateway.routing.build import FleetRouter, router_steps
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
-from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
 from policies.patterns import matches

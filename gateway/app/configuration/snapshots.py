@@ -29,8 +29,8 @@ from gateway.limits.local import LocalLimiter
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.stock import Restock
 from gateway.pipeline.canaries import Trials
+from gateway.routing.build import FleetRouter
 from gateway.routing.registry import EndpointRegistry
-from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from policies.limits import LimitRules, nothing
 

@@ -242,11 +242,23 @@ def test_what_an_engine_has_no_room_for_goes_to_another_one(status: int, body: b
     world.route.elsewhere = True
     exchange, client = world.start(body)
     world.call.answer(b'{"error":{"message":"full"}}', ResponseHead(status, [(b"retry-after", b"7")]))
-    assert world.route.refused == [("a", 1, 7.0)] and world.route.attempts[0].results == ["neutral"]
+    assert world.route.refused == [("a", 7.0)] and world.route.attempts[0].results == ["neutral"]
     world.call.answer()
     assert client.status == 200 and b"full" not in client.body
     assert (exchange.attempts, world.outcome.attempts, world.outcome.route) == (2, 2, "retried")
     assert [attempt.results[0] for attempt in world.route.attempts] == ["neutral", "success"]
+
+
+def test_a_client_that_leaves_before_another_engine_has_its_request_pays_for_nothing() -> None:
+    world = World()
+    world.route.elsewhere = True
+    exchange, _ = world.start()
+    world.route.wait = True
+    world.call.answer(b"{}", ResponseHead(429, []))
+    exchange.client_gone()
+    assert [reservation.settled for reservation in world.limiter.reservations] == [[None]]
+    assert (world.outcome.outcome, world.outcome.route, world.outcome.attempts) == ("cancelled", "retried queued", 1)
+    assert world.route.abandoned
 
 
 def test_where_no_other_engine_is_open_the_client_is_told_when_to_come_again() -> None:
@@ -254,7 +266,7 @@ def test_where_no_other_engine_is_open_the_client_is_told_when_to_come_again() -
     _, client = world.start()
     world.call.answer(b"{}", ResponseHead(503, [(b"retry-after", b"7")]))
     assert (client.status, code_of(client), client.headers["retry-after"]) == (503, "overloaded", "7")
-    assert world.route.refused == [("a", 1, 7.0)] and len(world.engine.calls) == 1
+    assert world.route.refused == [("a", 7.0)] and len(world.engine.calls) == 1
 
 
 def test_a_queued_request_that_is_cancelled_leaves_the_queue() -> None:

@@ -127,6 +127,7 @@ async def test_a_side_that_cannot_leaves_the_race_to_the_other(status: int) -> N
     world.call.answer()
     assert client.status == 200 and client.headers["x-gatehouse-endpoint"] == "a"
     assert closed(world) == (["success"], ["failure" if status in (401, 500) else "neutral"])
+    assert world.route.refused == ([("z", None)] if status in (429, 503) else []), "an engine without room is avoided"
 
 
 @pytest.mark.parametrize("first", [True, False])

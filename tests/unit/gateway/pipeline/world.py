@@ -242,7 +242,7 @@ class Route:
         self.retries: list[float] = []
         self.made: list[int] = []
         self.leaves = self.elsewhere = False
-        self.refused: list[tuple[str, int, float | None]] = []
+        self.refused: list[tuple[str, float | None]] = []
         self.upstream_model: str | None = None
         self.apis: tuple[str, ...] = ()
         self.ready, self.backlog = True, 0
@@ -280,8 +280,10 @@ class Route:
     def abandon(self, waiting: Any) -> None:
         self.abandoned.append(waiting)
 
-    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
-        self.refused.append((endpoint, attempts, retry_after))
+    def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
+        self.refused.append((endpoint, retry_after))
+
+    def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
         return self.elsewhere
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:

@@ -10,9 +10,9 @@ from gateway.core.clock import FakeClock
 from gateway.core.ports import AttemptResult, Call, Receiver
 from gateway.core.specs import EngineSpec, ModelSpec
 from gateway.core.types import InferenceRequest, Principal, Priority
-from gateway.routing.build import build_router
+from gateway.routing.build import FleetRouter, build_router
 from gateway.routing.registry import EndpointRegistry
-from gateway.routing.router import FleetRouter, PoolAttempt, PoolRoute, Waiting
+from gateway.routing.router import PoolAttempt, PoolRoute, Waiting
 from gateway.wire.openai.api import ChatApi
 from gateway.wire.openai.views import ChatRequest, Message
 

@@ -143,8 +143,10 @@ def test_a_retry_stays_among_the_cleared() -> None:
     assert isinstance(again, PoolAttempt) and again.endpoint_name == "b"
     assert not fleet.route.may_leave("b", 1, frozenset({"pii"})), "there is no other that may see it"
     assert fleet.route.may_leave("b", 1, frozenset())
-    assert not fleet.route.full("b", 1, None, frozenset({"pii"}))
-    assert fleet.route.full("b", 1, None, frozenset())
+    fleet.route.full("b", None, frozenset({"pii"}))
+    assert not fleet.route.may_move(1, frozenset({"pii"}))
+    fleet.route.full("b", None, frozenset())
+    assert fleet.route.may_move(1, frozenset())
     assert fleet.route.serves(frozenset({"pii"})) and not fleet.route.serves(frozenset({"secret"}))
 
 
