@@ -36,14 +36,9 @@ def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
                 tensors: list[dict[str, Any]] = list(_LIST.decode(top[name]))
                 for number, tensor in enumerate(tensors):
                     unknown += _names(tensor, known, f"{name}[{number}].")
-                    for key in tensor:
-                        if key != "data":
-                            tensor[key] = msgspec.json.decode(tensor[key])
-                written[name] = tensors
+                written[name] = [_decoded(tensor, "data") for tensor in tensors]
                 yield
-        for name in top:
-            if name not in ("inputs", "outputs"):
-                written[name] = msgspec.json.decode(top[name])
+        written.update(_decoded({name: value for name, value in top.items() if name not in ("inputs", "outputs")}))
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
@@ -55,22 +50,31 @@ def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
 
 
 def unknown_texts(head: bytes) -> list[str]:
-    """The names that an answer's JSON part has and the protocol has not, with all texts in them. Raises EngineError."""
+    """The names that an answer's JSON part has and the protocol has not, with all texts in them, and texts in data of another type. Raises
+    EngineError, also for a key that is there twice: of these one was read, and the client may read the other."""
     found: list[str] = []
     try:
         top = _FIELDS.decode(head)
-        holders = [(top, ANSWER)]
-        for tensor in _LIST.decode(top["outputs"]):
-            holders.append((tensor, TENSOR))
-        for holder, known in holders:
+        outputs = _LIST.decode(top["outputs"])
+        for holder, known in ((top, ANSWER), *[(tensor, TENSOR) for tensor in outputs]):
             for name, raw in holder.items():
                 if name not in known:
                     found.append(name)
-                    if bytes(raw).find(b'"') >= 0:
-                        _gather(msgspec.json.decode(raw), found)
+                elif name != "data" or bytes(holder.get("datatype", b"")) == b'"BYTES"':
+                    continue
+                if bytes(raw).find(b'"') >= 0:
+                    _gather(msgspec.json.decode(raw), found)
+        canonical = _ENCODER.encode({**_decoded(top, "outputs"), "outputs": [_decoded(tensor, "data") for tensor in outputs]})
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("its JSON cannot be read") from None
+    if unique.colons(head) != unique.colons(canonical):
+        raise EngineError("a key appears twice in one object")
     return found
+
+
+def _decoded(holder: dict[str, Raw], kept: str = "") -> dict[str, Any]:
+    """An object with its values decoded. kept: the one that is left as it is."""
+    return {name: raw if name == kept else msgspec.json.decode(raw) for name, raw in holder.items()}
 
 
 def _gather(value: Any, found: list[str]) -> None:

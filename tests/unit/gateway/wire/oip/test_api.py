@@ -163,6 +163,9 @@ def test_an_answer_that_is_not_the_protocols_is_the_engines_failure(body: bytes,
         {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [0.5], "parameters": {"label": "vermilion"}}]},
         {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [0.5], "label": "vermilion"}]},
         {"outputs": [{"name": "so vermilion", "datatype": "FP32", "shape": [1], "data": [0.5]}]},
+        {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": ["vermilion"]}]},
+        {"outputs": [{"name": "y", "datatype": "INT64", "shape": [1], "data": {"vermilion": 1}}]},
+        {"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": "vermilion"}]},
     ],
 )
 def test_texts_beside_the_tensors_of_an_answer_are_read(more: dict[str, Any]) -> None:
@@ -177,3 +180,20 @@ def test_an_ordinary_answer_has_no_texts_beside_its_tensors() -> None:
     tensor = {"name": "y", "datatype": "BYTES", "shape": [1], "data": ["a"], "parameters": {"binary_data": False}}
     whole = {"id": "42", "model_name": "m", "model_version": "1", "parameters": {}, "outputs": [tensor]}
     assert TensorAnswer(ResponseHead(200, []), json.dumps(whole).encode(), True).texts == ["a"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["falcon"],"data":["sky"]}]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"d\\u0061ta":["falcon"],"data":["a\\u003ab: c"]}]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["falcon"]}],"outputs":[]}',
+        b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["sky"],"parameters":{"a":"falcon","a":"sky"}}]}',
+        b'{"model_name":"falcon","model_name":"m","outputs":[]}',
+        b'{"more":{"a":"falcon","a":1},"outputs":[]}',
+    ],
+)
+def test_an_answer_with_a_key_twice_cannot_be_inspected(body: bytes) -> None:
+    with pytest.raises(EngineError, match="twice"):
+        TensorAnswer(ResponseHead(200, []), body, True)
+    assert TensorAnswer(ResponseHead(200, []), body, False).body == body, "where nobody reads it, it is the client's to read"
