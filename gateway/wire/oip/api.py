@@ -58,6 +58,9 @@ class InferApi(WireApi):
                 raise unreadable(head, error) from None
             yield
         view = codec.parse_request(body, length)
+        for tensor in view.inputs:
+            if tensor.datatype != "BYTES" and not tensor.binary and bytes(tensor.raw).find(b'"') >= 0:  # no guardrail would read it
+                raise codec.TensorError(tensor.subject, f"data of {tensor.datatype}", "a text in it")
         yield
         unknown = yield from frames.steps(head)
         elements = sum([tensor.elements for tensor in view.inputs])

@@ -48,6 +48,13 @@ def test_a_name_in_another_case_is_refused(body: bytes, param: str) -> None:
     assert error.param == param and "lower case" in error.message
 
 
+@pytest.mark.parametrize("data", [b'["falcon"]', b'[1,{"falcon":2}]', b'"falcon"', b'[["\\u0066alcon"]]'])
+@pytest.mark.parametrize("datatype", [b"FP32", b"INT64", b"BOOL"])
+def test_a_text_in_data_of_another_type_is_refused(datatype: bytes, data: bytes) -> None:
+    error = refused(b'{"inputs":[{"name":"x","datatype":"%b","shape":[1],"data":%b}]}' % (datatype, data))
+    assert (error.code, error.param) == ("invalid_tensor", "input 'x'")
+
+
 def test_bytes_that_are_no_utf8_are_refused() -> None:
     assert refused(b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\xff"]}]}').code == "invalid_json"
 
