@@ -71,7 +71,10 @@ class StepsRoute:
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return None  # its steps have been tried again where that is safe
 
-    def full(self, endpoint: str, attempts: int, retry_after: float | None, labels: frozenset[str]) -> bool:
+    def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
+        """Each step has told the route of its own model."""
+
+    def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
         return False
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
