@@ -117,6 +117,8 @@ class PolicyTexts:
         self._folder, self._schemas, self._events, self._owner = state_dir / FOLDER, schemas, events, owner
         self._first: Built | None = None
         self._open = False
+        self._turn = asyncio.Lock()
+        """One text at a time: each is made from the one before, and told in the order in which they came into force."""
         self._last: tuple[Text, str] | None = None
         """What was written last, without the text itself, and its digest."""
 
@@ -134,7 +136,8 @@ class PolicyTexts:
 
     async def _keep(self, built: Built) -> None:
         snapshot = built.snapshot
-        digest = await asyncio.to_thread(self._write, built.stated)
+        async with self._turn:
+            digest = await asyncio.to_thread(self._write, built.stated)
         self._events.record(POLICY_EVENT, "policies", {"version": snapshot.version, "sha256": digest})
 
     def _write(self, spec: ConfigSpec) -> str:

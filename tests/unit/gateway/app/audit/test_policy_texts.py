@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -17,6 +20,7 @@ from gateway.audit.record import SegmentRecord
 from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.config.load import describe
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, ModelSpec, PriceSpec, RoleSpec
+from gateway.core.tasks import TaskOwner
 
 DAY = 86_400.0
 NOW = 1000 * DAY
@@ -106,6 +110,39 @@ def test_a_text_that_is_in_force_again_has_the_present_time_and_is_written_again
     assert again._write(spec) == path.stem and path.stat().st_mtime > 1000.0, "after a restart"
     path.unlink()
     assert again._write(spec) == path.stem and path.exists()
+
+
+async def test_changes_that_follow_each_other_at_once_are_told_in_order_each_with_its_own_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[asyncio.Future[None]] = []
+
+    async def in_thread(function: Any, *given: Any) -> Any:
+        begun.append(asyncio.get_running_loop().create_future())
+        await begun[-1]
+        return function(*given)
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    told: list[dict[str, Any]] = []
+    owner = TaskOwner("test")
+    events = SimpleNamespace(record=lambda event, target, detail: told.append(detail))
+    texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, events), owner)
+    texts.start()
+    specs = [ConfigSpec(version=1, roles={name: RoleSpec(permissions=("infer:*",))}) for name in "abc"]
+    for version, spec in enumerate(specs):
+        texts.heard(cast(Any, SimpleNamespace(snapshot=SimpleNamespace(version=version), stated=spec)))
+    for number in range(len(specs)):
+        await settled()
+        assert len(begun) == number + 1, "one at a time"
+        begun[number].set_result(None)
+    await settled()
+    assert told == [{"version": n, "sha256": sha256(policy_text(spec, NO_PLUGINS).data).hexdigest()} for n, spec in enumerate(specs)]
+    await owner.aclose()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 def test_roles_are_described_one_by_one_as_they_would_be_together() -> None:
