@@ -140,7 +140,7 @@ async def run_line(
 def _none_ran(exchange: Exchange) -> bool:
     """Whether it was for a pipeline whose first step was refused: nothing is done and nothing paid for."""
     told = (exchange.detail or {}).get("pipeline")
-    return told is not None and len(told["steps"]) == 1
+    return told is not None and [step["status"] in TRANSIENT for step in told["steps"]] == [True]
 
 
 def _again(headers: Headers) -> float | None:
