@@ -180,7 +180,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/audit/reveals.py": ("tests/e2e/test_audit_texts.py", "self_approval"),
     "gateway/app/audit/text_keeping.py": ("tests/e2e/test_audit_texts.py", "revealed("),
     "gateway/app/batches/book.py": ("tests/e2e/test_batches.py", "batches.create"),
-    "gateway/app/batches/lines.py": ("tests/e2e/test_batches.py", "leaves_slots_free"),
     "gateway/app/batches/results.py": ("tests/e2e/test_batches.py", "results("),
     "gateway/app/batches/work.py": ("tests/e2e/test_batches.py", "after_a_kill"),
     "gateway/app/caches/book.py": ("tests/e2e/test_caches.py", "gatehouse_cache_entries"),
