@@ -20,7 +20,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Signal, as_future
-from gateway.pipeline.attempt import MOST_LOST, engine_error, result_of
+from gateway.pipeline.attempt import FULL, MOST_LOST, engine_error, note_full, result_of
 from gateway.pipeline.plane import DataPlane
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -126,6 +126,12 @@ class ModelAsker:
                 raise
             attempt.close(result_of(reply.head))
             body = reply.body()
+            if reply.head.status in FULL:
+                tried = (*tried, attempt.endpoint_name)
+                note_full(entry, attempt.endpoint_name, reply.head, request.labels)
+                if lost < MOST_LOST and entry.route.may_move(len(tried), request.labels):
+                    entry.meter.retries += 1
+                    continue
             if reply.head.status != 200:
                 raise engine_error(reply.head, body)
             body = request.api.received(request, body)

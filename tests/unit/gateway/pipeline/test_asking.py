@@ -64,6 +64,22 @@ async def test_another_endpoint_is_asked_where_that_is_safe() -> None:
     assert [attempt.results for attempt in world.route.attempts] == [["failure"], ["success"]]
 
 
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_an_engine_has_no_room_for_is_asked_of_another_one(status: int) -> None:
+    world = World()
+    world.route.elsewhere = True
+    task = asked(world)
+    await sent(world)
+    world.call.answer(b"{}", ResponseHead(status, [(b"retry-after", b"7")]))
+    await sent(world, 2)
+    assert world.route.refused == [("a", 7.0)] and world.route.tried == [(), ("a",)]
+    world.route.elsewhere = False
+    world.call.answer(b"{}", ResponseHead(status, []))
+    with pytest.raises(Overloaded):
+        await task
+    assert [attempt.results for attempt in world.route.attempts] == [["neutral"], ["neutral"]]
+
+
 async def test_a_question_that_may_have_ended_two_engines_gets_no_third() -> None:
     world = World()
     world.route.retries = [0.0, 0.0, 0.0]
