@@ -65,9 +65,21 @@ class Shape:
             return ["not valid JSON"]
         if depth(value) > MAX_DEPTH:
             return [f"nested deeper than {MAX_DEPTH} levels"]
+        if _twice(text, value):
+            return ["a key appears twice in one object"]
         if self._validator is None:
             return [] if isinstance(value, dict) else ["not a JSON object"]
         return [_said(error) for error in islice(self._validator.iter_errors(value), MOST_FAULTS)]
+
+
+def _twice(text: str, value: Any) -> bool:
+    """Whether a key is there twice in one object: the decoded value has one of them, the caller may read the other. Every key has a colon
+    behind it."""
+    colons = text.count(":")
+    if text.find("\\u003") >= 0:
+        single = text.replace("\\\\", "")
+        colons += single.count("\\u003a") + single.count("\\u003A")
+    return colons != msgspec.json.encode(value).count(b":")
 
 
 def _refuse(uri: str) -> Any:

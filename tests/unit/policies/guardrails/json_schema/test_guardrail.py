@@ -42,6 +42,14 @@ def test_answers_are_judged_by_the_configured_schema() -> None:
     assert guardrail(schema={}, max_length=3).faults(request(), ["[1, 2]"]) == ["more than 3 characters"]
 
 
+@pytest.mark.parametrize("text", ['{"a":"bad","a":"ok"}', '{"a":"ok","b":{"a":1,"\\u0061":2}}', '{"a":":\\u003a","a":"ok"}'])
+def test_an_answer_with_a_key_twice_breaks_every_schema(text: str) -> None:
+    """The schema would read one of them, the caller perhaps the other."""
+    for made in (guardrail(schema={"properties": {"a": {"enum": ["ok"]}}}), guardrail(from_request=True)):
+        assert made.faults(request({"type": "json_object"}), [text]) == ["a key appears twice in one object"]
+    assert guardrail(schema={}).faults(request(), ['{"a": ":\\u003a\\u003A\\\\u003a", "b": {"a": ["::"]}}']) == []
+
+
 def test_faults_have_no_word_of_the_answer() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer", "maximum": 3}, "propertyNames": {"maxLength": 3}}
     found = guardrail(schema=schema).faults(request(), ['{"secret@example.com": "hidden", "secret2": 17, "s3": 99}'])
