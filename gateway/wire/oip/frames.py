@@ -22,6 +22,7 @@ OUTPUT: Final = frozenset({"name", "parameters"})
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _ENCODER: Final = msgspec.json.Encoder()
+_NOTHING: Final = Raw(b"null")
 
 
 def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
@@ -60,14 +61,25 @@ def unknown_texts(head: bytes) -> list[str]:
             for name, raw in holder.items():
                 if name not in known:
                     found.append(name)
-                elif name != "data" or bytes(holder.get("datatype", b"")) == b'"BYTES"':
-                    continue
-                if bytes(raw).find(b'"') >= 0:
-                    _gather(msgspec.json.decode(raw), found)
-        canonical = _ENCODER.encode({**_decoded(top, "outputs"), "outputs": [_decoded(tensor, "data") for tensor in outputs]})
+                    if bytes(raw).find(b'"') >= 0:
+                        _gather(msgspec.json.decode(raw), found)
+        colons = 0
+        for tensor in outputs:
+            data = bytes(tensor.get("data", b""))
+            if data:
+                tensor["data"] = _NOTHING
+            if data.find(b'"') < 0:
+                continue  # a million numbers have no colon
+            if bytes(tensor.get("datatype", b"")) == b'"BYTES"':
+                colons += unique.colons(data)
+            else:
+                value = msgspec.json.decode(data)
+                colons += unique.written(value)
+                _gather(value, found)
+        colons += unique.written({**_decoded(top, "outputs"), "outputs": [_decoded(tensor) for tensor in outputs]})
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("its JSON cannot be read") from None
-    if unique.colons(head) != unique.colons(canonical):
+    if unique.colons(head) != colons:
         raise EngineError("a key appears twice in one object")
     return found
 

@@ -189,6 +189,7 @@ def test_an_ordinary_answer_has_no_texts_beside_its_tensors() -> None:
         b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"d\\u0061ta":["falcon"],"data":["a\\u003ab: c"]}]}',
         b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["falcon"]}],"outputs":[]}',
         b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["sky"],"parameters":{"a":"falcon","a":"sky"}}]}',
+        b'{"outputs":[{"name":"y","datatype":"INT64","shape":[1],"data":[{"a":"falcon","a":1}]}]}',
         b'{"model_name":"falcon","model_name":"m","outputs":[]}',
         b'{"more":{"a":"falcon","a":1},"outputs":[]}',
     ],
