@@ -39,7 +39,6 @@ class Authenticator(Protocol):
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """The principal; None when there is no credential of this kind. Raises AuthenticationError to reject a bad one."""
-        ...
 
 
 # --- 4 authorise
@@ -50,12 +49,10 @@ class Authorizer(Protocol):
 
     def decide(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Decision:
         """peer: where the request comes from. size: bytes of its body."""
-        ...
 
     def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
         """The rules that concern the request, in the order in which they count: {"rule", "effect", "when": the condition's text or None,
         "holds": whether it counts for this request}. For operators, never for callers."""
-        ...
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model is listed for this principal."""
@@ -298,8 +295,7 @@ class Route(Protocol):
     ) -> Maybe[Attempt] | float:
         """Admission and selection in one decision. `session`: the value of the routing header, if any. `tried`: endpoints to avoid (a
         retry). `deadline`: monotonic seconds. `wait` False: instead of waiting, the seconds until the caller's tenant is served next.
-        Raises Overloaded, EngineError(no_healthy_endpoint), PermissionDenied(label_not_cleared); a Signal that is
-        abandoned must be given to `abandon`."""
+        Raises Overloaded, EngineError(no_healthy_endpoint), PermissionDenied(label_not_cleared). `abandon` takes a Signal given up."""
 
     def abandon(self, waiting: Any) -> None:
         """The waiting request was cancelled: leaves the queue, or gives back the slot that was just granted."""
@@ -308,8 +304,7 @@ class Route(Protocol):
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
 
     def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
-        """This endpoint had no room for a request with these labels: it is avoided now while others are open. retry_after: as it said, in
-        seconds."""
+        """This endpoint had no room for a request: it is avoided now while others are open. retry_after: as it said, in seconds."""
 
     def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
         """Whether a request for which an endpoint had no room, after so many attempts, may be tried at another one now."""

@@ -90,9 +90,8 @@ async def run(
             continue
         exchange.clock.mark("engine")
         exchange.call = None
-        head = relay.head
-        attempt.close(result_of(head))
-        if head is None or head.status not in FULL or not _may_move(exchange, entry, attempt, relay, head, len(tried) + 1):
+        attempt.close(result_of(relay.head))
+        if not _may_move(exchange, entry, attempt, relay, len(tried) + 1):
             return relay
         tried = (*tried, attempt.endpoint_name)
         exchange.tried = len(tried)
@@ -149,8 +148,11 @@ def _after_failure(
     return pause
 
 
-def _may_move(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, head: ResponseHead, made: int) -> bool:
-    """Whether a request for which an engine had no room goes to another one. made: as for a failure."""
+def _may_move(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, made: int) -> bool:
+    """Whether the answer is that an engine had no room for the request, which goes to another one. made: as for a failure."""
+    head = relay.head
+    if head is None or head.status not in FULL:
+        return False
     labels: frozenset[str] = exchange.request.labels  # type: ignore[union-attr]
     note_full(entry, attempt.endpoint_name, head, labels)
     if relay.started or is_spent(exchange) or exchange.plane.now >= exchange.deadline or not entry.route.may_move(made, labels):
