@@ -1,8 +1,9 @@
 """Takes blocks of durable amounts from the store for those who wait, many in one transaction; gives back what is not used.
 
-One transaction is under way at a time; what is asked meanwhile goes with the next one. A store that does not answer within PATIENCE
-is left alone for a second, and until it answers again each limit does what its `on_failure` says. What it does later counts: it is in hand
-then. Where nobody knows whether it did something, the next start settles this run by the audit log (gateway.app.limits.budget_runs).
+One transaction is under way at a time; what is asked meanwhile goes with the next one. A store that fails is left alone for a second. One
+that does not answer within PATIENCE is not asked about the same stock again before it has: what is owed is said once, and what it grants
+late comes out of what it had left. Meanwhile each limit does what its `on_failure` says. Where nobody knows whether the store did
+something, the next start settles this run by the audit log (gateway.app.limits.budget_runs).
 """
 
 from __future__ import annotations
@@ -133,17 +134,23 @@ class Refills:
             self._running = False
 
     async def _take(self, batch: list[Need]) -> None:
+        """Those of which an answer is overdue are not asked for: what is owed would be said twice."""
+        for need in batch:
+            need.stock.queued = False
+        batch = [need for need in batch if not need.stock.unheard]
+        if not batch:
+            return
         now = self.now()
         replicas = max(1, self._replicas())
         asks = [self._ask(need, now, replicas) for need in batch]
-        for need in batch:
-            need.stock.queued = False
         counting = self._tasks.wait(self._count(asks), name="count in the store")
         done, _ = await asyncio.wait({counting}, timeout=PATIENCE)
         if not done:
             self._late.add(counting)
-            counting.add_done_callback(partial(self._answered_late, batch, asks))
+            counting.add_done_callback(partial(self._answered_late, batch, asks, now))
             self._failed(batch, asks, replicas, TimeoutError())
+            for need in batch:
+                need.stock.unanswered()
             return
         try:
             answers = counting.result()
@@ -151,32 +158,35 @@ class Refills:
             self._unsure = True
             self._failed(batch, asks, replicas, error)
             return
+        self._heard(batch, asks, answers, now)
+
+    def _heard(self, batch: list[Need], asks: list[Ask], answers: Sequence[Given], sent: int) -> None:
         if self._down:
             self._down = False
             log.info("the store counts limits again")
-        sent, now = now, self.now()
+        now = self.now()
         for need, ask, given in zip(batch, asks, answers, strict=True):
             stock = need.stock
-            stock.hand += ask.owed
-            until = sent + int(given.seconds * SECOND)
             if given.crossed and self._alert is not None:
                 self._alert(stock.limit, stock.key, given.crossed)
+            if stock.reset_at > sent:  # nobody knows whether it was asked before the store forgot what was used
+                self._unsure = True
+                continue
+            stock.hand += ask.owed
+            until = sent + int(given.seconds * SECOND)
             stock.heard_of(now, given.granted, given.left, given.window, until, now + int(given.wait * SECOND), BELIEVED)
 
-    def _answered_late(self, batch: list[Need], asks: list[Ask], counting: asyncio.Task[Sequence[Given]]) -> None:
-        """The store did what nobody waited for any more: what it gave is in hand, and what was owed is paid."""
+    def _answered_late(self, batch: list[Need], asks: list[Ask], sent: int, counting: asyncio.Task[Sequence[Given]]) -> None:
+        """The store did what nobody waited for any more: what it gave is in hand, and what was owed is paid. Or it did not."""
         self._late.discard(counting)
+        for need in batch:
+            need.stock.down_until = 0
         if counting.cancelled() or counting.exception() is not None:
             self._unsure = True
             return
-        for need, ask, given in zip(batch, asks, counting.result(), strict=True):
-            stock = need.stock
-            if stock.window in (-1, given.window):
-                stock.hand += ask.owed + given.granted
-                stock.window = given.window
-                self._known[stock] = (need.meter, need.mode)
-            elif ask.owed or given.granted:
-                self._unsure = True
+        for need in batch:
+            self._known[need.stock] = (need.meter, need.mode)
+        self._heard(batch, asks, counting.result(), sent)
 
     def _ask(self, need: Need, now: int, replicas: int) -> Ask:
         """What is said of one stock; what goes back is out of hand at once."""
@@ -231,7 +241,7 @@ class Refills:
             if turn % BREATH == 0:
                 await asyncio.sleep(0)  # there may be as many as callers
             unused = stock.hand > 0 and (now >= stock.until or now - stock.touched >= UNUSED)
-            if (unused or stock.hand < 0) and not stock.queued:
+            if (unused or stock.hand < 0) and not stock.queued and not stock.unheard:
                 self.want(Need(stock, meter, 0, mode))
             elif stock.empty() and now - stock.touched > SELDOM:
                 self._known.pop(stock, None)

@@ -20,8 +20,9 @@ class Stock:
     its window began here, so that no reservation of an earlier one comes back to it. window: by which the store knows it.
 
     left, wait_until: what the store had beside, at its last word, and until when there will not be more. short_until: until then that word
-    is believed. allowance: what may be owed while the store cannot be reached; down_until: until when it is not asked again.
-    size: how much was asked for in advance. heard: whether the store has said anything.
+    is believed. allowance: what may be owed while the store cannot be reached; down_until: until when it is not asked again; NEVER while an
+    answer of it is overdue. size: how much was asked for in advance. heard: whether the store has said anything. reset_at: when it was told
+    to forget everything.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Stock:
         "limit",
         "meter",
         "queued",
+        "reset_at",
         "short_until",
         "size",
         "touched",
@@ -48,14 +50,15 @@ class Stock:
         self.limit, self.meter, self.key = limit, meter, key
         self.hand = self.left = self.size = self.wanted = self.allowance = 0
         self.until = NEVER
-        self.begun = self.wait_until = self.short_until = self.down_until = 0
+        self.begun = self.wait_until = self.short_until = self.down_until = self.reset_at = 0
         self.touched = -NEVER
         self.window = -1
         self.heard = self.queued = False
 
     def covers(self, now: int, cost: int) -> bool:
-        """Whether so much is in hand now. Nothing is always there."""
-        return cost == 0 or (self.hand + self.allowance >= cost and now < self.until)
+        """Whether so much is in hand now, or may be owed. Nothing is always there. A block that is good no more goes back before anything
+        is owed."""
+        return cost == 0 or (self.hand + self.allowance >= cost and (now < self.until or self.hand <= 0))
 
     def take(self, cost: int) -> None:
         self.hand -= cost
@@ -76,7 +79,12 @@ class Stock:
     def reset(self, now: int) -> None:
         """The store's counter was deleted: what was in hand is worth nothing, and nothing is owed."""
         self.hand = self.left = self.allowance = self.short_until = 0
-        self.begun, self.window, self.heard = now, -1, False
+        self.begun, self.window, self.heard, self.reset_at = now, -1, False, now
+
+    @property
+    def unheard(self) -> bool:
+        """Whether an answer of the store is overdue."""
+        return self.down_until == NEVER
 
     def empty(self) -> bool:
         """Nothing is in hand, owed or asked for: the store knows everything."""
@@ -89,6 +97,10 @@ class Stock:
             self.allowance = ALL
         elif mode == "local" and not self.allowance:
             self.allowance = max(0, self.left) // max(1, replicas)
+
+    def unanswered(self) -> None:
+        """The store has not answered in time. It may still do what it was asked, so it is not asked again before it has."""
+        self.down_until = NEVER
 
     def heard_of(self, now: int, granted: int, left: int, window: int, until: int, wait_until: int, patience: int) -> None:
         """The store's word. What was in hand of an earlier window is gone."""

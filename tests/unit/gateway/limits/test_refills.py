@@ -16,7 +16,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.core.wire import WireApi
-from gateway.limits.counter import Ask, Given, counted, used
+from gateway.limits.counter import LIFE, Ask, Given, counted, used
 from gateway.limits.local import LocalLimiter
 from gateway.limits.meter import meters_of
 from gateway.limits.refills import Refills
@@ -29,12 +29,15 @@ CALLER = Principal("ci", "t", "api_key", ("*",))
 
 
 class Shelf:
-    """The rows of a store. down: it does not answer."""
+    """The rows of a store. down: it does not answer. late: what it is asked is done once this is set, if it is."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.rows, self.calls, self.down = clock, {}, 0, False  # type: ignore[var-annotated]
+        self.late: asyncio.Event | None = None
 
     async def count(self, asks: Sequence[Ask]) -> Sequence[Given]:
+        if self.late is not None:
+            await self.late.wait()
         if self.down:
             raise StoreUnavailable("away")
         self.calls += 1
@@ -245,6 +248,71 @@ async def test_what_the_store_does_too_late_is_in_hand(monkeypatch: pytest.Monke
     clock.advance(10)
     (await one.ask(100)).settle(None)
     assert not one.refills.empty, "nobody knows whether it was done: the next start settles this run"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_store_that_answers_late_admits_no_more_than_one_that_answers_in_time(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """What it grants late is out of what it had left, which may be owed meanwhile; and what is owed is said once, however late it is."""
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
+    shelf = Shelf(FakeClock())
+    one = Replica(shelf, [daily(120, on_failure="local")])
+    admitted = await one.many(4, 10)
+    shelf.late = asyncio.Event()
+    for _ in range(3):
+        admitted += await one.many(3, 10)
+        shelf.clock.advance(1.5)
+        await one.refills._look()
+        await reached(lambda: not one.refills._running)
+    shelf.down = fails
+    shelf.late.set()
+    await reached(lambda: not one.refills._late and not one.refills._running)
+    shelf.down, shelf.late = False, None
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 60.0)
+    for _ in range(3):
+        shelf.clock.advance(1.5)
+        admitted += await one.many(10, 10)
+    assert admitted == 12 and spent(shelf, daily(120)) == 120
+
+
+async def test_a_budget_that_a_late_answer_brings_near_its_end_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
+    shelf, told = Shelf(FakeClock()), list[int]()
+    one = Replica(shelf, [daily(100)])
+    one.refills._alert = lambda limit, key, percent: told.append(percent)
+    shelf.late = asyncio.Event()
+    assert await one.many(1, 90) == 0 and not told
+    shelf.late.set()
+    await reached(lambda: told == [80])
+
+
+async def test_what_was_granted_before_a_reset_is_not_in_hand_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may have granted it before it forgot what was used: then nobody counts it."""
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
+    shelf = Shelf(FakeClock())
+    one = Replica(shelf, [daily(100)])
+    shelf.late = asyncio.Event()
+    assert await one.many(1, 90) == 0
+    (stock,) = one.refills._known
+    shelf.clock.advance(0.1)
+    stock.reset(one.refills.now())
+    shelf.late.set()
+    await reached(lambda: not one.refills._late)
+    assert stock.hand == 0 and not one.refills.empty, "the next start settles what the store counts and nobody has"
+
+
+@pytest.mark.parametrize(("mode", "most"), [("local", 5), ("open", 100)])
+async def test_an_outage_that_outlasts_a_block_is_decided_as_the_limit_says(mode: Any, most: int) -> None:
+    """A block of a rate is good for some seconds. What was in hand is gone then, and what was left in the store is not."""
+    shelf = Shelf(FakeClock())
+    rate = LimitSpec(name="rate", requests=RateSpec(rate=1, per=86400.0, burst=10), on_failure=mode)
+    replica = Replica(shelf, [rate])
+    assert await replica.many(5) == 5
+    await reached(lambda: not replica.refills._running)
+    shelf.down = True
+    shelf.clock.advance(LIFE + 1)
+    assert await replica.many(100) == most
+    shelf.clock.advance(LIFE + 1)
+    assert await replica.many(100) == (0 if mode == "local" else 100)
 
 
 async def test_a_refusal_names_the_limit_that_refuses_and_not_a_budget_that_only_has_too_little_in_hand() -> None:
