@@ -84,12 +84,12 @@ def _refusal(worst: Short, buckets: Sequence[Bucket], now: int) -> LimitExceeded
     if code == "insufficient_quota" and meter is not None:
         left = max(0, meter.burst - worst.bucket.debt(worst.bucket.shape.meters.index(meter), now))
         return QuotaExceeded(
-            f"The budget '{name}' does not suffice: this needs about {meter.written(worst.cost)}, and {meter.written(left)} are left.",
+            f"The budget '{name}' has {meter.written(left)} left; this needs {meter.needed(worst.cost)}.",
             retry_after=retry_after if worst.wait_ps < FOR_GOOD else None,
             headers=(*NEVER, *shown),
         )
     if code == "session_exceeded":
         what = "time" if meter is None else meter.words
-        return LimitExceeded(f"This session has used its {what}: the limit '{name}' is reached.", code=code, headers=(*NEVER, *shown))
+        return LimitExceeded(f"This session has used up its {what}: the limit '{name}' is reached.", code=code, headers=(*NEVER, *shown))
     what = meter.words if meter is not None else "queued requests" if worst.bucket.shape.spec.queued else "concurrent requests"
     return LimitExceeded(f"Too many {what}: the limit '{name}' is reached.", code=code, retry_after=retry_after, headers=shown)

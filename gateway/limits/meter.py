@@ -88,17 +88,22 @@ class Meter:
     def written(self, units: int) -> str:
         """An amount as people read it."""
         if self.what != MONEY:
-            return f"{units} {self.words}"
-        return f"{units / NANO:.6f}".rstrip("0").rstrip(".") + f" {self.currency}"
+            return f"{units} {self.words if units != 1 else self.words.removesuffix('s')}"
+        digits = 6 if units >= NANO // 1_000_000 else 9
+        return f"{units / NANO:.{digits}f}".rstrip("0").rstrip(".") + f" {self.currency}"
+
+    def needed(self, units: int) -> str:
+        """The same of what a request takes: tokens and their price are an estimate, everything else is counted."""
+        return f"about {self.written(units)}" if self.what in (TOKENS, MONEY) else self.written(units)
 
     def never(self, limit: str, least: int) -> LimitExceeded:
         """The error for what could never pass."""
         most = self.written(self.burst)
         if self.budget is not None:
-            return QuotaExceeded(f"This needs about {self.written(least)}; the budget '{limit}' has {most} in all.", headers=NEVER)
+            return QuotaExceeded(f"This needs {self.needed(least)}; the budget '{limit}' has {most} in all.", headers=NEVER)
         what = "prompt" if self.what == TOKENS else "request"
         return LimitExceeded(
-            f"The {what} has about {self.written(least)}; the limit '{limit}' never allows more than {self.burst} at once.",
+            f"The {what} has {self.needed(least)}; the limit '{limit}' never allows more than {self.burst} at once.",
             code=self.code,
             headers=NEVER,
         )

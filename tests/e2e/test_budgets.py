@@ -60,7 +60,7 @@ def test_money_is_counted_by_what_was_used(tmp_path: Path, engine: EngineThread,
     )
     with Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []) as gateway:
         assert admitted(gateway) == 10
-        assert "0 usd are left" in errors_of(gateway.chat(max_tokens=5))["message"]
+        assert "has 0 usd left" in errors_of(gateway.chat(max_tokens=5))["message"]
 
 
 def test_a_long_rate_counts_once_over_workers_and_restarts(tmp_path: Path, engine: EngineThread) -> None:

@@ -479,7 +479,7 @@ def test_a_session_ends_with_its_time() -> None:
     world.clock.advance(599)
     world.ask(PERSON).settle(Usage())
     world.clock.advance(2)
-    assert "has used its time" in world.refused(PERSON).message
+    assert "has used up its time" in world.refused(PERSON).message
     world.ask(OTHER_SESSION)
 
 

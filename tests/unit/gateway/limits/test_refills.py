@@ -82,7 +82,7 @@ async def test_a_budget_is_used_to_the_end_and_never_beyond() -> None:
     shelf = Shelf(FakeClock())
     replica = Replica(shelf, [daily()])
     assert await replica.many(300, 10) == 100
-    with pytest.raises(QuotaExceeded, match=r"needs about 10 tokens, and 0 tokens are left") as caught:
+    with pytest.raises(QuotaExceeded, match=r"has 0 tokens left; this needs about 10 tokens") as caught:
         await replica.ask(10)
     error = caught.value
     assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
@@ -327,9 +327,30 @@ async def test_a_refusal_names_the_limit_that_refuses_and_not_a_budget_that_only
     assert ("x-should-retry", "false") not in caught.value.headers
 
 
+@pytest.mark.parametrize(
+    ("unit", "amount", "tokens", "said"),
+    [
+        ("requests", 1, 0, "has 0 requests left; this needs 1 request."),
+        ("tokens", 2, 1, "has 1 token left; this needs about 2 tokens."),
+    ],
+)
+async def test_a_refusal_counts_in_plain_english(unit: str, amount: float, tokens: int, said: str) -> None:
+    replica = Replica(Shelf(FakeClock()), [LimitSpec(name="day", budget=BudgetSpec(amount=amount, unit=unit, window="day"))])
+    await replica.ask(tokens)
+    with pytest.raises(QuotaExceeded) as caught:
+        await replica.ask(2 * tokens)
+    assert caught.value.message == f"The budget 'day' {said}"
+
+
+def test_a_small_amount_of_money_is_not_written_as_nothing() -> None:
+    (meter,) = meters_of(LimitSpec(name="day", budget=BudgetSpec(amount=1, unit="usd", window="day")))
+    assert [meter.written(one) for one in (0, 250, 1_000, 1_234_567_890)] == ["0 usd", "0.00000025 usd", "0.000001 usd", "1.234568 usd"]
+    assert meter.needed(500_000_000) == "about 0.5 usd"
+
+
 async def test_of_two_limits_that_refuse_the_one_with_the_longer_wait_is_named() -> None:
     replica = Replica(Shelf(FakeClock()), [LimitSpec(name="fast", requests=RateSpec(rate=2, per=10)), daily(30)])
     for _ in range(2):
         await replica.ask(10)
-    with pytest.raises(QuotaExceeded, match="needs about 20 tokens, and 10 tokens are left"):
+    with pytest.raises(QuotaExceeded, match="has 10 tokens left; this needs about 20 tokens"):
         await replica.ask(20)  # by the store's last word, which is fresh
