@@ -244,8 +244,8 @@ class RevocationControl(Protocol):
 class LimitControl(Protocol):
     """The state of limits, as far as this gateway knows it."""
 
-    async def state(self, limit: str) -> list[dict[str, Any]]:
-        """Every bucket of a limit that is not full. Raises NotFound, StoreUnavailable."""
+    async def state(self, limit: str, most: int, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """So many buckets of a limit in use, and where the next page begins. Raises NotFound, StoreUnavailable, RequestError (`after`)."""
         ...
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:

@@ -210,7 +210,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/limits/durable.py": ("tests/contract/store/test_counters.py", "DurableLimits"),
     "gateway/app/limits/redis_ledger.py": ("tests/e2e/test_reconcile_kills.py", "lost"),
     "gateway/app/limits/shared.py": ("tests/e2e/test_shared_limits.py", "limits_redis_lost"),
-    "gateway/app/limits/states.py": ("tests/e2e/test_budgets.py", "limits"),
     "gateway/app/operator_jobs/book.py": ("tests/e2e/test_jobs.py", "dependency_failed"),
     "gateway/app/operator_jobs/run.py": ("tests/e2e/test_jobs.py", "taken_up_again"),
     "gateway/app/operator_jobs/work.py": ("tests/e2e/test_jobs.py", "taken_up_again"),

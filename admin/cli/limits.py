@@ -47,7 +47,7 @@ def show(
 def state(session: Session, limit: Limit) -> None:
     """Shows who has used how much of a limit."""
     with session.client() as client:
-        found = client.get(f"/limits/{name(limit)}/state")["items"]
+        found = client.items(f"/limits/{name(limit)}/state", limit=1000)
     _rows(session, found)
 
 

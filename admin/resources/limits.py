@@ -10,7 +10,7 @@ import msgspec
 
 from admin.context import LimitControl
 from admin.operation import Answer, Call, Operation, Written
-from admin.resource import Collection, Shapes, Tenant, shapes_of
+from admin.resource import Collection, Paged, Shapes, Tenant, cursor_key, key_cursor, shapes_of
 from admin.resources.policies import Supposed, principal_of
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.specs import LimitSpec
@@ -159,9 +159,9 @@ class ResetDryRun(msgspec.Struct):
 
 async def state(call: Call) -> Answer:
     """The buckets of one limit that were used; those of all tenants, so it takes the permission everywhere."""
-    found = await _port(call).state(call.path["name"])
     call.access.require("limits:read", "")
-    return Answer({"items": found, "cursor": None})
+    found, last = await _port(call).state(call.path["name"], call.query.limit, cursor_key(call.query.cursor))
+    return Answer({"items": found, "cursor": None if last is None else key_cursor(last)})
 
 
 async def applying(call: Call) -> Answer:
@@ -196,7 +196,7 @@ def _port(call: Call) -> LimitControl:
 def operations() -> list[Any]:
     return [
         *LIMITS.operations(),
-        Operation("GET", "limits/{name}/state", "limits:read", "Show what is used of a limit", state, BucketPage),
+        Operation("GET", "limits/{name}/state", "limits:read", "Show what is used of a limit", state, BucketPage, query=Paged),
         Operation(
             "POST", "limits/{name}/reset", "limits:update", "Make a limit full again", reset, (WasReset, ResetDryRun), Written, Reset,
         ),

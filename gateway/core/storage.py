@@ -456,7 +456,8 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         """Replaces the bodies of these counters, which must differ, in one transaction that locks them. `change` runs in another thread."""
         ...
 
-    async def counters_of(self, limit: str, most: int = 1000) -> Sequence[CounterRow]: ...
+    async def counters_of(self, limit: str, most: int = 1000, after: str = "", keys: Sequence[Sequence[str]] = ()) -> Sequence[CounterRow]:
+        """In the order of their keys as JSON, those after such a key; of these keys, if any are given."""
 
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
         """Those of one key, or all; returns how many."""

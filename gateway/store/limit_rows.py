@@ -45,9 +45,13 @@ def _values(id: str, name: CounterName, body: str, expires: float) -> dict[str, 
     return {"id": id, "limit_name": limit, "amount": amount, "scope": json.dumps(key), "body": body, "expires": expires}
 
 
-def of_limit(connection: sa.Connection, limit: str, most: int) -> tuple[CounterRow, ...]:
-    """The counters of one limit, at most so many."""
-    query = sa.select(table).where(table.c.limit_name == limit, table.c.body != "").order_by(table.c.id).limit(most)
+def of_limit(connection: sa.Connection, limit: str, most: int, after: str, keys: Sequence[Sequence[str]]) -> tuple[CounterRow, ...]:
+    """The counters of one limit, at most so many, in the order of their keys as JSON: those after such a key, and of `keys`, if given."""
+    scope = sa.collate(table.c.scope, "C") if connection.dialect.name == "postgresql" else table.c.scope
+    chosen = [table.c.limit_name == limit, table.c.body != "", *([scope > after] if after else [])]
+    if keys:
+        chosen.append(table.c.scope.in_([json.dumps(key) for key in keys]))
+    query = sa.select(table).where(*chosen).order_by(scope, table.c.amount).limit(most)
     return tuple(CounterRow((row.limit_name, row.amount, tuple(json.loads(row.scope))), row.body) for row in connection.execute(query))
 
 

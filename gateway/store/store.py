@@ -468,8 +468,8 @@ class Store(UsageTables, DeliveryTables):
     async def change_counters(self, names: Sequence[CounterName], change: CounterChange) -> None:
         await self._database.run(lambda connection: limit_rows.change(connection, self._now, names, change), write=True)
 
-    async def counters_of(self, limit: str, most: int = 1000) -> Sequence[CounterRow]:
-        return await self._database.run(lambda connection: limit_rows.of_limit(connection, limit, most))
+    async def counters_of(self, limit: str, most: int = 1000, after: str = "", keys: Sequence[Sequence[str]] = ()) -> Sequence[CounterRow]:
+        return await self._database.run(lambda connection: limit_rows.of_limit(connection, limit, most, after, keys))
 
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
         return await self._database.run(lambda connection: limit_rows.forget(connection, limit, key), write=True)

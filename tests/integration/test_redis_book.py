@@ -197,3 +197,19 @@ async def test_what_was_reserved_before_a_reset_costs_nothing_after_it(
     after.settle(Usage(130, 0))
     await heard(processes)
     assert (await book(server).look([(shape, key)]))[0].amounts[0].used == 130
+
+
+async def test_buckets_are_read_page_by_page(server: RedisServer, processes: list[SharedProcess]) -> None:
+    limiter = processes[0].limiter([BUDGET])
+    names = [f"t{number}" for number in range(7)]
+    for name in names:
+        await reserve(limiter, 10, Principal("ci", name, "api_key", ("*",)))
+    found, after = [], ""
+    for size in (3, 3, 1):
+        buckets, more = await book(server).page(Shape(BUDGET), 3, after)
+        assert len(buckets) == size and (more is None) == (size == 1)
+        found += [scope for scope, _ in buckets]
+        after = more or ""
+    assert found == names
+    assert await book(server).page(Shape(BUDGET), 0, "") == ([], ""), "a page that is full already says that there is more"
+    assert await book(server).page(Shape(BUDGET), 0, "t6") == ([], None)

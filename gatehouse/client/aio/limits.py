@@ -9,6 +9,7 @@ from gatehouse.client.async_connection import AsyncConnection
 from gatehouse.client.calls import Call, segment
 from gatehouse.client.types.limits import (
     BucketPage,
+    BucketState,
     LimitDryRun,
     LimitPage,
     LimitPatch,
@@ -141,9 +142,20 @@ class AsyncLimitsApi:
             Call("DELETE", f"/limits/{segment(name)}", query={"dry_run": dry_run or None, "wait": wait}, headers={"If-Match": if_match})
         )
 
-    async def state(self, name: str) -> BucketPage:
+    async def state(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> BucketPage:
         """Show what is used of a limit. Needs the permission `limits:read`."""
-        return await self._connection.json(Call("GET", f"/limits/{segment(name)}/state"))
+        return await self._connection.json(Call("GET", f"/limits/{segment(name)}/state", query={"limit": limit, "cursor": cursor}))
+
+    async def iterate_state(self, name: str, *, limit: int | None = None) -> AsyncIterator[BucketState]:
+        """All of `state`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.state(name, limit=limit, cursor=cursor)
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     async def reset(self, name: str, body: Reset, *, wait: float | None = None, dry_run: Literal[False] = False) -> WasReset: ...

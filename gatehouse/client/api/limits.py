@@ -9,6 +9,7 @@ from gatehouse.client.calls import Call, segment
 from gatehouse.client.connection import Connection
 from gatehouse.client.types.limits import (
     BucketPage,
+    BucketState,
     LimitDryRun,
     LimitPage,
     LimitPatch,
@@ -138,9 +139,19 @@ class LimitsApi:
             Call("DELETE", f"/limits/{segment(name)}", query={"dry_run": dry_run or None, "wait": wait}, headers={"If-Match": if_match})
         )
 
-    def state(self, name: str) -> BucketPage:
+    def state(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> BucketPage:
         """Show what is used of a limit. Needs the permission `limits:read`."""
-        return self._connection.json(Call("GET", f"/limits/{segment(name)}/state"))
+        return self._connection.json(Call("GET", f"/limits/{segment(name)}/state", query={"limit": limit, "cursor": cursor}))
+
+    def iterate_state(self, name: str, *, limit: int | None = None) -> Iterator[BucketState]:
+        """All of `state`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = self.state(name, limit=limit, cursor=cursor)
+            yield from page["items"]
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
 
     @overload
     def reset(self, name: str, body: Reset, *, wait: float | None = None, dry_run: Literal[False] = False) -> WasReset: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.app.limits.states import MOST, amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, written
+from gateway.app.limits.states import amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, rest_of, written
 from gateway.core.specs import LimitSpec
 from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Principal
@@ -20,13 +20,15 @@ class SharedLimitStates:
     def __init__(self, plane: DataPlane, redis: RedisSpec) -> None:
         self._plane, self._book = plane, BucketBook(redis)
 
-    async def state(self, limit: str) -> list[dict[str, Any]]:
-        spec = limit_named(self._plane, limit)
-        found = []
-        for part in parts_of(spec):
-            shape = Shape(part)
-            found += [_view(shape, scope, bucket) for scope, bucket in await self._book.all_of(shape, MOST)]
-        return found
+    async def state(self, limit: str, most: int, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        found: list[dict[str, Any]] = []
+        for number, part, begin in rest_of(limit_named(self._plane, limit), after):
+            shape, wanted = Shape(part), most - len(found)
+            buckets, last = await self._book.page(shape, wanted, begin)
+            found += [_view(shape, scope, bucket) for scope, bucket in buckets]
+            if last is not None:
+                return found, f"{number}\n{last}"
+        return found, None
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
         wanted = [(Shape(spec), key) for spec, key in applying(self._plane, principal, model, operation)]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from gateway.core.errors import NotFound
+from gateway.core.errors import NotFound, RequestError
 from gateway.core.specs import LimitSpec
-from gateway.core.storage import ControlStore
+from gateway.core.storage import ControlStore, CounterRow
 from gateway.core.types import Principal
 from gateway.limits.account import Account
 from gateway.limits.bucket import Bucket, layout_of
 from gateway.limits.counter import Ask, counted, expires, forgiven
 from gateway.limits.meter import MONEY, NANO, SECOND, Meter, meters_of
+from gateway.limits.redis.names import keys_of
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 from gateway.pipeline.plane import DataPlane
 from policies.limits import LimitRules, counted_part, queue_part
 
 BATCH: Final = 500
-MOST: Final = 1000
-"""Buckets of one limit that are shown."""
+BREATH: Final = 2_000
+"""Buckets that are looked at in one turn of the loop."""
+PAGE: Final = 2_000
+"""Counters that are read at once."""
 Key = tuple[str, ...]
 
 
@@ -33,31 +38,40 @@ class LimitStates:
         self._plane, self._registry, self._store = plane, registry, store
         self._ticker = Ticker()
 
-    async def state(self, limit: str) -> list[dict[str, Any]]:
-        spec = limit_named(self._plane, limit)
-        stored = await self._stored(spec)
-        found = []
-        for part in parts_of(spec):
+    async def state(self, limit: str, most: int, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        found: list[dict[str, Any]] = []
+        last = None
+        for number, part, begin in rest_of(limit_named(self._plane, limit), after):
             layout = layout_of(part)
             local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit and bucket.shape.layout == layout}
-            counters = stored if part.queued is None else {}
-            keys = sorted({*counters, *local})[:MOST]
-            found += [self._view(part, key, local.get(key), counters.get(key, {})) for key in keys]
-        return found
+            begin, wanted = _dumped(begin), most + 1 - len(found)
+            counters = await self._stored(part, wanted, begin)
+            names = {json.dumps(key): key for key in counters}
+            for turn, key in enumerate(local, 1):
+                names[json.dumps(key)] = key
+                if turn % BREATH == 0:
+                    await asyncio.sleep(0)
+            chosen = heapq.nsmallest(wanted, (name for name in names if name > begin))
+            if len(chosen) == wanted:
+                chosen.pop()
+                last = f"{number}\n{_short(chosen[-1] if chosen else begin)}"
+            found += [self._view(part, names[name], local.get(names[name]), counters.get(names[name], {})) for name in chosen]
+            if last is not None:
+                break
+        return found, last
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
         found = []
         for spec, key in applying(self._plane, principal, model, operation):
             bucket = self._registry.known(self._registry.shape(spec, -1), key)
-            stored = await self._stored(spec) if any(meter.durable for meter in meters_of(spec)) else {}
+            stored = await self._stored(spec, 1, keys=[key])
             found.append(self._view(spec, key, bucket, stored.get(key, {})))
         return binding(found)
 
     async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
         spec = limit_named(self._plane, limit)
-        keys = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
-        keys |= {row.name[2] for row in await self._store.counters_of(limit, MOST)}
-        chosen = {key for key in keys if scope is None or written(key) == scope}
+        local = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
+        chosen = {key for key in local if scope is None or written(key) == scope} | await self._counted(limit, scope)
         if scope is not None and not chosen:
             raise no_bucket(limit, scope)
         if dry_run:
@@ -89,11 +103,36 @@ class LimitStates:
 
             await self._store.change_counters(names[first : first + BATCH], change)
 
-    async def _stored(self, spec: LimitSpec) -> dict[Key, dict[str, Any]]:
-        """The counters of a limit in the store, by key and amount."""
+    async def _stored(self, spec: LimitSpec, most: int, after: str = "", keys: Sequence[Key] = ()) -> dict[Key, dict[str, Any]]:
+        """The counters of a limit in the store, by key and amount, of so many keys at least, if there are."""
         found: dict[Key, dict[str, Any]] = {}
-        for row in await self._store.counters_of(spec.name, MOST):
-            found.setdefault(row.name[2], {})[row.name[1]] = json.loads(row.body)
+        if any(meter.durable for meter in meters_of(spec)):
+            async for rows in self._rows(spec.name, after, keys):
+                for row in rows:
+                    found.setdefault(row.name[2], {})[row.name[1]] = json.loads(row.body)
+                if len(found) >= most:
+                    break
+        return found
+
+    async def _rows(self, limit: str, after: str, keys: Sequence[Key]) -> AsyncIterator[list[CounterRow]]:
+        """The counters of a limit, page by page, all of one key on the same."""
+        more = True
+        while more:
+            rows = list(await self._store.counters_of(limit, PAGE, after, keys))
+            if more := len(rows) == PAGE:
+                last = rows[-1].name[2]
+                rows = [row for row in rows if row.name[2] != last]
+                after = json.dumps(rows[-1].name[2])
+            yield rows
+
+    async def _counted(self, limit: str, scope: str | None) -> set[Key]:
+        """The keys of a limit's counters in the store, all or those that a scope means."""
+        keys = [] if scope is None else list(keys_of(scope))
+        found: set[Key] = set()
+        if scope is not None and not keys:
+            return found
+        async for rows in self._rows(limit, "", keys):
+            found.update(row.name[2] for row in rows)
         return found
 
     def _view(self, spec: LimitSpec, key: Key, bucket: Bucket | None, stored: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +194,29 @@ def limit_named(plane: DataPlane, limit: str) -> LimitSpec:
 def parts_of(spec: LimitSpec) -> list[LimitSpec]:
     """A limit's parts that have buckets of their own: all that it counts, and places in queues."""
     return [part for part in (counted_part(spec), queue_part(spec)) if part is not None]
+
+
+def rest_of(spec: LimitSpec, after: str | None) -> Iterator[tuple[int, LimitSpec, str]]:
+    """The parts of a limit from the last bucket that was shown on: (number, part, the bucket after which to go on). Raises RequestError."""
+    first, _, begin = ("0", "", "") if after is None else after.partition("\n")
+    if not first.isdecimal():
+        raise RequestError("This cursor did not come from a page.", param="cursor")
+    for number, part in enumerate(parts_of(spec)):
+        if number >= int(first):
+            yield number, part, begin if number == int(first) else ""
+
+
+def _short(name: str) -> str:
+    """A key as JSON, in the fewest bytes: cursors are bounded."""
+    return json.dumps(json.loads(name), ensure_ascii=False, separators=(",", ":")) if name else ""
+
+
+def _dumped(short: str) -> str:
+    """The same as the store has it. Raises RequestError."""
+    try:
+        return json.dumps(json.loads(short)) if short else ""
+    except (ValueError, RecursionError):
+        raise RequestError("This cursor did not come from a page.", param="cursor") from None
 
 
 def applying(plane: DataPlane, principal: Principal, model: str, operation: str) -> list[tuple[LimitSpec, Key]]:

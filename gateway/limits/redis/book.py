@@ -6,6 +6,7 @@ What is made full again is so for all processes at once, because none keeps more
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -89,6 +90,24 @@ class BucketBook:
             now = await _time(line)
             found = zip(names, await _values(line, names), strict=True)
             return [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
+
+        return await self._asked(ask)
+
+    async def page(self, shape: Shape, most: int, after: str) -> tuple[list[tuple[str, BucketSeen]], str | None]:
+        """The same, in the order of their keys: so many after one, which is what the previous page returned; None: there are no more."""
+        before = self._names.of_limit(shape)
+
+        async def ask(line: Connection) -> tuple[list[tuple[str, BucketSeen]], str | None]:
+            start = before + after.encode()
+            rest = (name for name in await _listed(line, before, 1 << 62) if name > start)
+            names = heapq.nsmallest(most + 1, rest)
+            more, names = len(names) > most, names[:most]
+            now = await _time(line)
+            found = zip(names, await _values(line, names), strict=True)
+            buckets = [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
+            if not more:
+                return buckets, None
+            return buckets, names[-1].removeprefix(before).decode() if names else after
 
         return await self._asked(ask)
 

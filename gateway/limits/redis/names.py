@@ -57,14 +57,19 @@ class Names:
         if scope.startswith(HASHED):
             yield before + scope.removeprefix(HASHED).encode()
             return
-        parts = scope.split("/")
-        if len(parts) > MOST_SLASHES:
-            return
-        for count in range(min(MOST_PARTS, len(parts))):
-            for cuts in combinations(range(1, len(parts)), count):
-                ends = (*cuts, len(parts))
-                key = tuple("/".join(parts[begin:end]) for begin, end in zip((0, *cuts), ends, strict=True))
-                yield before + _scope(key)
+        for key in keys_of(scope):
+            yield before + _scope(key)
+
+
+def keys_of(scope: str) -> Iterator[tuple[str, ...]]:
+    """The keys that a scope can mean, its parts joined by slashes."""
+    parts = scope.split("/")
+    if len(parts) > MOST_SLASHES:
+        return
+    for count in range(min(MOST_PARTS, len(parts))):
+        for cuts in combinations(range(1, len(parts)), count):
+            ends = (*cuts, len(parts))
+            yield tuple("/".join(parts[begin:end]) for begin, end in zip((0, *cuts), ends, strict=True))
 
 
 def took_of(bucket: bytes, holder: bytes) -> bytes:

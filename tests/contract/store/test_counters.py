@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -27,6 +28,17 @@ async def test_replicas_change_them_one_after_the_other(place: Place) -> None:
     await asyncio.gather(*(stores[n % 3].change_counters(NAMES if n % 2 else NAMES[::-1], plus_one) for n in range(30)))
     assert {row.name: row.body for row in await stores[0].counters_of("l")} == dict.fromkeys(NAMES, "30")
     assert await stores[0].counters_of("other") == ()
+
+
+async def test_they_are_read_in_the_order_of_their_keys_after_one_and_by_keys(store: ControlStore) -> None:
+    """As the code sorts texts, whatever the language of the database."""
+    keys = [("B",), ("Z", "\u00e9"), ("_",), ("a",), ("a", "b"), ("\u00c4",)]
+    await store.change_counters([("l", amount, key) for amount in ("tokens", "requests") for key in reversed(keys)], plus_one)
+    found = [(row.name[2], row.name[1]) for row in await store.counters_of("l")]
+    assert found == [(tuple(json.loads(key)), amount) for key in sorted(map(json.dumps, keys)) for amount in ("requests", "tokens")]
+    after = await store.counters_of("l", 3, json.dumps(found[3][0]))
+    assert [(row.name[2], row.name[1]) for row in after] == found[4:7]
+    assert {row.name[2] for row in await store.counters_of("l", keys=[("a", "b"), ("_",), ("no",)])} == {("a", "b"), ("_",)}
 
 
 async def test_a_change_that_fails_changes_nothing(store: ControlStore) -> None:
