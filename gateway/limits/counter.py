@@ -176,6 +176,8 @@ def _granted(left: int, ask: Ask) -> int:
 def _calendar(state: State, ask: Ask, budget: BudgetSpec, now: float) -> tuple[State, Given]:
     assert isinstance(budget.window, str)
     begin, end = span(budget.window, budget.timezone, now)
+    if state.get("window") == int(end):  # the clock was put back over its beginning: it has begun, and does not begin again
+        begin, end = span(budget.window, budget.timezone, end)
     number = int(begin)
     same = state.get("window", number) == number
     used, more = int(state.get("used", 0)) if same else 0, 0
@@ -239,7 +241,9 @@ def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Give
     full = int(state.get("full", 0))
     if (before := int(state.get("unit", unit))) != unit and full > now:
         full = now + -(-(full - now) * unit // before)
-    held: dict[str, list[int]] = {name: [int(units), int(until)] for name, (units, until) in state.get("held", {}).items()}
+    back = max(0, int(state.get("at", now)) - now)  # the clock was put back: what was noted in its future was noted now
+    full -= back
+    held: dict[str, list[int]] = {name: [int(units), int(until) - back] for name, (units, until) in state.get("held", {}).items()}
     for name, (_, until) in sorted(held.items(), key=lambda one: one[1][1]):
         if until <= now:
             full = max(full, until + sum(units for units, _ in held.values()) * unit)
@@ -255,4 +259,4 @@ def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Give
     if holds := min(mine, ask.held) + granted:
         held[ask.holder] = [holds, now + int(LIFE * SECOND)]
     kept = _kept(state, ask, seconds - TWICE * meter.burst_ps / SECOND)
-    return {"full": full, "unit": unit, "held": held, **kept}, Given(granted, left - granted, 0, LIFE, wait)
+    return {"full": full, "unit": unit, "at": now, "held": held, **kept}, Given(granted, left - granted, 0, LIFE, wait)

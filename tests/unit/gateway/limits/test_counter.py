@@ -135,6 +135,30 @@ def test_a_rate_is_never_exceeded_whenever_its_blocks_are_used(steps: list[tuple
             assert total <= 30 + Fraction(when - begin) + Fraction(1, 1000)
 
 
+def test_a_clock_that_is_put_back_over_the_beginning_of_a_window_does_not_begin_it_again() -> None:
+    row = Row(budget(100, window="day"))
+    row.now += DAY / 2 + 600
+    assert row.ask(need=100, want=100).granted == 100
+    for _ in range(3):
+        row.now -= 3600
+        refused = row.ask(need=1, want=1)
+        assert (refused.granted, refused.wait, row.used()) == (0, DAY + 3000, 100)
+        row.now += 3600
+        assert row.ask(need=1, want=1).granted == 0
+    row.now -= 30 * DAY
+    assert row.ask(need=1, want=1).granted == 1, "a clock that was wrong by more than a window refuses nobody until then"
+
+
+def test_a_rate_does_not_wait_for_a_clock_that_is_put_back() -> None:
+    row = Row(rate())
+    assert row.ask("a", need=30, want=30).granted == 30
+    row.now -= 30 * DAY
+    assert row.used() == 30
+    assert [row.ask("b", need=30, want=30).granted for _ in range(2)] == [30, 0]
+    row.now += 600
+    assert row.ask("b", need=10, want=10).granted == 10, "it refills from then on, and what was held has lapsed"
+
+
 def test_a_changed_rate_keeps_what_is_used() -> None:
     row = Row(rate(per=3600.0, amount=60))
     row.ask(need=40, want=40)
