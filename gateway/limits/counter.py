@@ -205,8 +205,10 @@ def _crossed(used: int, ask: Ask, granted: int, told: int) -> tuple[int, int]:
 def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, Given]:
     width = max(1.0, window / SLICES)
     kept = width + window + LIFE
-    slices = [[int(n), int(u)] for n, u in state.get("slices", ()) if state.get("width") == width and n * width + kept > now and u > 0]
     present = int(now / width)
+    slices = [[int(n), int(u)] for n, u in state.get("slices", ()) if state.get("width") == width and n * width + kept > now and u > 0]
+    for one in slices:
+        one[0] = min(one[0], present)  # the clock was put back: what was noted in its future was noted now
     _take_off(slices, ask.back)
     used = sum(one[1] for one in slices) + ask.owed
     left = max(0, ask.meter.burst - used)

@@ -49,7 +49,7 @@ def shortages(bucket: Bucket, costs: list[int], now: int) -> list[Short]:
         stock = cell.stock
         if stock is not None:
             if not stock.covers(now, cost):
-                away = now < stock.down_until and shape.on_failure == "closed"
+                away = now < stock.down_until and (shape.on_failure == "closed" or not stock.heard)
                 wait = max(MILLISECOND, stock.wait_until - now)
                 found.append(Short(bucket, meter, meter.code, wait, cost, away, stock.may_have(now, cost)))
             continue

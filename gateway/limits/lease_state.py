@@ -48,7 +48,7 @@ def level(account: Account, now: int, charged: bool) -> Level:
         wait = MAX_DEBT
         if (stock := account.cells[index].stock) is not None:
             wait = max(0, min(stock.wait_until - now, MAX_DEBT))
-            away = away or (now < stock.down_until and account.shape.on_failure == "closed")
+            away = away or (now < stock.down_until and (account.shape.on_failure == "closed" or not stock.heard))
         waits.append(wait if meter.frozen else 0)
     return Level(debts, waits, account.crowded(), account.over(now), away, charged)
 

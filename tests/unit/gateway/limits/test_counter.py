@@ -159,6 +159,18 @@ def test_a_rate_does_not_wait_for_a_clock_that_is_put_back() -> None:
     assert row.ask("b", need=10, want=10).granted == 10, "it refills from then on, and what was held has lapsed"
 
 
+def test_a_rolling_window_does_not_wait_for_a_clock_that_is_put_back() -> None:
+    row = Row(budget(100, window=RollingSpec(rolling=3600.0)))
+    for _ in range(4):
+        assert row.ask(need=25, want=25).granted == 25
+        row.now += 600
+    row.now -= 30 * DAY
+    refused = row.ask(need=25, want=25)
+    assert (refused.granted, row.used()) == (0, 100) and refused.wait <= 3600 + 60 + LIFE
+    row.now += refused.wait
+    assert row.ask(need=25, want=25).granted == 25
+
+
 def test_a_changed_rate_keeps_what_is_used() -> None:
     row = Row(rate(per=3600.0, amount=60))
     row.ask(need=40, want=40)

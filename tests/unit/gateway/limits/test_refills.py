@@ -274,6 +274,20 @@ async def test_a_store_that_answers_late_admits_no_more_than_one_that_answers_in
     assert admitted == 12 and spent(shelf, daily(120)) == 120
 
 
+async def test_a_budget_of_which_the_store_has_said_nothing_yet_is_not_called_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
+    shelf = Shelf(FakeClock())
+    one = Replica(shelf, [daily(100)])
+    shelf.late = asyncio.Event()
+    for _ in range(2):
+        with pytest.raises(Overloaded) as caught:
+            await one.ask(10)
+        assert (caught.value.code, caught.value.retry_after) == ("limits_unavailable", 1.0)
+    shelf.late.set()
+    await reached(lambda: not one.refills._late)
+    assert await one.many(20, 10) == 10
+
+
 async def test_a_budget_that_a_late_answer_brings_near_its_end_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
     shelf, told = Shelf(FakeClock()), list[int]()
