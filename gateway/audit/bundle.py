@@ -19,6 +19,7 @@ import msgspec
 from gateway.audit.crypto import Signer
 from gateway.audit.entries import may_end
 from gateway.audit.opening import CLOSED, Opener
+from gateway.audit.policy_files import read_policy
 from gateway.audit.proof import Place, places, prove, prove_line, told
 from gateway.audit.signing_keys import endorsements
 from gateway.core.clock import Clock
@@ -30,11 +31,6 @@ MARGIN: Final = 60.0
 """Seconds by which a policy's event may be later than the first request that it decided."""
 MOST: Final = 64 * 1024 * 1024
 """Bytes of a policy's text in a bundle."""
-
-
-def policy_file(folder: Path, digest: str) -> Path:
-    """Where the text of a policy is kept, by its SHA-256 in hex."""
-    return folder / f"{digest}.json"
 
 
 def bundle(directory: Path, policies: Path, signer: Signer, clock: Clock, request_id: str, opener: Opener = CLOSED) -> bytes | None:
@@ -132,11 +128,8 @@ def _claims(intent: dict[str, Any], outcome: dict[str, Any], context: list[dict[
 
 def _texts(policies: Path, context: list[dict[str, Any]]) -> list[dict[str, str]]:
     digest = next((told(proof)["detail"]["sha256"] for proof in context if proof["record"]["event"] == POLICY_EVENT), "")
-    path = policy_file(policies, digest)
-    if not digest or not path.exists() or path.stat().st_size > MOST:
-        return []
-    text = path.read_text("utf-8")
-    return [{"name": "policy", "sha256": digest, "text": text}] if sha256(text.encode()).hexdigest() == digest else []
+    text = read_policy(policies, digest, MOST) if digest else None
+    return [] if text is None else [{"name": "policy", "sha256": digest, "text": text.decode()}]
 
 
 def _json(value: Any) -> bytes:

@@ -7,7 +7,7 @@ probes would be most of what is measured. `others`: so many halts, suspensions, 
 approvals (loadtests.store.others). They are written into the tables directly (SQLite), the gateway starts with one worker, and each
 kind of change is made over the admin API. CPU and memory are those of /proc. `idle` is what both processes use while nothing happens; of a
 change, what they have used until SETTLED seconds after it, less what they use in that time anyway. `told`: bytes that the worker has read
-meanwhile, less those of an idle time; `late`: the longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds,
+meanwhile, less those of an idle time; `kept`: bytes that the text of the policies takes on the disk; `late`: the longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds,
 which other work on the machine lengthens too). Metrics are read outside these times: of ten thousand engines they cost a second of CPU.
 --profile: py-spy, which must be on the PATH, records each process there.
 """
@@ -121,8 +121,10 @@ class Process:
 
 
 class Measured:
-    def __init__(self, gatehouse: Gatehouse, admin: httpx.Client) -> None:
+    def __init__(self, gatehouse: Gatehouse, admin: httpx.Client, texts: Path) -> None:
+        """texts: the folder of the policies' texts."""
         assert gatehouse.process is not None
+        self._texts = texts
         self._admin, self._metrics = admin, f"{gatehouse.admin_url}/metrics"
         self._ids = gatehouse.process.pid, admin.get("/workers").json()["items"][0]["pid"]
         self.both = [Process(pid) for pid in self._ids]
@@ -162,6 +164,10 @@ class Measured:
                 found[bound] = float(line.split()[-1])
         return found
 
+    def kept(self) -> float:
+        """KiB."""
+        return sum(path.stat().st_size for path in self._texts.iterdir()) / 1024
+
     def used(self) -> list[float]:
         """So far: seconds of CPU of both processes, and KiB that the worker has read."""
         return [*(one.cpu() for one in self.both), self.both[1].read() / 1024]
@@ -177,7 +183,7 @@ class Measured:
 
     def change(self, what: str, act: Callable[[], httpx.Response], configures: bool, profile: Path | None) -> dict[str, Any]:
         """Raises TimeoutError."""
-        version, late = self.version(), self.late()
+        version, late, kept = self.version(), self.late(), self.kept()
         self.quiet()
         recorders = [] if profile is None else [self._recorded(pid, profile / f"{what}-{place}.txt") for place, pid in enumerate(self._ids)]
         if recorders:
@@ -195,7 +201,7 @@ class Measured:
         for recorder in recorders:
             recorder.wait(60)
         row = {"change": what, "answered after, s": answered, "control, s of CPU": control, "worker, s of CPU": worker}
-        return {**row, "told, KiB": told, "late, ms": bound * 1000}
+        return {**row, "told, KiB": told, "kept, KiB": self.kept() - kept, "late, ms": bound * 1000}
 
     def _recorded(self, pid: int, file: Path) -> subprocess.Popen[bytes]:
         spy = ["py-spy", "record", "-r", "250", "-d", "10", "-f", "raw", "-o", str(file), "--pid", str(pid)]
@@ -248,7 +254,7 @@ def main() -> None:
         try:
             headers = {"authorization": f"Bearer {ROOT_KEY}"}
             with httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=120) as admin:
-                measured = Measured(gatehouse, admin)
+                measured = Measured(gatehouse, admin, directory / "state" / "policies")
                 measured.quiet()
                 print(table_of([{**row, "start, s of CPU": one.cpu()} for row, one in measured.shown()]), flush=True)
                 print(table_of([measured.rest()]), flush=True)

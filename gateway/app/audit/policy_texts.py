@@ -20,8 +20,8 @@ import msgspec
 
 from gateway.app.configuration.snapshots import Built
 from gateway.app.events import Events
-from gateway.audit.bundle import POLICY_EVENT, policy_file
-from gateway.audit.crypto import replace_file
+from gateway.audit.bundle import POLICY_EVENT
+from gateway.audit.policy_files import date_policy, policy_files, read_policy, write_policy
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
@@ -143,12 +143,12 @@ class PolicyTexts:
     def _write(self, spec: ConfigSpec) -> str:
         if self._last is None:
             date_texts(self._folder)
-        elif all(getattr(spec, name) == getattr(self._last[0].spec, name) for name in PARTS) and self._dated(self._last[1]):
+        elif all(getattr(spec, name) == getattr(self._last[0].spec, name) for name in PARTS) and date_policy(self._folder, self._last[1]):
             return self._last[1]
         text = policy_text(spec, self._schemas, self._before())
         digest = sha256(text.data).hexdigest()
-        if not self._dated(digest):
-            replace_file(policy_file(self._folder, digest), text.data)
+        if not date_policy(self._folder, digest):
+            write_policy(self._folder, digest, text.data)
         self._last = (replace(text, data=b""), digest)
         return digest
 
@@ -157,26 +157,15 @@ class PolicyTexts:
         if self._last is None:
             return None
         text, digest = self._last
-        try:
-            data = policy_file(self._folder, digest).read_bytes()
-        except OSError:
-            return None
-        return replace(text, data=data) if sha256(data).hexdigest() == digest else None
-
-    def _dated(self, digest: str) -> bool:
-        """Gives a text the present time; False if there is none."""
-        try:
-            os.utime(policy_file(self._folder, digest))
-        except FileNotFoundError:
-            return False
-        return True
+        data = read_policy(self._folder, digest)
+        return None if data is None else replace(text, data=data)
 
 
 def date_texts(folder: Path) -> None:
     """Once: texts that were kept before their times meant anything may have been in force until now."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (folder / DATED).exists():
-        for path in folder.glob("*.json"):
+        for path in policy_files(folder):
             os.utime(path)
         (folder / DATED).touch(mode=0o600)
 
@@ -186,7 +175,7 @@ def forget_texts(folder: Path, directory: Path, now: float, kept: float = 0.0) -
     `kept` seconds; the newest one stays. How many. Nothing while a segment says that it began later than now: the clock was wrong."""
     if not (folder / DATED).exists():
         return 0
-    texts = sorted((path.stat().st_mtime, path) for path in folder.glob("*.json"))[:-1]
+    texts = sorted((path.stat().st_mtime, path) for path in policy_files(folder))[:-1]
     old = [path for time, path in texts if time < now - max(kept, MARGIN)]
     if old:
         begin = _begin_of(directory)

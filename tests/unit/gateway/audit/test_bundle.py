@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.bundle import ENGINE_EVENT, POLICY_EVENT, bundle, policy_file
+from gateway.audit.bundle import ENGINE_EVENT, POLICY_EVENT, bundle
 from gateway.audit.crypto import PUBLIC_KEY
+from gateway.audit.policy_files import write_policy
 from gateway.core.errors import AuditUnproven
 
 SCRIPT = Path(__file__).parents[4] / "scripts" / "verify-proof"
@@ -31,7 +32,7 @@ def made(log_bench: Any, make: Any, tmp_path: Path) -> Any:
     log_bench.policies = tmp_path / "policies"
     log_bench.policies.mkdir()
     for text in (OLD, NEW):
-        policy_file(log_bench.policies, digest(text)).write_text(text)
+        write_policy(log_bench.policies, digest(text), text.encode())
     control, worker = log_bench.writer(writer="gw"), log_bench.writer(writer="gw-1")
     control.open()
     worker.open()

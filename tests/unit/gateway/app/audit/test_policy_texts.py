@@ -16,6 +16,7 @@ import pytest
 from gateway.app.audit import policy_texts
 from gateway.app.audit.policy_texts import DATED, FOLDER, PolicyTexts, date_texts, forget_texts, policy_text
 from gateway.audit.chain import Chain
+from gateway.audit.policy_files import read_policy
 from gateway.audit.record import SegmentRecord
 from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.config.load import describe
@@ -35,8 +36,10 @@ class Place:
         date_texts(self.folder)
 
     def text(self, name: str, last: float) -> None:
-        (self.folder / f"{name}.json").write_text("{}")
-        os.utime(self.folder / f"{name}.json", (last * DAY, last * DAY))
+        """Every second one as an earlier build wrote it."""
+        path = self.folder / (f"{name}.json" if name in "ace" else f"{name}.json.zst")
+        path.write_text("{}")
+        os.utime(path, (last * DAY, last * DAY))
 
     def segment(self, writer: str, number: int, began: float | None) -> None:
         header = SegmentRecord(time=(began or 0) * DAY, format=1, segment=number, writer=writer, previous="0" * 64, config=1)
@@ -45,7 +48,7 @@ class Place:
 
     def left(self, kept: float = 0.0) -> str:
         forget_texts(self.folder, self.log, NOW, kept * DAY)
-        return "".join(sorted(path.stem for path in self.folder.glob("*.json")))
+        return "".join(sorted(path.name.partition(".")[0] for path in self.folder.glob("*.json*")))
 
 
 @pytest.fixture
@@ -103,13 +106,28 @@ def test_a_text_that_is_in_force_again_has_the_present_time_and_is_written_again
     texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
     spec = ConfigSpec(version=1)
     for _ in range(2):
-        path = tmp_path / FOLDER / f"{texts._write(spec)}.json"
+        digest = texts._write(spec)
+        path = tmp_path / FOLDER / f"{digest}.json.zst"
         assert path.stat().st_mtime > 1000.0
         os.utime(path, (5, 5))
     again = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
-    assert again._write(spec) == path.stem and path.stat().st_mtime > 1000.0, "after a restart"
+    assert again._write(spec) == digest and path.stat().st_mtime > 1000.0, "after a restart"
     path.unlink()
-    assert again._write(spec) == path.stem and path.exists()
+    assert again._write(spec) == digest and path.exists()
+
+
+def test_a_text_of_an_earlier_build_is_kept_as_it_is(tmp_path: Path) -> None:
+    spec = ConfigSpec(version=1)
+    data = policy_text(spec, NO_PLUGINS).data
+    old = tmp_path / FOLDER / f"{sha256(data).hexdigest()}.json"
+    old.parent.mkdir()
+    old.write_bytes(data)
+    date_texts(old.parent)
+    os.utime(old, (5, 5))
+    texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
+    assert texts._write(spec) == old.stem and old.stat().st_mtime > 1000.0
+    assert [path.name for path in old.parent.glob("*.json*")] == [old.name]
+    assert texts._before() is not None
 
 
 async def test_changes_that_follow_each_other_at_once_are_told_in_order_each_with_its_own_text(
@@ -227,14 +245,13 @@ def test_only_what_has_changed_is_described_again(tmp_path: Path, monkeypatch: p
     described.clear()
     digest = texts._write(ConfigSpec(version=1, engines=tuple(engines)))
     assert described == ["other"]
-    path = tmp_path / FOLDER / f"{digest}.json"
-    assert path.read_bytes() == policy_text(ConfigSpec(version=1, engines=tuple(engines)), NO_PLUGINS).data
+    assert read_policy(tmp_path / FOLDER, digest) == policy_text(ConfigSpec(version=1, engines=tuple(engines)), NO_PLUGINS).data
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes().replace(b"e1", b"f1"))])
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
 def test_a_file_that_is_not_as_it_was_written_is_not_taken_from(tmp_path: Path, spoil: Any) -> None:
     engines = [EngineSpec(name=f"e{number}", runtime="external", url="http://x") for number in range(5)]
     texts = PolicyTexts(tmp_path, PluginSchemas(), cast(Any, None), cast(Any, None))
-    spoil(tmp_path / FOLDER / f"{texts._write(ConfigSpec(version=1, engines=tuple(engines)))}.json")
+    spoil(tmp_path / FOLDER / f"{texts._write(ConfigSpec(version=1, engines=tuple(engines)))}.json.zst")
     spec = ConfigSpec(version=1, engines=tuple(engines[1:]))
-    assert (tmp_path / FOLDER / f"{texts._write(spec)}.json").read_bytes() == policy_text(spec, NO_PLUGINS).data
+    assert read_policy(tmp_path / FOLDER, texts._write(spec)) == policy_text(spec, NO_PLUGINS).data
