@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gateway.core.types import Principal
 from policies.patterns import matches
 
 
-def concerning(tenants: Sequence[str], roles: Sequence[str]) -> Callable[[Principal], bool] | None:
-    """Whether a caller's tenant fits one of the patterns, and one of its roles. None: everybody is meant. A caller without a role fits
-    only `*`."""
-    if "*" in tenants and "*" in roles:
-        return None
+class Concern:
+    """Call it: whether a caller's tenant fits one of the patterns, and one of its roles. A caller without a role fits only `*`.
 
-    def concerns(principal: Principal) -> bool:
-        if not any(matches(pattern, principal.tenant) for pattern in tenants):
+    literals: the tenants, if no pattern has a `*`."""
+
+    def __init__(self, tenants: Sequence[str], roles: Sequence[str]) -> None:
+        self._tenants, self._roles = tuple(tenants), tuple(roles)
+        self.literals = None if any("*" in pattern for pattern in tenants) else self._tenants
+
+    def __call__(self, principal: Principal) -> bool:
+        if not any(matches(pattern, principal.tenant) for pattern in self._tenants):
             return False
-        return "*" in roles or any(matches(pattern, role) for pattern in roles for role in principal.roles)
+        return "*" in self._roles or any(matches(pattern, role) for pattern in self._roles for role in principal.roles)
 
-    return concerns
+
+def concerning(tenants: Sequence[str], roles: Sequence[str]) -> Concern | None:
+    """None: everybody is meant."""
+    return None if "*" in tenants and "*" in roles else Concern(tenants, roles)

@@ -12,10 +12,11 @@ from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from gateway.core.price_rules import nano, rates, spans
+from gateway.core.price_rules import AT_ONCE, nano, rates, spans
 from gateway.core.prices import LineUp, Price
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs.prices import PriceSpec
-from policies.patterns import matches
+from policies.pattern_index import PatternIndex
 from policies.public_prices import listed
 
 _PER: Final = {"1": 1_000_000, "1K": 1_000, "1M": 1}
@@ -33,16 +34,34 @@ class PriceTable:
     the configuration's order. Outside its validity a price gives way to the next one."""
 
     def __init__(self, prices: Sequence[PriceSpec]) -> None:
+        at_once(self._build(prices))
+
+    @classmethod
+    def building(cls, prices: Sequence[PriceSpec]) -> Steps[PriceTable]:
+        """The same in steps."""
+        table = cls(())
+        yield from table._build(prices)
+        return table
+
+    def _build(self, prices: Sequence[PriceSpec]) -> Steps[None]:
         order = sorted(range(len(prices)), key=lambda index: (*_rank(prices[index].model), prices[index].table is not None))
+        yield
         valid = spans(prices)
-        self._prices = [(prices[index], *valid[index], None if prices[index].table else price_of(prices[index])) for index in order]
+        yield
+        self._prices: list[tuple[PriceSpec, float, float, Price | None]] = []
+        for place, index in enumerate(order):
+            price = None if prices[index].table else price_of(prices[index])
+            self._prices.append((prices[index], *valid[index], price))
+            if place % AT_ONCE == 0:
+                yield
+        self._index = PatternIndex(spec.model for spec, *_ in self._prices)
 
     def line_up(self, model: str, otherwise: Price | None = None) -> LineUp | None:
         """The prices of one model in time; None if it never has one. otherwise: the price where no other counts."""
         mine: tuple[tuple[float, float, Price], ...] = ()
-        for spec, begin, end, price in self._prices:
-            if matches(spec.model, model):
-                mine += _listed(spec.listed_as or model, begin, end) if price is None else ((begin, end, price),)
+        for place in self._index.fits(model):
+            spec, begin, end, price = self._prices[place]
+            mine += _listed(spec.listed_as or model, begin, end) if price is None else ((begin, end, price),)
         if otherwise is not None:
             mine = (*mine, (-inf, inf, otherwise))
         return LineUp(mine) if mine else None
@@ -80,18 +99,28 @@ def price_of(spec: PriceSpec) -> Price:
     return Price(currency, version, request, **exact)
 
 
-def of_models(prices: Sequence[PriceSpec], models: Sequence[str], devices: Mapping[str, Price] = MappingProxyType({})) -> dict[str, LineUp]:
+def of_models(
+    prices: Sequence[PriceSpec], models: Sequence[str], devices: Mapping[str, Price] = MappingProxyType({})
+) -> Steps[dict[str, LineUp]]:
     """The prices of those models that have some. devices: prices by the time of devices, which count where there is none by tokens."""
-    if not prices and not devices:
-        return {}
-    table = PriceTable(prices)
-    found = {model: table.line_up(model, devices.get(model)) for model in models}
-    return {model: line_up for model, line_up in found.items() if line_up is not None}
+    found: dict[str, LineUp] = {}
+    if prices or devices:
+        table = yield from PriceTable.building(prices)
+        for number, model in enumerate(models):
+            line_up = table.line_up(model, devices.get(model))
+            if line_up is not None:
+                found[model] = line_up
+            if number % AT_ONCE == 0:
+                yield
+    return found
 
 
 def unmatched(prices: Sequence[PriceSpec], models: Sequence[str]) -> list[str]:
     """Patterns of prices that no model matches, in order: each may be a misspelled name."""
-    return list(dict.fromkeys(price.model for price in prices if not any(matches(price.model, model) for model in models)))
+    patterns = list(dict.fromkeys(price.model for price in prices))
+    index = PatternIndex(patterns)
+    matched = {place for model in models for place in index.fits(model)} if patterns else set()
+    return [pattern for place, pattern in enumerate(patterns) if place not in matched]
 
 
 def _rank(pattern: str) -> tuple[bool, int]:

@@ -187,7 +187,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/clients/files.py": ("tests/e2e/test_batches.py", "files.create"),
     "gateway/app/clients/kept_answers.py": ("tests/e2e/test_responses_clients.py", "replicas_share_them_they_expire"),
     "gateway/app/clients/work.py": ("tests/e2e/test_batches.py", "batches="),
-    "gateway/app/configuration/assembly.py": ("tests/unit/gateway/app/configuration/test_snapshots.py", "configuration.snapshots"),
     "gateway/app/configuration/history.py": ("tests/e2e/test_config_history.py", "rolled_back_to"),
     "gateway/app/configuration/plugin_set.py": ("tests/unit/gateway/app/configuration/test_plugins.py", "configuration.plugins"),
     "gateway/app/configuration/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),

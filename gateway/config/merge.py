@@ -82,9 +82,11 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
     left_out.update(unusable)
     prices = (*file.prices, *_others(_policies("prices", additions, PriceSpec), file.prices))
     if len(prices) > len(file.prices):
-        price_rules.check(prices, _in_store)
-    for one in guardrails:
+        yield from price_rules.checking(prices, _in_store)
+    for count, one in enumerate(guardrails):
         label_rules.check_guardrail(one, file.labels, f"guardrails.{one.name}", _in_store)
+        if count % BINDINGS == 0:
+            yield
     spec = msgspec.structs.replace(
         file,
         prices=prices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,9 +13,12 @@ from typing import Final
 
 from gateway.core.errors import ConfigError
 from gateway.core.prices import DevicePrice, DeviceRate
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs import EngineSpec, ModelSpec
 from gateway.core.specs.prices import EngineCostSpec, PriceSpec
 
+AT_ONCE: Final = 64
+"""Prices that are looked at between two pauses."""
 FIRST_US: Final = 10_000_000
 """Microseconds of one slot that a request reserves while nothing is known of requests of its model."""
 
@@ -73,16 +77,27 @@ def kind_of(price: PriceSpec) -> tuple[str, bool]:
 
 def spans(prices: Sequence[PriceSpec]) -> list[tuple[float, float]]:
     """From when and until when each is valid, in seconds since the epoch. Without `until`, until the next of the same pattern begins."""
+    begins = [moment(price.since, -inf) for price in prices]
+    of_kind: dict[tuple[str, bool], list[float]] = {}
+    for price, begin in zip(prices, begins, strict=True):
+        of_kind.setdefault(kind_of(price), []).append(begin)
+    for starts in of_kind.values():
+        starts.sort()
     found = []
-    for price in prices:
-        begin = moment(price.since, -inf)
-        later = (moment(other.since, -inf) for other in prices if kind_of(other) == kind_of(price))
-        end = min((start for start in later if start > begin), default=inf) if price.until is None else moment(price.until, inf)
-        found.append((begin, end))
+    for price, begin in zip(prices, begins, strict=True):
+        starts = of_kind[kind_of(price)]
+        following = bisect_right(starts, begin)
+        after = starts[following] if following < len(starts) else inf
+        found.append((begin, after if price.until is None else moment(price.until, inf)))
     return found
 
 
 def check(prices: Sequence[PriceSpec], error: ErrorAt) -> None:
+    """`checking` without pausing."""
+    at_once(checking(prices, error))
+
+
+def checking(prices: Sequence[PriceSpec], error: ErrorAt) -> Steps[None]:
     """Raises ConfigError for the first contradiction: a time that does not exist, no price at all, two prices at the same time."""
     for index, price in enumerate(prices):
         path = f"prices[{index}]"
@@ -102,7 +117,11 @@ def check(prices: Sequence[PriceSpec], error: ErrorAt) -> None:
             raise error(path, f"has no price; give at least one of {', '.join(rates(price))} (0 for free)")
         if price.until is not None and moment(price.until, inf) <= moment(price.since, -inf):
             raise error(f"{path}.until", f"'{price.until}' is not after 'from' ({price.since})")
+        if index % AT_ONCE == 0:
+            yield
+    yield
     _apart(prices, error)
+    yield
     _currencies(prices, error)
 
 

@@ -7,7 +7,7 @@ settings; a Snapshot only refers to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gateway.core.caching import AnswerCache
 from gateway.core.isolation import Salts
@@ -109,18 +109,64 @@ class Prefilter(Protocol):
         ...
 
 
+class Scoped(Protocol):
+    """concerns: whose requests are meant; None: everybody's. It may have `literals`, the names of the only tenants that it is true for."""
+
+    @property
+    def concerns(self) -> Callable[[Principal], bool] | None: ...
+
+
+G = TypeVar("G", bound=Scoped)
+
+
+class Reach(Generic[G]):
+    """Some guardrails, and which of them concern a caller. Those that name their tenants are not looked at for other tenants."""
+
+    __slots__ = ("_always", "_of", "all")
+
+    def __init__(self, all: tuple[G, ...]) -> None:
+        self.all = all
+        self._always: list[int] | None = None
+        self._of: dict[str, list[int]] = {}
+
+    def of(self, principal: Principal) -> tuple[G, ...]:
+        if self._always is None:
+            self._always = []
+            for place, guardrail in enumerate(self.all):
+                tenants: Sequence[str] | None = getattr(guardrail.concerns, "literals", None)
+                if tenants is None:
+                    self._always.append(place)
+                else:
+                    for tenant in set(tenants):
+                        self._of.setdefault(tenant, []).append(place)
+        found: list[G] = []
+        for place in sorted([*self._always, *self._of.get(principal.tenant, ())]):
+            guardrail = self.all[place]
+            concerns = guardrail.concerns
+            if concerns is None or concerns(principal):
+                found.append(guardrail)
+        return tuple(found)
+
+
+def _others(guardrails: tuple[G, ...], known: tuple[G, ...]) -> tuple[G, ...]:
+    """Those that are not among the known ones."""
+    among = set(known)
+    return tuple([guardrail for guardrail in guardrails if guardrail not in among])
+
+
 class ModelEntry:
     """One public model, ready to serve, with everything that the pipeline needs.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
-    guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
+    guardrails concern only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
     response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept.
     counts_prompts: engines are asked for the tokens of prompts that limits count. watch: sees the attempts at its engines, if anybody does.
     """
 
     __slots__ = (
+        "_reach",
         "_seen",
         "cache",
         "counts_prompts",
@@ -165,10 +211,14 @@ class ModelEntry:
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
         self.fallbacks, self.holds, self.prices = fallbacks, holds, prices
-        self.scoped: bool = any([guardrail.concerns is not None for guardrail in (*request_guardrails, *response_guardrails)]) or any(
-            [fallback.scoped for fallback in fallbacks]
+        judges: tuple[Scoped, ...] = (*request_tools, *response_tools, *response_shapes)
+        self.scoped: bool = (
+            any([guardrail.concerns is not None for guardrail in (*request_guardrails, *response_guardrails)])
+            or any([guardrail.concerns is not None for guardrail in judges])
+            or any([fallback.scoped for fallback in fallbacks])
         )
         self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
+        self._reach: tuple[Reach[Inspector], Reach[Inspector], Reach[ToolGuard], Reach[ToolGuard], Reach[ShapeGuard]] | None = None
         self.request_tools, self.response_tools, self.response_shapes = request_tools, response_tools, response_shapes
         key = spec.routing.key
         if key == "session":
@@ -186,8 +236,16 @@ class ModelEntry:
         key = (principal.tenant, principal.roles)
         found = self._seen.get(key)
         if found is None:
-            request = tuple([g for g in self.request_guardrails if g.concerns is None or g.concerns(principal)])
-            response = tuple([g for g in self.response_guardrails if g.concerns is None or g.concerns(principal)])
+            if self._reach is None:
+                self._reach = (
+                    Reach(self.request_guardrails),
+                    Reach(self.response_guardrails),
+                    Reach(self.request_tools),
+                    Reach(self.response_tools),
+                    Reach(self.response_shapes),
+                )
+            requests, responses, request_tools, response_tools, shapes = self._reach
+            request, response = requests.of(principal), responses.of(principal)
             fallbacks = tuple([fallback.seen_by(principal) for fallback in self.fallbacks])
             holds = any([g.holds for g in response])
             found = ModelEntry(
@@ -199,9 +257,9 @@ class ModelEntry:
                 fallbacks,
                 holds=holds,
                 prices=self.prices,
-                request_tools=self.request_tools,
-                response_tools=self.response_tools,
-                response_shapes=self.response_shapes,
+                request_tools=request_tools.of(principal),
+                response_tools=response_tools.of(principal),
+                response_shapes=shapes.of(principal),
                 cache=self.cache,
                 watch=self.watch,
             )
@@ -217,13 +275,13 @@ class ModelEntry:
             self.spec,
             self.route,
             self.meter,
-            tuple(g for g in self.request_guardrails if g not in asked.request_guardrails),
-            (*asked.response_guardrails, *(g for g in self.response_guardrails if g not in asked.response_guardrails)),
+            _others(self.request_guardrails, asked.request_guardrails),
+            asked.response_guardrails + _others(self.response_guardrails, asked.response_guardrails),
             holds=self.holds or asked.holds,
             prices=self.prices,
-            request_tools=tuple(g for g in self.request_tools if g not in asked.request_tools),
-            response_tools=(*asked.response_tools, *(g for g in self.response_tools if g not in asked.response_tools)),
-            response_shapes=(*asked.response_shapes, *(g for g in self.response_shapes if g not in asked.response_shapes)),
+            request_tools=_others(self.request_tools, asked.request_tools),
+            response_tools=asked.response_tools + _others(self.response_tools, asked.response_tools),
+            response_shapes=asked.response_shapes + _others(self.response_shapes, asked.response_shapes),
             cache=self.cache,
             watch=self.watch,
         )

@@ -69,6 +69,7 @@ class Prefilter:
 
 def prefilter(triggers: Sequence[str]) -> Prefilter | None:
     """None where one scan would spare nothing, or the triggers are too many."""
-    if len(triggers) < 2 or sum(map(len, triggers)) > LARGEST:
+    distinct = list(dict.fromkeys(triggers))  # many guardrails of one type have the same
+    if len(triggers) < 2 or sum(map(len, distinct)) > LARGEST:
         return None
-    return Prefilter(triggers)
+    return Prefilter(distinct)

@@ -45,6 +45,7 @@ from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
+from policies.pattern_index import PatternIndex
 from policies.patterns import matches
 from policies.prices import not_listed, of_models, unmatched
 from policies.public_prices import table as table_of_prices
@@ -52,7 +53,78 @@ from policies.public_prices import table as table_of_prices
 log = logging.getLogger("gatehouse.config")
 AT_ONCE: Final = 64
 """Guardrails that are looked at between two pauses of a build."""
+MOST_NAMED: Final = 16
+"""Prices without a model that are named in the log."""
 _Reading = tuple[GuardrailSpec, Guarded, ToolGuard | None]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The guardrails of a model, in the configuration's order."""
+
+    request: tuple[Guarded, ...]
+    response: tuple[Guarded, ...]
+    request_tools: tuple[ToolGuard, ...]
+    response_tools: tuple[ToolGuard, ...]
+    shapes: tuple[ShapeGuard, ...]
+    holds: bool
+
+
+class _Guards:
+    """What guardrails each model has. Models that no guardrail names, other than by `*`, have the same ones, and share them."""
+
+    def __init__(self, reading: list[_Reading], parts: PartsBuilder, named: list[tuple[str, int]], general: list[int]) -> None:
+        """named: patterns other than `*`, with the place of their guardrail. general: the places of guardrails for all models."""
+        self._reading, self._parts, self._general = reading, parts, general
+        self._index, self._named = PatternIndex(pattern for pattern, _ in named), named
+        self._shared: _Chosen | None = None
+        self._shapes: dict[int, ShapeGuard | None] = {}
+
+    def of(self, model: str) -> Steps[_Chosen]:
+        places = {self._named[found][1] for found in self._index.fits(model)}
+        if places:
+            return (yield from self._choose(sorted(places.union(self._general))))
+        if self._shared is None:
+            self._shared = yield from self._choose(self._general)
+        return self._shared
+
+    def _choose(self, places: list[int]) -> Steps[_Chosen]:
+        shapes: list[ShapeGuard] = []
+        mine: dict[str, list[Guarded]] = {"request": [], "response": []}
+        judges: list[tuple[GuardrailSpec, ToolGuard]] = []
+        for number, place in enumerate(places, 1):
+            spec, guarded, judge = self._reading[place]
+            if place not in self._shapes:
+                self._shapes[place] = self._parts.shape(spec, guarded)
+            shape = self._shapes[place]
+            if shape is not None and "response" in spec.on:
+                shapes.append(shape)
+            if judge is not None:
+                judges.append((spec, judge))
+            elif shape is None:
+                for direction, found in mine.items():
+                    if direction in spec.on:
+                        found.append(guarded)
+            if number % AT_ONCE == 0:
+                yield
+        request_tools = tuple(judge for spec, judge in judges if "request" in spec.on)
+        response_tools = tuple(judge for spec, judge in judges if "response" in spec.on)
+        response = tuple(mine["response"])
+        holds = any(guarded.holds for guarded in response)
+        return _Chosen(tuple(mine["request"]), response, request_tools, response_tools, tuple(shapes), holds)
+
+
+def _guards(reading: list[_Reading], parts: PartsBuilder) -> Steps[_Guards]:
+    named: list[tuple[str, int]] = []
+    general: list[int] = []
+    for place, (spec, _, _) in enumerate(reading):
+        if "*" in spec.models:
+            general.append(place)
+        else:
+            named += [(pattern, place) for pattern in spec.models]
+        if place % AT_ONCE == 0:
+            yield
+    return _Guards(reading, parts, named, general)
 
 
 @dataclass(frozen=True)
@@ -121,11 +193,7 @@ class Assembler:
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
         reading = yield from self._reading(spec, parts)
-        by_time = yield from _device_prices(spec)
-        prices = of_models(spec.prices, [model.name for model in spec.models], by_time)
-        for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
-            hint = nearest(pattern, [model.name for model in spec.models])
-            log.warning("no model is named %r, which has a price; %s", pattern, hint)
+        prices = yield from _prices(spec)
         _check_table(spec)
         for label, pattern in _unmatched_labels(spec):
             log.warning("no model fits %r, which has the label %r", pattern, label)
@@ -134,6 +202,7 @@ class Assembler:
         yield
         moderations = yield from moderation_steps(spec, asking, self._parts)
         yield
+        guards = yield from _guards(reading, self._parts)
         entries: dict[str, ModelEntry] = {}
         salts = Salts(self._salts())
         secret = salts.secret("answers")
@@ -142,7 +211,7 @@ class Assembler:
             assert route is not None
             cache = None if model.cache is None else self._cache(model, spec, version, secret)
             price = prices.get(model.name) if model.pipeline is None else None  # its steps have theirs
-            entry = yield from self._entry(reading, model, route, price, cache)
+            entry = yield from self._entry(guards, model, route, price, cache)
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
         for model in spec.models:
@@ -190,40 +259,24 @@ class Assembler:
 
     def _entry(
         self,
-        reading: list[_Reading],
+        guards: _Guards,
         model: ModelSpec,
         route: Route,
         prices: LineUp | None,
         cache: AnswerCache | None,
     ) -> Steps[ModelEntry]:
-        shapes: list[ShapeGuard] = []
-        mine: dict[str, list[Guarded]] = {"request": [], "response": []}
-        judges: list[tuple[GuardrailSpec, ToolGuard]] = []
-        for number, (spec, guarded, judge) in enumerate(reading, 1):
-            if any([matches(pattern, model.name) for pattern in spec.models]):
-                shape = self._parts.shape(spec, guarded)
-                if shape is not None and "response" in spec.on:
-                    shapes.append(shape)
-                if judge is not None:
-                    judges.append((spec, judge))
-                elif shape is None:
-                    for direction, found in mine.items():
-                        if direction in spec.on:
-                            found.append(guarded)
-            if number % AT_ONCE == 0:
-                yield
-        response = tuple(mine["response"])
+        chosen = yield from guards.of(model.name)
         return ModelEntry(
             model,
             route,
             self._metrics.meter(model.name),
-            tuple(mine["request"]),
-            response,
-            holds=any(guarded.holds for guarded in response),
+            chosen.request,
+            chosen.response,
+            holds=chosen.holds,
             prices=prices,
-            request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
-            response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
-            response_shapes=tuple(shapes),
+            request_tools=chosen.request_tools,
+            response_tools=chosen.response_tools,
+            response_shapes=chosen.shapes,
             cache=cache,
             watch=self._watch(model),
         )
@@ -245,6 +298,19 @@ class Assembler:
 def _asking(reading: list[_Reading], parts: PartsBuilder) -> list[tuple[int, GuardrailSpec, Guarded]]:
     """The guardrails that ask models, with their numbers."""
     return [(number, guard, guarded) for number, (guard, guarded, _) in enumerate(reading) if parts.row(guard).asks]
+
+
+def _prices(spec: ConfigSpec) -> Steps[dict[str, LineUp]]:
+    """Of the models that have some. Says which prices no model has."""
+    by_time = yield from _device_prices(spec)
+    names = [model.name for model in spec.models]
+    found = yield from of_models(spec.prices, names, by_time)
+    missing = unmatched(spec.prices, names)
+    for pattern in missing[:MOST_NAMED]:
+        log.warning("no model is named %r, which has a price; %s", pattern, nearest(pattern, names))
+    if len(missing) > MOST_NAMED:
+        log.warning("no model is named as %d other prices say", len(missing) - MOST_NAMED)
+    return found
 
 
 def _device_prices(spec: ConfigSpec) -> Steps[dict[str, Price]]:

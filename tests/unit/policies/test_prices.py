@@ -11,6 +11,7 @@ import pytest
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
 from gateway.core.prices import MAX_COST, written
+from gateway.core.slices import at_once
 from gateway.core.specs.prices import PriceSpec
 from gateway.core.types import Usage
 from policies.prices import PriceTable, of_models, price_of, unmatched
@@ -80,7 +81,7 @@ def test_the_most_specific_pattern_counts() -> None:
 
 def test_a_price_without_an_end_is_valid_until_the_next_one() -> None:
     prices = [spec("a", prompt=1.0), spec("a", prompt=2.0, **{"since": "2026-03-01"}), spec("*", prompt=9.0, since="2026-01-01T12:00:00Z")]
-    line_up = of_models(prices, ["a", "b"])
+    line_up = at_once(of_models(prices, ["a", "b"]))
     days = [datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)]
     first, second = (line_up["a"].at(day.timestamp()) for day in days)
     assert first is not None and second is not None
@@ -91,7 +92,7 @@ def test_a_price_without_an_end_is_valid_until_the_next_one() -> None:
 
 
 def test_outside_its_validity_a_price_gives_way_to_the_general_one() -> None:
-    line_up = of_models([spec("a", prompt=1.0, since="2026-03-01", until="2026-04-01"), spec("*", prompt=5.0)], ["a"])["a"]
+    line_up = at_once(of_models([spec("a", prompt=1.0, since="2026-03-01", until="2026-04-01"), spec("*", prompt=5.0)], ["a"]))["a"]
     times = [datetime(2026, month, 15, tzinfo=UTC).timestamp() for month in (2, 3, 4, 3, 2)]  # also when the clock is set back
     assert [price.prompt // 10**9 for time in times if (price := line_up.at(time))] == [5, 1, 5, 1, 5]
 
@@ -130,3 +131,42 @@ def test_prices_one_after_the_other_are_fine() -> None:
 @pytest.mark.parametrize(("nano", "text"), [(0, b"0"), (1250, b"0.00000125"), (10**9, b"1"), (12_500_000_000, b"12.5")])
 def test_costs_as_text(nano: int, text: bytes) -> None:
     assert written(nano) == text
+
+
+class Compared(str):
+    """A pattern that counts how often it was compared or looked into."""
+
+    looked = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.looked += 1
+        return str.__eq__(self, other)
+
+    def split(self, *arguments: object, **further: object) -> list[str]:
+        Compared.looked += 1
+        return str.split(self, *arguments, **further)  # type: ignore[arg-type]
+
+
+def test_thousands_of_prices_are_not_compared_with_one_another_nor_with_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 500
+    prices = [spec(Compared(f"m{number}{'' if number % 2 else '-*'}"), prompt=1.0) for number in range(count)]
+    names = [f"m{number}" for number in range(1, count, 2)]
+    monkeypatch.setattr(Compared, "looked", 0)
+    price_rules.check(prices, lambda path, message: ConfigError(message, path=path))
+    assert list(at_once(of_models(prices, names))) == names
+    assert unmatched(prices, names) == [f"m{number}-*" for number in range(0, count, 2)]
+    assert Compared.looked < 20 * count
+
+
+def test_prices_are_made_in_steps() -> None:
+    prices = [spec(f"m{number}", prompt=1.0) for number in range(1000)]
+    assert len(list(of_models(prices, [price.model for price in prices]))) > 20
+    assert len(list(price_rules.checking(prices, lambda path, message: ConfigError(message, path=path)))) > 10
+
+
+def test_a_price_without_an_end_lasts_until_the_next_one_of_its_kind_begins() -> None:
+    begins = [None, "2026-05-01", "2026-02-01", "2026-02-01", "2026-03-01"]
+    prices = [spec("a", prompt=1.0, since=since) for since in begins] + [spec("b", prompt=1.0, since="2026-04-01")]
+    ends = [None if end == float("inf") else datetime.fromtimestamp(end, UTC).strftime("%m") for _, end in price_rules.spans(prices)]
+    assert ends == ["02", None, "03", "03", "05", None]

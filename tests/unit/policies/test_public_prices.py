@@ -8,6 +8,7 @@ import pytest
 
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
+from gateway.core.slices import at_once
 from gateway.core.specs.prices import PriceSpec
 from policies.prices import PriceTable, not_listed, of_models
 from policies.public_prices import listed, table
@@ -32,7 +33,7 @@ def test_every_line_is_a_price_with_its_source() -> None:
 
 def test_a_price_may_come_from_the_table() -> None:
     specs = [PriceSpec(model="*", table="public"), PriceSpec(model="ours", table="public", listed_as="openai/gpt-4o")]
-    line_ups = of_models(specs, ["gpt-4o-mini", "ours", "else"])
+    line_ups = at_once(of_models(specs, ["gpt-4o-mini", "ours", "else"]))
     now = at("2026-01-01")
     mini, ours = line_ups["gpt-4o-mini"].at(now), line_ups["ours"].at(now)
     assert mini is not None and (mini.prompt, mini.completion, mini.cached) == (150_000_000, 600_000_000, 75_000_000)
@@ -50,7 +51,7 @@ def test_rates_of_ones_own_count_before_the_table() -> None:
 
 
 def test_versions_of_the_table_follow_one_another_within_the_time_that_is_asked_for() -> None:
-    line_up = of_models([PriceSpec(model="o3", table="public", since="2025-05-01")], ["o3"])["o3"]
+    line_up = at_once(of_models([PriceSpec(model="o3", table="public", since="2025-05-01")], ["o3"]))["o3"]
     found = [line_up.at(at(day)) for day in ("2025-04-30", "2025-06-09", "2025-06-10")]
     assert [None if price is None else price.prompt for price in found] == [None, 10_000_000_000, 2_000_000_000]
 

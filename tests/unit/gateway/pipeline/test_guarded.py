@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,11 +14,12 @@ import pytest
 
 from gateway.core.errors import EngineError
 from gateway.core.slices import Steps
+from gateway.core.snapshot import ModelEntry
 from gateway.core.types import ALLOW, Finding, Principal, Verdict
 from gateway.core.waiting import Driver, Maybe, Signal, as_future
 from gateway.pipeline.guarded import MOST_SPANS, BudgetMissed, Guarded, Note, within
 from gateway.telemetry.metrics import MOST_REFUSED, Metrics
-from policies.callers import concerning
+from policies.callers import Concern, concerning
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import Pace, PhraseSet
 from tests.fakes.paused import Paused, run
@@ -300,6 +302,48 @@ def test_only_those_whom_it_concerns_are_read(tenants: tuple[str, ...]) -> None:
     _, client = world.start(HIT)
     assert bool(client.written) is (tenants == ("acme",))
     assert world.entry.seen_by(Principal("k", "acme", "api_key")) is world.entry.seen_by(Principal("j", "acme", "oidc"))
+
+
+def test_guardrails_of_other_tenants_are_not_even_asked_whom_they_concern() -> None:
+    """Nor those that judge tools and forms of answers: their number is nothing to a request."""
+    asked: list[str] = []
+
+    class Counted(Concern):
+        def __call__(self, principal: Principal) -> bool:
+            asked.append(self.literals[0] if self.literals else "pattern")
+            return super().__call__(principal)
+
+    def of(*tenants: str, roles: tuple[str, ...] = ("*",)) -> Any:
+        return SimpleNamespace(concerns=Counted(tenants, roles), holds=False)
+
+    everybody = SimpleNamespace(concerns=None, holds=False)
+    mine, ours, other_role = of("acme"), of("ac*"), of("acme", roles=("admin",))
+    guards = (*(of(f"t{number}") for number in range(50)), mine, everybody, ours, other_role, of("acme", "t1", "acme"))
+    world = World()
+    entry = ModelEntry(
+        world.entry.spec,
+        world.entry.route,
+        world.entry.meter,
+        guards,
+        guards,
+        request_tools=guards,
+        response_tools=guards,
+        response_shapes=guards,
+    )
+    seen = entry.seen_by(Principal("k", "acme", "api_key"))
+    wanted = (mine, everybody, ours, guards[-1])
+    found = (seen.request_guardrails, seen.response_guardrails, seen.request_tools, seen.response_tools, seen.response_shapes)
+    assert found == (wanted,) * 5
+    assert sorted(asked) == sorted(["acme", "pattern", "acme", "acme"] * 5)
+
+
+@pytest.mark.parametrize("where", ["request_tools", "response_tools", "response_shapes"])
+def test_judges_of_some_callers_alone_make_an_entry_scoped(where: str) -> None:
+    judge = SimpleNamespace(concerns=concerning(("other",), ("*",)), holds=False)
+    world = World()
+    entry = ModelEntry(world.entry.spec, world.entry.route, world.entry.meter, **{where: (judge,)})  # type: ignore[arg-type]
+    assert entry.scoped and getattr(entry.seen_by(Principal("k", "acme", "api_key")), where) == ()
+    assert getattr(entry.seen_by(Principal("k", "other", "api_key")), where) == (judge,)
 
 
 def test_a_fallback_has_its_own_scope() -> None:

@@ -1,0 +1,43 @@
+"""Which guardrails each model has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from gateway.app.configuration.assembly import _guards
+from gateway.core.slices import at_once
+from gateway.core.specs import GuardrailSpec
+
+
+class Parts:
+    """Each guardrail whose name begins with `shape` judges the form of answers."""
+
+    def shape(self, spec: GuardrailSpec, guarded: Any) -> Any:
+        return SimpleNamespace(name=spec.name) if spec.name.startswith("shape") else None
+
+
+def of(*guardrails: tuple[str, tuple[str, ...]]) -> Any:
+    reading: list[Any] = []
+    for name, models in guardrails:
+        judge = SimpleNamespace(name=name) if name.startswith("tool") else None
+        reading.append((GuardrailSpec(name=name, type="denylist", models=models), SimpleNamespace(name=name, holds=False), judge))
+    return at_once(_guards(reading, cast(Any, Parts())))
+
+
+def test_a_model_has_those_that_name_it_in_the_order_of_the_configuration() -> None:
+    guards = of(
+        ("a", ("demo-*", "*-chat")), ("b", ("*",)), ("shape", ("demo-chat",)), ("tool", ("demo-*",)), ("c", ("other",)), ("d", ("*", "x"))
+    )
+    chosen = at_once(guards.of("demo-chat"))
+    assert [one.name for one in chosen.request] == ["a", "b", "d"] == [one.name for one in chosen.response]
+    assert [one.name for one in chosen.shapes] == ["shape"] and [one.name for one in chosen.response_tools] == ["tool"]
+    assert [one.name for one in at_once(guards.of("other")).request] == ["b", "c", "d"]
+    assert [one.name for one in at_once(guards.of("x")).request] == ["b", "d"]
+
+
+def test_models_that_nothing_names_share_what_they_have() -> None:
+    """Thousands of models and thousands of guardrails would otherwise be millions of places."""
+    guards = of(("a", ("*",)), ("shape", ("*",)), ("b", ("demo",)))
+    assert at_once(guards.of("one")) is at_once(guards.of("two"))
+    assert at_once(guards.of("demo")).shapes[0] is at_once(guards.of("one")).shapes[0]
