@@ -20,7 +20,7 @@ from gateway.core.proofs import Prover
 from gateway.core.pseudonyms import Layer
 from gateway.core.rollouts import Watch
 from gateway.core.shapes import ShapeGuard
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.core.types import Headers, InferenceRequest, Principal, Usage, Verdict
@@ -90,6 +90,8 @@ class Inspector(Protocol):
 
 
 _MOST_SEEN: Final = 4096
+AT_ONCE: Final = 64
+"""Guardrails that are looked at between two pauses."""
 NO_MODERATIONS: Final = Moderations()
 
 
@@ -129,16 +131,25 @@ class Reach(Generic[G]):
         self._always: list[int] | None = None
         self._of: dict[str, list[int]] = {}
 
+    def preparing(self) -> Steps[None]:
+        """Does in steps what the first call of `of` would do."""
+        always: list[int] = []
+        by_tenant: dict[str, list[int]] = {}
+        for place, guardrail in enumerate(self.all):
+            tenants: Sequence[str] | None = getattr(guardrail.concerns, "literals", None)
+            if tenants is None:
+                always.append(place)
+            else:
+                for tenant in set(tenants):
+                    by_tenant.setdefault(tenant, []).append(place)
+            if place % AT_ONCE == AT_ONCE - 1:
+                yield
+        self._always, self._of = always, by_tenant
+
     def of(self, principal: Principal) -> tuple[G, ...]:
         if self._always is None:
-            self._always = []
-            for place, guardrail in enumerate(self.all):
-                tenants: Sequence[str] | None = getattr(guardrail.concerns, "literals", None)
-                if tenants is None:
-                    self._always.append(place)
-                else:
-                    for tenant in set(tenants):
-                        self._of.setdefault(tenant, []).append(place)
+            at_once(self.preparing())
+        assert self._always is not None
         found: list[G] = []
         for place in sorted([*self._always, *self._of.get(principal.tenant, ())]):
             guardrail = self.all[place]
@@ -154,6 +165,10 @@ def _others(guardrails: tuple[G, ...], known: tuple[G, ...]) -> tuple[G, ...]:
     return tuple([guardrail for guardrail in guardrails if guardrail not in among])
 
 
+Reaches = tuple[Reach[Inspector], Reach[Inspector], Reach[ToolGuard], Reach[ToolGuard], Reach[ShapeGuard]]
+"""Of a model's guardrails: for requests and responses, tools in either, the form of answers."""
+
+
 class ModelEntry:
     """One public model, ready to serve, with everything that the pipeline needs.
 
@@ -161,8 +176,9 @@ class ModelEntry:
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
     guardrails concern only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
-    response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept.
-    counts_prompts: engines are asked for the tokens of prompts that limits count. watch: sees the attempts at its engines, if anybody does.
+    response_shapes: those that judge the form of answers. cache: of its answers; None where none are kept. reach: of these guardrails,
+    if it was made before. counts_prompts: engines are asked for the tokens of prompts that limits count. watch: sees the attempts at its
+    engines, if anybody does.
     """
 
     __slots__ = (
@@ -204,6 +220,7 @@ class ModelEntry:
         response_shapes: tuple[ShapeGuard, ...] = (),
         cache: AnswerCache | None = None,
         watch: Watch | None = None,
+        reach: Reaches | None = None,
     ) -> None:
         self.watch = watch
         self.cache, self.counts_prompts = cache, route.counts_prompts
@@ -218,7 +235,7 @@ class ModelEntry:
             or any([fallback.scoped for fallback in fallbacks])
         )
         self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
-        self._reach: tuple[Reach[Inspector], Reach[Inspector], Reach[ToolGuard], Reach[ToolGuard], Reach[ShapeGuard]] | None = None
+        self._reach = reach
         self.request_tools, self.response_tools, self.response_shapes = request_tools, response_tools, response_shapes
         key = spec.routing.key
         if key == "session":

@@ -31,7 +31,7 @@ from gateway.core.proofs import Claim
 from gateway.core.rollouts import Watch
 from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Steps, in_slices, portions
-from gateway.core.snapshot import ModelEntry, Snapshot
+from gateway.core.snapshot import Inspector, ModelEntry, Reach, Reaches, Snapshot
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
@@ -68,6 +68,7 @@ class _Chosen:
     response_tools: tuple[ToolGuard, ...]
     shapes: tuple[ShapeGuard, ...]
     holds: bool
+    reach: Reaches
 
 
 class _Guards:
@@ -111,7 +112,11 @@ class _Guards:
         response_tools = tuple(judge for spec, judge in judges if "response" in spec.on)
         response = tuple(mine["response"])
         holds = any(guarded.holds for guarded in response)
-        return _Chosen(tuple(mine["request"]), response, request_tools, response_tools, tuple(shapes), holds)
+        request, forms = tuple(mine["request"]), tuple(shapes)
+        reach = (Reach[Inspector](request), Reach[Inspector](response), Reach(request_tools), Reach(response_tools), Reach(forms))
+        for one in reach:
+            yield from one.preparing()
+        return _Chosen(request, response, request_tools, response_tools, forms, holds, reach)
 
 
 def _guards(reading: list[_Reading], parts: PartsBuilder) -> Steps[_Guards]:
@@ -279,6 +284,7 @@ class Assembler:
             response_shapes=chosen.shapes,
             cache=cache,
             watch=self._watch(model),
+            reach=chosen.reach,
         )
 
     def _cache(self, model: ModelSpec, spec: ConfigSpec, version: int, secret: bytes) -> AnswerCache | None:

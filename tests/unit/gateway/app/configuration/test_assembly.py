@@ -14,14 +14,16 @@ class Parts:
     """Each guardrail whose name begins with `shape` judges the form of answers."""
 
     def shape(self, spec: GuardrailSpec, guarded: Any) -> Any:
-        return SimpleNamespace(name=spec.name) if spec.name.startswith("shape") else None
+        return SimpleNamespace(name=spec.name, concerns=None) if spec.name.startswith("shape") else None
 
 
 def of(*guardrails: tuple[str, tuple[str, ...]]) -> Any:
     reading: list[Any] = []
     for name, models in guardrails:
-        judge = SimpleNamespace(name=name) if name.startswith("tool") else None
-        reading.append((GuardrailSpec(name=name, type="denylist", models=models), SimpleNamespace(name=name, holds=False), judge))
+        judge = SimpleNamespace(name=name, concerns=None) if name.startswith("tool") else None
+        reading.append(
+            (GuardrailSpec(name=name, type="denylist", models=models), SimpleNamespace(name=name, holds=False, concerns=None), judge)
+        )
     return at_once(_guards(reading, cast(Any, Parts())))
 
 
