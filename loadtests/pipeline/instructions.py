@@ -6,7 +6,8 @@ thread included. An instruction is counted for the nearest of our compiled funct
 or an allocation stands where it was caused. Left out: the sockets and the kernel. SHA-256 is counted too high, because callgrind
 knows no SHA instructions.
 
-usage: python loadtests/pipeline/instructions.py [--rounds 8] [--slots 1024] [--leased] [--config FILE] [--top 40] [--build DIRECTORY]
+usage: python loadtests/pipeline/instructions.py [--rounds 8] [--slots 1024] [--leased] [--config FILE] [--state DIRECTORY]
+       [--top 40] [--build DIRECTORY]
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
     parser.add_argument("--leased", action="store_true", help="limits as in one of several workers")
     parser.add_argument("--config", help="as for loadtests/pipeline/bench.py")
+    parser.add_argument("--state", help="as for loadtests/pipeline/bench.py")
     parser.add_argument("--top", type=int, default=40)
     parser.add_argument("--build", help="a directory that scripts/compile.py made; by default the environment's own build")
     arguments = parser.parse_args()
@@ -96,6 +98,8 @@ def main() -> None:
         further = ["--leased"] if arguments.leased else []
         if arguments.config:
             further += ["--config", str(Path(arguments.config).resolve())]
+        if arguments.state:
+            further += ["--state", arguments.state]
         record(arguments.rounds, arguments.slots, arguments.build, further, out)
         owners, spent = read(out)
     requests = arguments.rounds * PARALLEL

@@ -1,14 +1,16 @@
 """What a large store costs: the start, the memory, and one change, in the control process and in a worker.
 
-    python -m loadtests.store.large [--of access|engines|others] [--count 100000] [--changes 3] [--profile DIRECTORY]
+    python -m loadtests.store.large [--of access|engines|others|policies|people|work] [--count 100000] [--changes 3] [--profile DIRECTORY]
 
 `access`: so many roles, bindings, tenants and keys. `engines`: so many engines, each with a model of its own; each is probed once, as
 probes would be most of what is measured. `others`: so many halts, suspensions, limits, legal holds, captures, schedules and decided
-approvals (loadtests.store.others). They are written into the tables directly (SQLite), the gateway starts with one worker, and each
-kind of change is made over the admin API. CPU and memory are those of /proc. `idle` is what both processes use while nothing happens; of a
-change, what they have used until SETTLED seconds after it, less what they use in that time anyway. `told`: bytes that the worker has read
-meanwhile, less those of an idle time; `kept`: bytes that the text of the policies takes on the disk; `late`: the longest delay of a wake-up of the loop is below this bound (gatehouse_loop_lag_seconds,
-which other work on the machine lengthens too). Metrics are read outside these times: of ten thousand engines they cost a second of CPU.
+approvals (loadtests.store.others). `policies`, `people`, `work`: loadtests.store.further. They are written into the tables directly
+(SQLite), the gateway starts with one worker, and each kind of change is made over the admin API, and some lists are asked for. CPU and
+memory are those of /proc. `idle` is what both processes use while nothing happens; of a change, what they have used until SETTLED seconds
+after it (of a list, a sixth of that), less what they use in that time anyway. `told`: bytes that the worker has read meanwhile, less those
+of an idle time; `kept`: bytes that the text of the policies takes on the disk; `late`: the longest delay of a wake-up of the loop is below
+this bound (gatehouse_loop_lag_seconds, which other work on the machine lengthens too). Metrics are read outside these times: of ten
+thousand engines they cost a second of CPU.
 --profile: py-spy, which must be on the PATH, records each process there.
 """
 
@@ -30,7 +32,7 @@ import httpx
 import sqlalchemy as sa
 
 from gateway.store.tables import resources
-from loadtests.store import others
+from loadtests.store import further, others
 from loadtests.store.keys import fill, opened, table_of
 from loadtests.store.others import written
 from tests.e2e.harness import Gatehouse, configuration, external
@@ -82,7 +84,7 @@ async def made(directory: Path, of: str, count: int, port: int) -> None:
     store = opened("sqlite", directory)
     await store.start()
     fixed = {"tenant": "", "version": 1, "created": 1.0, "updated": 1.0, "actor": "bench"}
-    for start in range(0, 0 if of == "others" else count, BATCH):
+    for start in range(0, count if of in ("access", "engines") else 0, BATCH):
         found = [one for number in range(start, min(count, start + BATCH)) for one in bodies(of, number, port)]
         rows = [{**fixed, "kind": kind, "name": name, "body": body} for kind, name, body in found]
 
@@ -94,6 +96,8 @@ async def made(directory: Path, of: str, count: int, port: int) -> None:
         await fill(store, count)
     if of == "others":
         await store._database.run(written(store, count), write=True, deadline=120.0)
+    if of in further.KINDS:
+        await store._database.run(further.written(of, count), write=True, deadline=240.0)
     await store.aclose()
 
 
@@ -191,8 +195,10 @@ class Measured:
         before, begin = self.used(), time.monotonic()
         act().raise_for_status()
         answered = time.monotonic() - begin
-        time.sleep(max(0.0, SETTLED - answered))
-        control, worker, told = (now - was - idle for now, was, idle in zip(self.used(), before, self.idle, strict=True))
+        settled = SETTLED / 6 if what.startswith("list of") else SETTLED
+        time.sleep(max(0.0, settled - answered))
+        share = max(settled, answered) / SETTLED
+        control, worker, told = (now - was - idle * share for now, was, idle in zip(self.used(), before, self.idle, strict=True))
         if configures and self.version() <= version:
             raise TimeoutError("the change has not come into force")
         after = self.late()
@@ -212,6 +218,8 @@ def plan(of: str, admin: httpx.Client, count: int, turn: int) -> list[tuple[str,
     """(what, how, whether it changes the configuration)."""
     if of == "others":
         return others.plan(admin, count, turn)
+    if of in further.KINDS:
+        return further.plan(of, admin, count, turn)
     name = f"{count // 2 + turn:06d}"
     if of == "engines":
         return [
@@ -229,7 +237,7 @@ def plan(of: str, admin: httpx.Client, count: int, turn: int) -> list[tuple[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="what a large store costs")
-    parser.add_argument("--of", choices=("access", "engines", "others"), default="access")
+    parser.add_argument("--of", choices=("access", "engines", "others", *further.KINDS), default="access")
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--changes", type=int, default=3)
     parser.add_argument("--profile", type=Path)
