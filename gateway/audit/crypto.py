@@ -188,7 +188,9 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        os.write(descriptor, data)
+        left = memoryview(data)
+        while left:  # a disk that is nearly full takes a part
+            left = left[os.write(descriptor, left) :]
         os.fsync(descriptor)
         os.replace(draft, path)
     except OSError:

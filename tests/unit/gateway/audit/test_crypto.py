@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, load_verifier
+from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, load_verifier, replace_file
 from gateway.audit.encode import encode_json
 from gateway.audit.record import CheckpointRecord
 from gateway.core.errors import ConfigError
@@ -105,3 +105,23 @@ def test_a_public_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         load_verifier(path)
     with pytest.raises(ConfigError, match="cannot read"):
         load_verifier(tmp_path / "missing.pem")
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all_where_the_disk_takes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, room = os.write, [12]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = real(descriptor, bytes(data)[: min(5, room[0])])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", write)
+    file = tmp_path / "some"
+    replace_file(file, b"twelve bytes")
+    assert file.read_bytes() == b"twelve bytes"
+    room[0] = 7
+    with pytest.raises(OSError, match="No space"):
+        replace_file(file, b"other twelve")
+    assert file.read_bytes() == b"twelve bytes" and list(tmp_path.iterdir()) == [file]
