@@ -121,13 +121,20 @@ class Scoped(Protocol):
 G = TypeVar("G", bound=Scoped)
 
 
-class Reach(Generic[G]):
-    """Some guardrails, and which of them concern a caller. Those that name their tenants are not looked at for other tenants."""
+def _limited(guardrails: Sequence[Scoped]) -> bool:
+    """Whether one of them does not concern everybody."""
+    return any(guardrail.concerns is not None for guardrail in guardrails)
 
-    __slots__ = ("_always", "_of", "all")
+
+class Reach(Generic[G]):
+    """Some guardrails, and which of them concern a caller. Those that name their tenants are not looked at for other tenants.
+
+    limited: one of them does not concern everybody."""
+
+    __slots__ = ("_always", "_of", "all", "limited")
 
     def __init__(self, all: tuple[G, ...]) -> None:
-        self.all = all
+        self.all, self.limited = all, _limited(all)
         self._always: list[int] | None = None
         self._of: dict[str, list[int]] = {}
 
@@ -228,12 +235,12 @@ class ModelEntry:
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
         self.fallbacks, self.holds, self.prices = fallbacks, holds, prices
-        judges: tuple[Scoped, ...] = (*request_tools, *response_tools, *response_shapes)
-        self.scoped: bool = (
-            any([guardrail.concerns is not None for guardrail in (*request_guardrails, *response_guardrails)])
-            or any([guardrail.concerns is not None for guardrail in judges])
-            or any([fallback.scoped for fallback in fallbacks])
-        )
+        if reach is None:
+            limited = _limited(request_guardrails) or _limited(response_guardrails)
+            limited = limited or _limited(request_tools) or _limited(response_tools) or _limited(response_shapes)
+        else:
+            limited = any([one.limited for one in reach])
+        self.scoped: bool = limited or any([fallback.scoped for fallback in fallbacks])
         self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
         self._reach = reach
         self.request_tools, self.response_tools, self.response_shapes = request_tools, response_tools, response_shapes

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from gateway.app.configuration.assembly import _guards
 from gateway.core.slices import at_once
-from gateway.core.specs import GuardrailSpec
+from gateway.core.snapshot import ModelEntry, Reach
+from gateway.core.specs import GuardrailSpec, ModelSpec
 
 
 class Parts:
@@ -43,3 +44,19 @@ def test_models_that_nothing_names_share_what_they_have() -> None:
     guards = of(("a", ("*",)), ("shape", ("*",)), ("b", ("demo",)))
     assert at_once(guards.of("one")) is at_once(guards.of("two"))
     assert at_once(guards.of("demo")).shapes[0] is at_once(guards.of("one")).shapes[0]
+
+
+def test_who_is_concerned_is_looked_at_once_for_all_models_that_share_their_guardrails() -> None:
+    looked: list[str] = []
+
+    class Counted(SimpleNamespace):
+        @property
+        def concerns(self) -> None:
+            looked.append("")
+
+    guards = tuple(Counted(holds=False) for _ in range(10))
+    reach: Any = tuple(Reach(some) for some in (guards, (), (), (), ()))
+    looked.clear()
+    spec, route = ModelSpec(name="m", pool=("a",)), SimpleNamespace(counts_prompts=False)
+    entry = ModelEntry(spec, cast(Any, route), cast(Any, None), cast(Any, guards), reach=reach)
+    assert not entry.scoped and not looked
