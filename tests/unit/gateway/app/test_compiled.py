@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -319,6 +320,11 @@ def test_the_environment_of_the_tests_has_a_build_that_is_used(value: str | None
     environment = {"PATH": "/usr/bin:/bin", **({} if value is None else {"GATEHOUSE_COMPILED": value})}
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.split("\n")[0] == expected, done.stderr
+
+
+def test_the_build_has_none_of_the_assertions_of_c() -> None:
+    build = Path(sysconfig.get_path("platlib")) / "gatehouse_compiled"
+    assert b"__assert_fail" not in extension(build, f"{compiled.GROUP}__mypyc").read_bytes()
 
 
 def test_nothing_is_awaited_while_an_error_is_handled() -> None:
