@@ -95,8 +95,6 @@ async def run(
             return relay
         tried = (*tried, attempt.endpoint_name)
         exchange.tried = len(tried)
-        if flight is not None:
-            flight.moves()
 
 
 def _dispatch(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay) -> None:

@@ -190,7 +190,7 @@ class Flight(Recording):
     """An engine call of which others may read the answer, and whose answer may be kept. Receiver of the call.
 
     key: of the answer. place: of the flight among those under way. marks: of the purges before, of what stands behind the memory.
-    question: by which similar requests may find the answer. moved: what came was a refusal, after which its leader tries again.
+    question: by which similar requests may find the answer. moved: its leader tries again without the others, who have what came first.
     """
 
     __slots__ = (
@@ -236,21 +236,15 @@ class Flight(Recording):
         """The attempt as the leader is to use it. A second try goes on without the others if they have something of the first."""
         if self.head is not None or self.ended or self.call is not None:
             self.land()
-            exchange.flight = None
+            exchange.flight, self.moved = None, True
             return attempt
         self._attempt = attempt
         return LedAttempt(self, attempt)
 
-    def moves(self) -> None:
-        """The leader goes to another engine, as this one has refused its request."""
-        self.moved = True
-        self.land()
-
     def send(self, head: bytes, body: bytes, relay: AnswerRelay, first_byte_timeout: float, idle_timeout: float) -> Call:
         """Sends the leader's request; the Call is the leader's alone."""
         assert self._attempt is not None
-        reading = self._leader = Reading(self, relay)
-        self.readings.insert(0, reading)  # so that it knows of a refusal, and what it does about it, before the others
+        reading = self._leader = self.read_by(relay)
         call = self._attempt.client.send(head, body, self, first_byte_timeout, idle_timeout)
         if not (reading.gone or self.ended):
             self.call = call

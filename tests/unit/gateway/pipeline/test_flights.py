@@ -173,20 +173,13 @@ def test_the_leader_tries_again_while_the_others_wait() -> None:
     assert closed(world) == ["failure", "success"]
 
 
-@pytest.mark.parametrize("queues", ["before", "between", "never"])
 @pytest.mark.parametrize("request_body", [body(), STREAMED])
-def test_where_an_engine_has_no_room_those_who_joined_ask_another_one_together(request_body: bytes, queues: str) -> None:
+def test_where_an_engine_has_no_room_those_who_joined_ask_another_one_together(request_body: bytes) -> None:
     world = World()
     cached(world)
     world.route.elsewhere = True
-    world.route.wait = queues == "before"
     clients = [world.start(request_body)[1] for _ in range(5)]
-    if queues == "before":
-        world.route.queue.pop().set(world.route.grant())
-    world.route.wait = queues == "between"
     world.call.answer(b"{}", ResponseHead(429, []))
-    for waiting in world.route.queue:
-        waiting.set(world.route.grant())
     assert len(world.engine.calls) == 3, "the first one's, and one for all others"
     for call in world.engine.calls[1:]:
         call.head(SSE_HEAD if request_body is STREAMED else JSON_HEAD)
