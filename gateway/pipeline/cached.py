@@ -171,14 +171,10 @@ async def _joined(
         relay = await _read(x, flight, relay_type)
     except (EngineError, Orphaned) as failed:
         error = failed
-    refused = error is None and not relay.started and relay.head is not None and relay.head.status in attempt.FULL
-    if error is None and not (refused and (flight.moved or flight.orphan)):
+    if error is None:
         x.flight = flight
         return relay
     x.attempt, x.usage, x.request.price = None, None, price  # type: ignore[union-attr]
-    if error is None:  # it is that an engine had no room, and another one may have
-        x.relay = None
-        return None
     if isinstance(error, Orphaned) or (flight.orphan and flight.head is None and not error.interrupts):
         error = None
         return None

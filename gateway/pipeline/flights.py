@@ -190,12 +190,10 @@ class Flight(Recording):
     """An engine call of which others may read the answer, and whose answer may be kept. Receiver of the call.
 
     key: of the answer. place: of the flight among those under way. marks: of the purges before, of what stands behind the memory.
-    question: by which similar requests may find the answer. moved: its leader tries again without the others, who have what came first.
+    question: by which similar requests may find the answer.
     """
 
-    __slots__ = (
-        "_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_question", "_request", "moved"
-    )  # fmt: skip
+    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_question", "_request")
 
     def __init__(
         self,
@@ -213,7 +211,7 @@ class Flight(Recording):
         self._attempt: Attempt | None = None
         self._leader: Reading | None = None
         """While the call is not over: its relay's exchange has the flight, so that only the garbage collector would free all of them."""
-        self._orphan = self._kept = self.moved = False
+        self._orphan = self._kept = False
 
     @property
     def orphan(self) -> bool:
@@ -236,7 +234,7 @@ class Flight(Recording):
         """The attempt as the leader is to use it. A second try goes on without the others if they have something of the first."""
         if self.head is not None or self.ended or self.call is not None:
             self.land()
-            exchange.flight, self.moved = None, True
+            exchange.flight = None
             return attempt
         self._attempt = attempt
         return LedAttempt(self, attempt)

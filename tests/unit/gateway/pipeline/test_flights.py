@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
-from gateway.core.types import Principal, ResponseHead, Usage
+from gateway.core.types import Principal, Usage
 from gateway.pipeline.exchange import Exchange
 from tests.unit.gateway.pipeline.test_cached import ANSWER, STREAM, body, cached
 from tests.unit.gateway.pipeline.test_inspect import deny
@@ -171,30 +171,6 @@ def test_the_leader_tries_again_while_the_others_wait() -> None:
     world.call.answer(ANSWER)
     assert [client.body for client in clients] == [ANSWER] * 3
     assert closed(world) == ["failure", "success"]
-
-
-@pytest.mark.parametrize("request_body", [body(), STREAMED])
-def test_where_an_engine_has_no_room_those_who_joined_ask_another_one_together(request_body: bytes) -> None:
-    world = World()
-    cached(world)
-    world.route.elsewhere = True
-    clients = [world.start(request_body)[1] for _ in range(5)]
-    world.call.answer(b"{}", ResponseHead(429, []))
-    assert len(world.engine.calls) == 3, "the first one's, and one for all others"
-    for call in world.engine.calls[1:]:
-        call.head(SSE_HEAD if request_body is STREAMED else JSON_HEAD)
-        call.body(b"".join(STREAM) if request_body is STREAMED else ANSWER).end()
-    assert {client.status for client in clients} == {200} and all(client.ends for client in clients)
-    assert all(each.settled == [Usage(7, 3, 0)] for each in world.limiter.reservations)
-    assert sorted(closed(world)) == ["neutral", "success", "success"]
-
-
-def test_where_no_engine_has_room_those_who_joined_are_refused_with_the_first_one() -> None:
-    world = World()
-    cached(world)
-    clients = [world.start(body())[1] for _ in range(5)]
-    world.call.answer(b"{}", ResponseHead(503, [(b"retry-after", b"7")]))
-    assert {(client.status, client.headers["retry-after"]) for client in clients} == {(503, "7")} and len(world.engine.calls) == 1
 
 
 def test_an_engine_that_fails_for_good_fails_all_at_once() -> None:
