@@ -246,6 +246,10 @@ class EventReader:
         """Events with everything still held or withheld at the end of the stream."""
         raise NotImplementedError
 
+    def end_of(self, data: bytes) -> int:
+        """Where the end marker ends in these whole events, as the engine sent them; 0 where they have none."""
+        return 0
+
     def is_end(self, rest: bytes) -> bool:
         """Whether an unfinished event is the end marker without its empty line."""
         return False

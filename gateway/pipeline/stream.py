@@ -6,6 +6,7 @@ guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes it
 
 from __future__ import annotations
 
+import logging
 from time import perf_counter_ns
 from typing import Any, ClassVar, Final
 
@@ -18,6 +19,8 @@ from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.wire.sse import says_nothing
 
+log = logging.getLogger("gatehouse.pipeline")
+
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 BOM: Final = b"\xef\xbb\xbf"
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
@@ -25,6 +28,8 @@ STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncach
 COST_TRAILER: Final = b"trailer: x-gatehouse-cost\r\n"
 OK: Final = b"200 OK"
 PROMPT_TOKENS: Final = b"x-gatehouse-prompt-tokens"
+LAG: Final = 1.0
+"""Seconds that an engine has to end its answer once the end marker has come."""
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 """The lines before chunks, by their number of bytes; most events are short."""
 
@@ -130,10 +135,11 @@ class AnswerRelay:
 class StreamRelay(AnswerRelay):
     """Forwards an event stream as it arrives, at event boundaries; withholds the usage that the client did not ask for.
 
-    An answer that is not an event stream (an engine's error) is gathered like a whole answer.
+    An answer that is not an event stream (an engine's error) is gathered like a whole answer. With the end marker the stream is over: what
+    an engine sends behind it reaches nobody, and ends the connection; whatever else happens to the call then is no failure.
     """
 
-    __slots__ = ("_after_cr", "_begins", "_carry", "_events", "_last_write", "_reader", "_relays_plainly", "_send", "_streaming")
+    __slots__ = ("_after_cr", "_begins", "_carry", "_events", "_last_write", "_over", "_reader", "_relays_plainly", "_send", "_streaming")
     plain: ClassVar[bool] = True
     """Whether whole events may be forwarded unread."""
 
@@ -142,7 +148,7 @@ class StreamRelay(AnswerRelay):
         self._send = exchange.client.send
         self._relays_plainly = False  # the first read may begin with a byte order mark
         self._begins = True
-        self._after_cr = False
+        self._after_cr = self._over = False
         self._carry = b""
         request: InferenceRequest = exchange.request  # type: ignore[assignment]
         self._reader = request.api.reader(request)
@@ -200,6 +206,9 @@ class StreamRelay(AnswerRelay):
         if not self._streaming:
             super().on_body(data)
             return
+        if self._over:
+            self._behind(data)
+            return
         if self._begins:
             data = self._carry + data
             if BOM.startswith(data):
@@ -221,10 +230,40 @@ class StreamRelay(AnswerRelay):
             self._hold(data[cut:])
             data = data[:cut]
         reader = self._reader
+        end, rest = reader.end_of(data), b""
+        if end:
+            data, rest, self._carry = data[:end], data[end:] + self._carry, b""
         if data := reader.read(data):
             self._forward(data)
         if reader.error is not None:
             raise reader.error
+        if end:
+            self._marked(rest)
+
+    def _marked(self, rest: bytes) -> None:
+        """The end marker has come, and this behind it."""
+        exchange = self.exchange
+        self._over, self._relays_plainly = True, False
+        self._last_write = exchange.plane.now
+        exchange.wake_at = min(exchange.wake_at, self._last_write + LAG)
+        self._behind(rest)
+
+    def _behind(self, data: bytes) -> None:
+        """What comes behind the end marker: empty lines, comments and another marker do no harm."""
+        for line in data.splitlines():
+            if line and not line.startswith(b":") and not self._reader.is_end(line):
+                log.warning("endpoint %s went on behind the end of its stream", self.exchange.attempt.endpoint_name)  # type: ignore[union-attr]
+                self._cut()
+                return
+
+    def _cut(self) -> None:
+        """Ends the stream without the end of the engine's answer; its connection is not used again."""
+        if (call := self.exchange.call) is not None:
+            call.cancel()
+        try:
+            self.on_end()
+        except GatehouseError as error:
+            super().on_failed(error)
 
     def _forward(self, data: bytes) -> None:
         if events := self._reader.forwarded(data):
@@ -287,7 +326,7 @@ class StreamRelay(AnswerRelay):
         """The whole answer has been forwarded: ends the client's body."""
         exchange = self.exchange
         reader = self._reader
-        marked = reader.ended or reader.is_end(self._carry)
+        marked = self._over or reader.ended or reader.is_end(self._carry)
         if self._carry and not (marked or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
         if not reader.whole(marked):
@@ -312,9 +351,10 @@ class StreamRelay(AnswerRelay):
         exchange.client.send(last if reader.ended else chunked(reader.ending()) + last)
 
     def on_failed(self, error: Exception) -> None:
-        exchange = self.exchange
-        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
-        self.done.fail(error)
+        if self._over and not self.done.done:
+            self._cut()
+        else:
+            super().on_failed(error)
 
     def usage(self) -> Usage | None:
         """The engine's count, else an estimate from the number of relayed events."""
@@ -333,8 +373,13 @@ class StreamRelay(AnswerRelay):
         return self._reader.finish if self._streaming else super().finish()
 
     def tick(self, now: float) -> float:
-        """Writes a comment when the engine has been silent for too long."""
+        """Writes a comment when the engine has been silent for too long, and waits no longer for one that has nothing left to say."""
         exchange = self.exchange
+        if self._over and exchange.call is not None and not self.done.done:
+            if now - self._last_write >= LAG and not exchange.client.paused:
+                self._cut()
+                return exchange.deadline
+            return now + LAG
         keep_alive = exchange.snapshot.spec.stream.keep_alive
         if not keep_alive or not self._streaming:
             return exchange.deadline

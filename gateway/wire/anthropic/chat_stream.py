@@ -15,6 +15,7 @@ from gateway.wire.anthropic.chat import counts, message_id, stop_reason
 from gateway.wire.anthropic.stream import STOP, MessagesReader, event
 from gateway.wire.chats import ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.chunks import disordered, read_chunk, unended
+from gateway.wire.openai.stream import end_of
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.shapes import ChunkShape
@@ -47,6 +48,9 @@ class ChatReader(MessagesReader):
 
     def plain(self, data: bytes) -> int:
         return 0
+
+    def end_of(self, data: bytes) -> int:
+        return end_of(data)
 
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")

@@ -71,9 +71,6 @@ class MessagesReader(EventReader):
                 if not (34 in text or 10 in text or 13 in text):
                     self._misses = 0
                     return 1
-        if data == STOP:
-            self.ended = True
-            return 1
         if not data.startswith(BLOCK) or not data.endswith(b"\n\n") or must_be_read(data):
             return 0
         events = data.count(b"\n\n")
@@ -149,6 +146,16 @@ class MessagesReader(EventReader):
     def whole(self, marked: bool) -> bool:
         """An engine that has said why it stopped may leave out the end marker."""
         return marked or self.finish != ""
+
+    def end_of(self, data: bytes) -> int:
+        if data.find(b"message_stop") < 0:
+            return 0
+        place = 0
+        for event in data.split(b"\n\n")[:-1]:
+            place += len(event) + 2
+            if event.find(b"message_stop") >= 0 and (view := _viewed(data_of(event + b"\n\n"))) is not None and view.type == "message_stop":
+                return place
+        return 0
 
     def is_end(self, rest: bytes) -> bool:
         return data_of(rest.rstrip() + b"\n\n") == b'{"type":"message_stop"}'

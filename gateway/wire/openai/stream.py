@@ -17,6 +17,7 @@ from gateway.wire.unique import colons
 
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
 DONE: Final = b"data: [DONE]\n\n"
+_MARK: Final = b"[DONE]"
 END: Final = b"[DONE]\n\n"
 DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 TEXT_BEGINS: Final = (b'content":"', b'content": "', b'text":"', b'text": "')
@@ -52,20 +53,15 @@ class OpenAiReader(EventReader):
     def plain(self, data: bytes) -> int:
         if self.fits(data):
             return 1
-        if not data.endswith(b"\n\n") or data[0] == 58 or must_be_read(data):  # 58: a comment, which is not counted
+        if not data.endswith(b"\n\n") or data.endswith(END) or data[0] == 58 or must_be_read(data):  # 58: a comment, which is not counted
             return 0
         if data.find(b"\n") != len(data) - 2:
-            if data.find(b"\n:") >= 0:
+            if data.find(b"\n:") >= 0 or data.find(END) >= 0:
                 return 0
-            if data.endswith(END):
-                self.ended = True
             self.note_finish(data)
             return data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
-        if data.endswith(END):
-            self.ended = True
-        else:
-            self.note_finish(data)
-            self.learn(data)
+        self.note_finish(data)
+        self.learn(data)
         return 1
 
     def note_finish(self, data: bytes) -> None:
@@ -129,6 +125,9 @@ class OpenAiReader(EventReader):
     def whole(self, marked: bool) -> bool:
         """An engine that has said why it stopped may leave out the end marker."""
         return marked or self.finish != ""
+
+    def end_of(self, data: bytes) -> int:
+        return end_of(data)
 
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in DONE_LINES
@@ -333,6 +332,17 @@ def _filtered(choice: dict[str, Any], texts: TextFilter, names: dict[tuple[Any, 
             holder[key] = released
             changed = True
     return changed
+
+
+def end_of(data: bytes) -> int:
+    """Where `data: [DONE]` ends in whole events, however it is written; 0 without one."""
+    found = data.find(_MARK)
+    while found >= 0:
+        begin, end = data.rfind(b"\n\n", 0, found) + 2, data.find(b"\n\n", found) + 2
+        if data_of(data[0 if begin == 1 else begin : end]) == _MARK:
+            return end
+        found = data.find(_MARK, end)
+    return 0
 
 
 def must_be_read(data: bytes) -> bool:

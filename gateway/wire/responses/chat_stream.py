@@ -15,7 +15,7 @@ from gateway.core.errors import EngineError
 from gateway.core.types import InferenceRequest
 from gateway.wire.chats import ChatAnswer, ChatCall, ChatChoice
 from gateway.wire.chunks import disordered, read_chunk, unended
-from gateway.wire.openai.stream import DONE
+from gateway.wire.openai.stream import DONE, end_of
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
 from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
@@ -110,6 +110,9 @@ class ChatReader(ResponsesReader):
 
     def plain(self, data: bytes) -> int:
         return 0
+
+    def end_of(self, data: bytes) -> int:
+        return end_of(data)
 
     def unsaid(self) -> bytes:
         return b"" if self._reason is None or self.whole(False) else DONE

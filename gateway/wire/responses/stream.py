@@ -135,6 +135,17 @@ class ResponsesReader(EventReader):
     def whole(self, marked: bool) -> bool:
         return self.ended or self._final is not None
 
+    def end_of(self, data: bytes) -> int:
+        if data.find(_WHOLE[0].encode()) < 0 and data.find(_WHOLE[1].encode()) < 0:
+            return 0
+        place = 0
+        for event in data.split(b"\n\n")[:-1]:
+            place += len(event) + 2
+            view = None if unread(event) else viewed(data_of(event + b"\n\n"))
+            if view is not None and view.type in _WHOLE:
+                return place
+        return 0
+
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")
 

@@ -470,3 +470,26 @@ def test_a_space_before_the_colon_hides_neither_usage_nor_an_error(space: bytes)
     _, client = world.start(STREAM_BODY)
     world.call.head(SSE_HEAD).body(b'data: {"error"' + space + b':{"message":"secret"}}\n\n')
     assert b"engine_failed" in client.body and b"secret" not in client.body
+
+
+@given(st.lists(st.integers(0, 400), max_size=4), st.sampled_from([chunk("late"), USAGE, b"data: {", b"\n\njunk", DONE + chunk("late")]))
+def test_what_an_engine_sends_behind_the_end_marker_reaches_nobody(cuts: list[int], behind: bytes) -> None:
+    whole = chunk("a") + FINISHED + DONE
+    data = whole + behind
+    client, world = relayed(data, [min(cut, len(data)) for cut in cuts])
+    assert client.body == whole and client.complete
+    assert world.outcome.outcome == "ok" and world.call.cancelled, "its connection is not used again"
+
+
+def test_an_engine_that_fails_or_falls_silent_behind_the_end_marker_has_answered() -> None:
+    for fails in (True, False):
+        world = World()
+        _, client = world.start(STREAM_BODY)
+        call = world.call.head(SSE_HEAD).body(chunk("a") + DONE)
+        if fails:
+            call.fail(EngineError("The engine closed the connection in the middle of its answer."))
+        else:
+            world.plane.now += relays.LAG
+            world.plane.exchanges.copy().pop().expired(world.plane.now)
+            assert call.cancelled
+        assert client.body == chunk("a") + DONE and client.complete and world.outcome.outcome == "ok"

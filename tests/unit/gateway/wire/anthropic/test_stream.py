@@ -132,3 +132,14 @@ def test_a_block_has_one_signature() -> None:
 def test_a_piece_without_a_type_is_none(delta: Any) -> None:
     with pytest.raises(EngineError):
         inspected(Held(), delta)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_follows_the_end(native: bool) -> None:
+    made = world(native)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    whole, late = (native_events(*text_block("hello")), LINE) if native else (chunk("hello") + chunk(finish="stop") + DONE, chunk("late"))
+    engine.body(whole + late)
+    assert events(client)[-1] == {"type": "message_stop"}
+    assert client.complete and engine.cancelled and made.outcome.outcome == "ok"

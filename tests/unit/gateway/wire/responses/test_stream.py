@@ -142,3 +142,18 @@ def test_an_engines_identifiers_are_written_as_json_writes_them(identity: str) -
     found = events(client)
     assert found[-1]["response"]["output"][0]["id"] == f"msg_{identity.removeprefix('chatcmpl-')}_0"
     assert {event["item_id"] for event in found if "item_id" in event} == {found[-1]["response"]["output"][0]["id"]}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_follows_the_end(native: bool) -> None:
+    made = world(native)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    whole, late = (stream("hello"), LINE) if native else (chunk("hello") + chunk(finish="stop") + DONE, chunk("late"))
+    engine.body(whole[:40]).body(whole[40:])
+    ended = client.body
+    assert b"response.completed" in ended
+    engine.body(DONE)
+    assert not engine.cancelled, "some engines send that too"
+    engine.body(late)
+    assert client.body == ended and client.complete and engine.cancelled and made.outcome.outcome == "ok"
