@@ -330,9 +330,7 @@ class Connection(RequestReader):
 
     def _begin(self) -> None:
         """Starts the request whose head came with this read: by now its body is mostly there too and need not be waited for."""
-        request = self.serving
-        assert request is not None
-        self._start(request)
+        self._start(self.serving)  # type: ignore[arg-type]
         if self.waiting and self.answering == NOTHING:
             self._advance()
 
@@ -372,10 +370,12 @@ class Connection(RequestReader):
 
     def _advance(self) -> None:
         """Serves the requests that wait: a loop, because some are answered before `_start` returns."""
-        while self.waiting and self.answering == NOTHING and self.life == OPEN and self.reading != OVER and not self.paused:
+        while self.waiting and self.answering == NOTHING and self.life == OPEN and not self.paused:
             waiting = self.waiting.popleft()
             if self.held:
                 self._read_on()
+            if not self.in_request:
+                self.due = NEVER
             self._start(waiting)
         if self.serving is None and self.waiting:  # as long as the client takes nothing
             self.due = self.plane.now + self.limits.keep_alive_timeout
@@ -432,40 +432,39 @@ class Connection(RequestReader):
             self._account.taken()
         if self.transport.is_closing():
             return
-        refused = self.reading == OVER
-        if refused and self.refusal is not None and request is not None and request.complete:
-            self._write_refusal(self.refusal)
-        if refused or not keep_alive or self.life != OPEN or request is None:
+        if not keep_alive or self.life != OPEN or request is None:
             self._close()
         elif self.waiting:
             if not starting:  # else whoever started it goes on
                 self._advance()
+        elif self.reading == OVER:
+            if self.refusal is not None and request.complete:
+                self._write_refusal(self.refusal)
+            self._close()
         elif not self.in_request:
             self.due = self.plane.now + self.limits.keep_alive_timeout
 
     # --- the end
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers with an error and closes: nothing is read behind a request that was not read to its end."""
-        if self.answering == READY:
-            if refusal.drops:
-                self.serving = None
-                self.answering = after(ANSWERING, self.answering, LOSE)
-            else:
-                self._begin()
-            if self.reading == OVER:  # it was answered at once, and that was this connection's last answer
-                return
+        """Answers with an error and closes, once the whole requests before have their answers. Nothing behind it is read."""
         self.stop_reading()
-        self.refusal = refusal
-        self.due = NEVER
-        self.waiting.clear()
+        self.refusal, self.due, waiting = refusal, NEVER, self.waiting
+        if refusal.drops or self.life != OPEN:
+            waiting.clear()
+        elif waiting and not waiting[-1].complete:
+            waiting.pop()
+        if self.answering == READY and refusal.drops:
+            self.serving, self.answering = None, after(ANSWERING, self.answering, LOSE)
+        elif self.answering == READY:
+            self._begin()
         serving = self.serving
-        if serving is None:
+        if serving is not None:  # behind whole requests `finished` does it
+            if not serving.complete and serving.handler is not None:
+                serving.handler.cancel(refusal.error)
+        elif not waiting and self.life <= DRAINING:  # else all were answered at once, or wait for the client to take what was written
             self._write_refusal(refusal)
             self._close()
-        elif not serving.complete and serving.handler is not None:
-            serving.handler.cancel(refusal.error)
-        # else: the request before the broken one is answered first, see `finished`
 
     def _write_refusal(self, refusal: Refusal) -> None:
         """Answers a request that nothing serves, with its own identifier and origin where its head was whole."""

@@ -274,3 +274,28 @@ def test_a_request_refused_by_its_head_keeps_its_identifier_and_its_page_may_rea
     assert answer.startswith(status)
     assert b"\r\nx-request-id: mine\r\n" in answer
     assert b"\r\naccess-control-allow-origin: https://app\r\n" in answer
+
+
+@pytest.mark.parametrize(
+    "broken", [b"NONSENSE\r\n\r\n", post(b"/broken", b"body", b"expect: nonsense"), post(b"/broken", b"")[:-2] + b"a\x00: b\r\n\r\n"]
+)
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("reads", [1, 2])
+def test_whole_requests_are_answered_before_the_broken_one_behind_them(broken: bytes, at_once: bool, reads: int) -> None:
+    wire = Wire()
+    wire.application.at_once = at_once
+    parts = [get(b"/1") + post(b"/2", b"body") + get(b"/3"), broken + get(b"/never")]
+    for data in parts if reads == 2 else [b"".join(parts)]:
+        wire.receive(data)
+    for number in range(0 if at_once else 3):
+        assert len(wire.application.handlers) == number + 1 and b"HTTP/1.1 400" not in wire.written
+        wire.application.handlers[number].answer()
+    assert wire.written.startswith(b"</1></2></3>HTTP/1.1 400") and wire.written.count(b"HTTP/1.1") == 1
+    assert wire.transport.half_closed and len(wire.application.handlers) == 3
+
+
+def test_nothing_is_said_behind_the_answer_to_a_request_that_is_the_last() -> None:
+    wire = Wire()
+    wire.receive(get(b"/1", b"connection: close") + b"NONSENSE\r\n\r\n")
+    wire.application.handlers[0].answer()
+    assert wire.written == b"</1>" and wire.transport.half_closed

@@ -105,6 +105,19 @@ def test_a_client_that_never_reads_loses_its_connection(waiting: bytes) -> None:
     assert len(wire.application.handlers) == 1
 
 
+@pytest.mark.parametrize("behind", [b"", b"NONSENSE\r\n\r\n"])
+def test_a_request_that_waited_for_its_client_to_read_has_its_own_time(behind: bytes) -> None:
+    wire = Wire()
+    wire.receive(get(b"/1"))
+    wire.connection.pause_writing()
+    wire.receive(post(CHAT, BODY) + behind)
+    wire.application.handlers[0].answer()
+    wire.connection.resume_writing()
+    wire.at(wire.plane.now + wire.connection.limits.keep_alive_timeout + 1)
+    wire.world.call.answer()
+    assert wire.written.startswith(b"</1>HTTP/1.1 200") and wire.written.count(b"HTTP/1.1 400") == bool(behind)
+
+
 def test_a_client_that_reads_slowly_gets_everything() -> None:
     wire = Wire()
     wire.connection.pause_writing()
