@@ -21,7 +21,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.flights import Flight
+from gateway.pipeline.flights import FULL, Flight
 from gateway.pipeline.queueing import acquired, note_route, queued
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
@@ -32,8 +32,6 @@ MOST_LOST: Final = 2
 """Engines that may be lost while they have a request, before it counts as the reason: it is not given to another one."""
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
-FULL: Final = (429, 503)
-"""Statuses by which an engine says that it has no room for the request now."""
 AT_CAPACITY: Final = "The engine is at its capacity."
 
 

@@ -76,11 +76,13 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     if shares and place not in cache.flights:
         flight.open()
     try:
-        return await attempt.run(x, entry, ticket, relay_type, flight)
+        relay = await attempt.run(x, entry, ticket, relay_type, flight)
     except BaseException as error:
         x.flight = None
         flight.given_up(error)
         raise
+    flight.stays()
+    return relay
 
 
 async def _looked_up(x: Exchange, cache: AnswerCache, key: bytes, *, take: bool = True) -> tuple[Answer | None, bytes]:
@@ -158,7 +160,7 @@ async def _joined(
     if not ticket.done:
         await Completion(ticket)
     check(ticket.error)
-    if flight.ended or not flight.keeps:
+    if (flight.ended and not flight.withheld) or not flight.keeps:
         return None
     price = x.request.price  # type: ignore[union-attr]
     _say(x, "joined", key)

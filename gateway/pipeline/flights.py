@@ -21,6 +21,8 @@ from gateway.pipeline.led import LedAttempt
 from gateway.pipeline.stream import AnswerRelay
 from gateway.wire.identifiers import cut
 
+FULL: Final = (429, 503)
+"""Statuses by which an engine says that it has no room for the request now."""
 READ_HEADERS: Final = frozenset({b"content-type"})
 """Of an engine's answer, those that relays read. The others are about that answer alone."""
 UNFINISHED: Final = frozenset({"", "content_filter", "error"})
@@ -30,9 +32,9 @@ BEHIND: Final = "The client reads an answer that it shares with others too slowl
 
 class Recording:
     """head, pieces: of the answer, as they came. keeps: whether all of it is here, as it is not larger than `most` bytes; else only what
-    somebody has still to read. ended: nothing follows; with `error`, because it failed."""
+    somebody has still to read. ended: nothing follows; with `error`, because it failed. withheld: only `leader` may read it."""
 
-    __slots__ = ("_behind", "call", "ended", "error", "head", "keeps", "most", "pieces", "readings", "size")
+    __slots__ = ("_behind", "call", "ended", "error", "head", "keeps", "leader", "most", "pieces", "readings", "size", "withheld")
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -40,7 +42,9 @@ class Recording:
         self.pieces: list[bytes] = []
         self.size = self._behind = 0
         self.keeps = True
-        self.ended = False
+        self.ended = self.withheld = False
+        self.leader: Reading | None = None
+        """While the call is not over: its relay's exchange has the flight, so that only the garbage collector would free all of them."""
         self.error: Exception | None = None
         self.call: Call | None = None
         """The call to the engine, while it is under way."""
@@ -59,7 +63,7 @@ class Recording:
         if self.size > self.most:
             self.keeps = False
         self.tell()
-        if not self.keeps:
+        if not (self.keeps or self.withheld):
             self._trim()
 
     def tell(self) -> None:
@@ -125,10 +129,10 @@ class Reading:
 
     def go_on(self) -> None:
         """Hands over what has come since, until the relay wants to pause."""
-        if self._busy or self.gone:
+        recording, relay = self._recording, self.relay
+        if self._busy or self.gone or (recording.withheld and recording.leader is not self):
             return
         self._busy = True
-        recording, relay = self._recording, self.relay
         try:
             if not self._headed and recording.head is not None:
                 self._headed = True
@@ -193,7 +197,7 @@ class Flight(Recording):
     question: by which similar requests may find the answer.
     """
 
-    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_leader", "_marks", "_orphan", "_place", "_question", "_request")
+    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_marks", "_orphan", "_place", "_question", "_request")
 
     def __init__(
         self,
@@ -209,8 +213,6 @@ class Flight(Recording):
         self._cache, self._key, self._place, self._request = cache, key, place, request
         self._epoch, self._marks = cache.epoch, marks
         self._attempt: Attempt | None = None
-        self._leader: Reading | None = None
-        """While the call is not over: its relay's exchange has the flight, so that only the garbage collector would free all of them."""
         self._orphan = self._kept = False
 
     @property
@@ -232,6 +234,8 @@ class Flight(Recording):
 
     def led(self, exchange: Exchange, attempt: Attempt) -> Attempt:
         """The attempt as the leader is to use it. A second try goes on without the others if they have something of the first."""
+        if self.withheld:
+            self._forget()
         if self.head is not None or self.ended or self.call is not None:
             self.land()
             exchange.flight = None
@@ -242,7 +246,7 @@ class Flight(Recording):
     def send(self, head: bytes, body: bytes, relay: AnswerRelay, first_byte_timeout: float, idle_timeout: float) -> Call:
         """Sends the leader's request; the Call is the leader's alone."""
         assert self._attempt is not None
-        reading = self._leader = self.read_by(relay)
+        reading = self.leader = self.read_by(relay)
         call = self._attempt.client.send(head, body, self, first_byte_timeout, idle_timeout)
         if not (reading.gone or self.ended):
             self.call = call
@@ -257,24 +261,43 @@ class Flight(Recording):
 
     def given_up(self, error: BaseException) -> None:
         """The leader has failed. What was its own reason is not that of others."""
-        if self.ended or self.call is not None:
+        if self.call is not None:
+            return
+        if self.withheld:
+            self._forget()
+        if self.ended:
             return
         self.land()
-        self._leader = None
+        self.leader = None
         self.ended = True
         self.error = error if isinstance(error, EngineError) else Orphaned()
         self.tell()
 
+    def stays(self) -> None:
+        """The leader asks no other engine: an answer that was withheld is the one for all."""
+        if self.withheld:
+            self.withheld, self.leader = False, None
+            self.land()
+            self.tell()
+
+    def _forget(self) -> None:
+        """Another answer is to take the place of the one that was withheld."""
+        self.head, self.size, self._behind = None, 0, 0
+        self.pieces.clear()
+        self.keeps, self.ended, self.withheld = True, False, False
+
     def deserted(self) -> None:
         self.land()
-        self._leader = None
+        self.leader = None
         if self._orphan and self._attempt is not None:
             self._attempt.close(AttemptResult.NEUTRAL)
 
     # --- Receiver
 
     def on_head(self, head: ResponseHead) -> None:
+        """Where the engine has no room, the leader may ask another one, with those who wait still waiting."""
         self.head = head
+        self.withheld = head.status in FULL
         self.tell()
 
     def on_body(self, data: bytes) -> None:
@@ -283,22 +306,30 @@ class Flight(Recording):
             self.land()
 
     def on_end(self) -> None:
-        self.call = self._leader = None
-        self.ended = True
+        head, attempt, leader = self.head, self._attempt, self.leader
+        self.call, self.ended = None, True
+        if self.withheld and leader is not None and not leader.gone:
+            leader.go_on()
+            return
+        if self.withheld:
+            self._forget()
+            self.ended, self.error = True, Orphaned()
+        self.leader = None
         self.land()
-        head, attempt = self.head, self._attempt
         if attempt is not None and head is not None and (self._orphan or head.status < 400):
             attempt.close(AttemptResult.SUCCESS if head.status < 400 else AttemptResult.NEUTRAL)
         self.tell()
 
     def on_failed(self, error: Exception) -> None:
         self.call = None
-        leader = self._leader
-        if self.head is None and leader is not None and not leader.gone:
+        leader = self.leader
+        if (self.head is None or self.withheld) and leader is not None and not leader.gone:
             leader.fail(error)  # it may try again, with those who wait still waiting
             return
+        if self.withheld:
+            self._forget()
         self.land()
-        self._leader = None
+        self.leader = None
         self.ended, self.error = True, error
         if self._orphan and self._attempt is not None:
             refused = isinstance(error, EngineError) and error.refused
@@ -306,7 +337,7 @@ class Flight(Recording):
         self.tell()
 
     def stranded(self) -> bool:
-        leader = self._leader
+        leader = self.leader
         return leader is not None and not leader.gone and leader.relay.stranded()
 
     # --- the cache

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
-from gateway.core.types import Principal, Usage
+from gateway.core.types import Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
 from tests.unit.gateway.pipeline.test_cached import ANSWER, STREAM, body, cached
 from tests.unit.gateway.pipeline.test_inspect import deny
@@ -85,7 +85,7 @@ def test_the_leader_hangs_up_and_the_others_go_on(request_body: bytes, begun: bo
     assert len(world.engine.calls) == 1, "the follower's answer was whole, so it is kept"
 
 
-@pytest.mark.parametrize("end", ["whole", "cut", "left", "failed"])
+@pytest.mark.parametrize("end", ["whole", "cut", "left", "failed", "full"])
 @pytest.mark.parametrize("others", [0, 2])
 def test_nothing_is_left_for_the_garbage_collector(end: str, others: int) -> None:
     """An exchange that its flight pointed back at would stay in memory, with its answer, until the collector came."""
@@ -95,10 +95,14 @@ def test_nothing_is_left_for_the_garbage_collector(end: str, others: int) -> Non
     def one(number: int) -> None:
         request = body(f"question {number}")
         exchanges = [world.start(request)[0] for _ in range(1 + others)]
-        if end != "failed":
+        if end == "full":
+            world.call.answer(b"{}", FULL)
+        elif end != "failed":
             world.call.head(JSON_HEAD).body(ANSWER[:20])
         if end == "whole":
             world.call.body(ANSWER[20:]).end()
+        elif end == "full":
+            pass
         elif end == "left":
             for exchange in exchanges:
                 exchange.client_gone()
@@ -171,6 +175,58 @@ def test_the_leader_tries_again_while_the_others_wait() -> None:
     world.call.answer(ANSWER)
     assert [client.body for client in clients] == [ANSWER] * 3
     assert closed(world) == ["failure", "success"]
+
+
+FULL = ResponseHead(503, [(b"retry-after", b"7")])
+
+
+@pytest.mark.parametrize("request_body", [body(), STREAMED])
+@pytest.mark.parametrize("waits", [False, True])
+def test_no_room_at_one_engine_is_nothing_to_the_others_where_the_leader_goes_to_another_one(request_body: bytes, waits: bool) -> None:
+    world = World()
+    cache = cached(world)
+    world.route.elsewhere = True
+    clients = [world.start(request_body)[1] for _ in range(2)]
+    call = world.call.head(FULL)
+    clients.append(world.start(request_body)[1])
+    world.route.wait = waits
+    call.body(b'{"error":{"message":"full"}}').end()
+    clients.append(world.start(request_body)[1])
+    if waits:
+        world.route.queue[0].set(world.route.grant())
+    assert len(world.engine.calls) == 2 and not any(client.written for client in clients)
+    if request_body is STREAMED:
+        world.call.answer(b"".join(STREAM), SSE_HEAD)
+    else:
+        world.call.answer(ANSWER)
+    assert [client.status for client in clients] == [200] * 4 and len({client.body for client in clients}) == 1
+    assert closed(world) == ["neutral", "success"] and not cache.flights
+
+
+def test_no_room_at_any_engine_is_told_to_all() -> None:
+    world = World()
+    cache = cached(world)
+    clients = [world.start(body())[1] for _ in range(3)]
+    world.call.answer(b"{}", FULL)
+    assert [(client.status, client.headers["retry-after"]) for client in clients] == [(503, "7")] * 3
+    assert len(world.engine.calls) == 1 and not cache.flights
+
+
+@pytest.mark.parametrize("ends", ["whole", "cut"])
+def test_a_leader_that_leaves_while_its_engine_says_that_it_has_no_room_is_followed_by_another(ends: str) -> None:
+    world = World()
+    cached(world)
+    leader, _ = world.start(body())
+    _, follower = world.start(body())
+    call = world.call.head(FULL)
+    leader.client_gone()
+    if ends == "whole":
+        call.end()
+    else:
+        call.fail(EngineError("The engine closed the connection."))
+    assert len(world.engine.calls) == 2 and not follower.written
+    world.call.answer(ANSWER)
+    assert follower.body == ANSWER and follower.headers["x-gatehouse-cache"] == "miss"
 
 
 def test_an_engine_that_fails_for_good_fails_all_at_once() -> None:
