@@ -283,6 +283,7 @@ class RequestReader:
         keep_alive = parser.should_keep_alive()
         if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
             self._old_version(version, headers)
+            keep_alive = False
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
         request = ParsedRequest(method, path, query, headers, keep_alive, request_id)
@@ -300,7 +301,8 @@ class RequestReader:
         self.head_read(request)
 
     def _old_version(self, version: str, headers: Headers) -> None:
-        """Versions other than HTTP/1.1 (RFC 9112, 2.3 and 6.1): HTTP/1.0 has no transfer codings, and no other is served."""
+        """Versions other than HTTP/1.1 (RFC 9112, 2.3, 6.1 and 9.3): HTTP/1.0 has no transfer codings, and its connections end with their
+        answer, since a client that asks for more would have to be told that it gets it. No other version is served."""
         if version != "1.0":
             raise self.rejected(RequestError(f"HTTP/{version} is not supported; use HTTP/1.1.", code="invalid_request"))
         if b"transfer-encoding" in headers:

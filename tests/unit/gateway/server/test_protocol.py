@@ -55,6 +55,7 @@ def test_http_1_0_gets_whole_answers_but_nothing_chunked(more: bytes) -> None:
     wire.receive(head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
     wire.world.call.answer()
     assert wire.written.startswith(b"HTTP/1.1 200 OK\r\n") and b"chunked" not in wire.written
+    assert b"connection: close\r\n" in wire.written and wire.transport.half_closed, "a client of this version waits for the end"
     wire = Wire()
     wire.receive(head + b"content-length: %d\r\n\r\n" % len(STREAM_BODY) + STREAM_BODY)
     assert wire.written.startswith(b"HTTP/1.1 400") and json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["param"] == "stream"
