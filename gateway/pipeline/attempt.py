@@ -217,6 +217,11 @@ def result_of(head: ResponseHead | None) -> AttemptResult:
     return AttemptResult.FAILURE if failed else AttemptResult.NEUTRAL
 
 
+def refuses(head: ResponseHead | None) -> bool:
+    """Whether an engine says in words of its own what is wrong with the request."""
+    return head is not None and head.status in PASSED_STATUSES
+
+
 def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
     """The contract's error for an engine's unsuccessful answer."""
     status = head.status

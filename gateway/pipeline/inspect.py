@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar, Final
 
-from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
+from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
 from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps
@@ -265,6 +265,16 @@ async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[s
     await _nested_answer(x, guardrails, before if after is None else after)
     found = restored(x.layers, before if after is None else after, "after")
     return None if found is texts else found
+
+
+async def refusal(x: Exchange, guardrails: Sequence[Inspector], error: GatehouseError) -> GatehouseError:
+    """An engine's refusal of the request with what may pass of its words, which may quote a text. Raises GuardrailViolation."""
+    texts = await passed(x, guardrails, [error.message, error.code, error.param or ""])
+    if texts is not None:
+        error.message, code, param = texts
+        if (code, param) != (error.code, error.param or ""):
+            error.code, error.param = "invalid_value", None
+    return error
 
 
 async def _nested_answer(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> None:

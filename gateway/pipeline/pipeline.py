@@ -98,6 +98,8 @@ async def serve(x: Exchange) -> None:
     if relay.started:
         await _finished(x, entry, ticket, relay)
     else:
+        if (entry.response_guardrails or x.layers) and attempt.refuses(relay.head):
+            raise await inspect.refusal(x, entry.response_guardrails, _refusal(relay))  # type: ignore[arg-type]
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
         if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
@@ -464,9 +466,7 @@ def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[Respon
     if head is None:
         raise InternalError("The engine's answer has no head.")
     if head.status != 200:
-        refusal = _refusal(relay)
-        assert refusal is not None
-        raise refusal
+        raise _refusal(relay)  # type: ignore[misc]
     return head, request.api.received(request, relay.body())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 MAX_MESSAGE = 1000
 """Characters of an engine's text that are passed to the client."""
+_WORD = re.compile(r"[!-~]{1,64}").fullmatch
 
 
 def engine_says(body: bytes) -> tuple[str, str | None, str | None]:
@@ -25,4 +27,9 @@ def engine_says(body: bytes) -> tuple[str, str | None, str | None]:
         message = "" if message is None else msgspec.json.encode(message).decode()
     if error.get("type") == "exceed_context_size_error" or "maximum context length" in message:  # llama.cpp's server, vLLM
         code = "context_length_exceeded"
-    return message[:MAX_MESSAGE], code if isinstance(code, str) else None, param if isinstance(param, str) else None
+    return message[:MAX_MESSAGE], _word(code), _word(param)
+
+
+def _word(value: Any) -> str | None:
+    """What engines name by a short word; None for anything else, which records and metrics would have to keep."""
+    return value if isinstance(value, str) and _WORD(value) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.types import ResponseHead
 from gateway.pipeline.guarded import Guarded
 from gateway.wire.openai.answers import MAX_DEPTH
 from policies.guardrails.denylist import DenyList
@@ -219,3 +220,19 @@ def test_keys_that_the_model_wrote_are_read(mask: bool) -> None:
     assert b"guardrail_violation" in stream([call], mask=mask).body
     clean = {"tool_calls": [{"index": 0, "function": {"arguments": {"New York": {"a b": "c"}}}}]}
     assert leaves(json.loads(whole(clean).body)) == ["c", "stop"] and said(stream([clean])) == "c"
+
+
+@pytest.mark.parametrize("request_body", [BODY, STREAM_BODY])
+@pytest.mark.parametrize("mask", [True, False])
+def test_what_an_engine_says_of_a_request_that_it_refuses_is_inspected(request_body: bytes, mask: bool) -> None:
+    guard = DenyList("words", PhraseSet(["falcon"]), mask=mask, replacement="[removed]")
+    world = World(response=[Guarded(guard, False, lambda *event: None)])
+    _, client = world.start(request_body)
+    words = {"message": f"{TEXT} is too long", "code": "too_long", "param": "red-falcon"}
+    world.call.answer(json.dumps({"error": words}).encode(), ResponseHead(400, []))
+    error = json.loads(client.body)["error"]
+    assert client.status == 400 and "falcon" not in client.body.decode()
+    if mask:
+        assert (error["message"], error["code"], error["param"]) == ("a red [removed] b is too long", "invalid_value", None)
+    else:
+        assert (error["type"], error["code"]) == ("guardrail_violation", "words")

@@ -111,7 +111,12 @@ def test_an_engines_words_are_found_in_each_of_the_usual_forms(body: bytes, mess
     assert engine_error(ResponseHead(400, []), body).message == message
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error":null}', b'{"error":[1]}', b"<html>", b'{"error":{"code":5,"param":7}}'])
+LONG = b'{"error":{"code":"%b","param":"a b"}}' % (b"c" * 65)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b'{"error":null}', b'{"error":[1]}', b"<html>", b'{"error":{"code":5,"param":7}}', LONG]
+)
 def test_an_engines_error_of_any_form_is_survived(body: bytes) -> None:
     error = engine_error(ResponseHead(400, []), body)
     assert (error.code, error.param) == ("invalid_value", None)
