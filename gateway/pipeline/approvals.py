@@ -130,13 +130,12 @@ def _refused(state: str) -> PermissionDenied:
     return PermissionDenied(message, code=code, headers=NO_RETRY)
 
 
-def sent(x: Exchange, taken: Taken) -> None:
-    """Gives the kept answer to the client, in the form that it asks for. Raises EngineError for one that has no such form."""
+def sent(x: Exchange, form: str, body: bytes) -> None:
+    """Gives an answer of this form to the client in the form that it asks for. Raises EngineError for one that has no such form."""
     request = x.request
     assert request is not None
-    body = taken.body
     wanted: Form = "stream" if request.stream else "whole"
-    if taken.form != wanted:
+    if form != wanted:
         body = request.api.replayed(body, request.stream, request.include_usage)
     if len(body) > UNCOUNTED:
         x.client.reserve(len(body))

@@ -107,7 +107,10 @@ async def serve(x: Exchange) -> None:
             body, evidence = await _shaped(x, entry, ticket, head, body) if clear is None else (clear.body, clear.evidence())
         if request.memory is not None and request.memory.keeps:
             await conversations.keep(x, body)
-        _send(x, head, body, evidence)
+        if request.stream and request.api.generates:  # the engine has not heard of streams
+            approvals.sent(x, "whole", body)
+        else:
+            _send(x, head, body, evidence)
     _settled(x)  # 11
 
 
@@ -128,8 +131,7 @@ async def _read(x: Exchange) -> bytes:
 
 async def _recalled(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
     """Raises RequestError where there is no conversation to go on with, which costs a request."""
-    unknown = await conversations.recall(x, principal, request)
-    if unknown is not None:
+    if (unknown := await conversations.recall(x, principal, request)) is not None:
         await _reserve_one(x, principal, request.operation, request.path)
         raise unknown
 
@@ -267,8 +269,7 @@ async def _inspected(x: Exchange, entry: ModelEntry, asked: bool = False) -> Non
 
 async def _moderated(x: Exchange, entry: ModelEntry, ticket: Signal[None]) -> bool:
     """Whether a guardrail has answered instead of an engine."""
-    moderator = x.snapshot.moderations.of(entry.name)
-    if moderator is None:
+    if (moderator := x.snapshot.moderations.of(entry.name)) is None:
         return False
     body = await moderation.judged(x, moderator, ticket)
     _send(x, moderation.OK, body, body)
@@ -472,8 +473,7 @@ def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[Respon
 
 def _refusal(relay: AnswerRelay) -> GatehouseError | None:
     """The contract's error for an engine's failed answer; None for a successful one."""
-    head = relay.head
-    if head is None or head.status == 200:
+    if (head := relay.head) is None or head.status == 200:
         return None
     request = relay.exchange.request
     if head.status == 404 and request is not None and request.version:

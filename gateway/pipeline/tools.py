@@ -125,7 +125,7 @@ async def kept(x: Exchange) -> None:
     assert x.entry is not None
     taken = await approvals.asked(x, False)
     judged(x, x.entry.response_tools, approvals.calls_of(x, taken))
-    approvals.sent(x, taken)
+    approvals.sent(x, taken.form, taken.body)
 
 
 class Gate:

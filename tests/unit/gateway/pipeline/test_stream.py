@@ -277,13 +277,13 @@ def test_the_deadline_comes_before_the_comments() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"text/html", None])
-def test_an_answer_that_is_no_stream_is_a_whole_answer(kind: bytes | None) -> None:
+def test_an_engine_that_gives_no_stream_is_heard_as_one(kind: bytes | None) -> None:
     world = World()
     _, client = world.start(STREAM_BODY)
     headers = [] if kind is None else [(b"content-type", kind)]
     world.call.answer(ANSWER, ResponseHead(200, headers))
-    assert client.body == ANSWER
-    assert client.headers["content-length"] == str(len(ANSWER))
+    assert client.headers["content-type"].startswith("text/event-stream") and client.complete
+    assert b'"content":"hello"' in client.body and client.body.endswith(DONE) and b"usage" not in client.body
     assert world.limiter.reservations[0].settled == [Usage(7, 3, 2)]
 
 
