@@ -34,6 +34,8 @@ _COMMON: Final = (
 LOWERED: Final = {spelt: name for name in _COMMON for spelt in (name, name.title())}
 """Names of headers as most clients spell them. Their hashes are known, and none has an underscore."""
 NEVER: Final = float("inf")
+MOST_PARTS: Final = 4096
+"""Parts of a body that are kept as they came: of two bytes, each is twenty times as large in memory."""
 _ALONE: Final = (b"transfer-encoding", b"expect", b"upgrade", b":version")
 """What a request with these means is more than its lines."""
 UPLOAD: Final = b"/v1/files"
@@ -59,7 +61,7 @@ class RequestReader:
         self.parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: Headers = {}
-        self._head_bytes = 0
+        self._head_bytes = self._repeats = 0
         self._unparsed_bytes = 0
         self._begun = 0
         self._line = b""
@@ -233,7 +235,7 @@ class RequestReader:
         self.reading = after(READING, self.reading, BEGIN)
         self._url = b""
         self._headers = {}
-        self._head_bytes = 0
+        self._head_bytes = self._repeats = 0
         self._unparsed_bytes = 0
         self._begun += 1
         if self.reading == HEAD:
@@ -251,12 +253,17 @@ class RequestReader:
                 return
             raise self.rejected(RequestError("Trailer fields are not supported.", code="invalid_request"))
         self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self.limits.max_header_bytes:
+            raise self.rejected(head_too_large(self.limits.max_header_bytes))
         headers = self._headers
         known = LOWERED.get(name)
         name = name.lower() if known is None else known
         if name in headers:
             if name in SINGLE:
                 raise self.rejected(RequestError(f"The header {name.decode('latin-1')} is given twice.", code="invalid_header"))
+            self._repeats += 1
+            if self._repeats > self.limits.max_headers:  # each of them copies what is there
+                raise self.rejected(head_too_large(self.limits.max_header_bytes))
             headers[name] = headers[name] + b", " + value
         elif known is not None or UNDERSCORE not in name:
             headers[name] = value
@@ -267,7 +274,7 @@ class RequestReader:
         self.reading = after(READING, self.reading, UPGRADE_ASKED if upgrades else HEAD_READ)
         if self.reading == OVER:
             return
-        if len(headers) > limits.max_headers or self._head_bytes > limits.max_header_bytes:
+        if len(headers) + self._repeats > limits.max_headers or self._head_bytes > limits.max_header_bytes:
             raise self.rejected(head_too_large(limits.max_header_bytes))
         if upgrades and parser.get_method() == b"CONNECT":
             raise self.rejected(RequestError("CONNECT is not supported.", code="invalid_request"))
@@ -320,6 +327,8 @@ class RequestReader:
         if request.size > request.room:
             self.body_grew(request)
         request.parts.append(data)
+        if len(request.parts) >= MOST_PARTS and not request.streams:
+            request.parts[:] = [b"".join(request.parts)]
         if request.arrived is not None:
             request.arrived()
 

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core.specs import CorsSpec
 from gateway.pipeline.memory import UNCOUNTED
+from gateway.server.reading import MOST_PARTS
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, World
 from tests.unit.gateway.server.wires import Wire, get, post
 
@@ -299,3 +300,27 @@ def test_nothing_is_said_behind_the_answer_to_a_request_that_is_the_last() -> No
     wire.receive(get(b"/1", b"connection: close") + b"NONSENSE\r\n\r\n")
     wire.application.handlers[0].answer()
     assert wire.written == b"</1>" and wire.transport.half_closed
+
+
+@pytest.mark.parametrize("line", [b"a: b\r\n", b"a:\r\n"])
+def test_a_header_that_is_repeated_counts_each_time_and_is_put_together_no_further(line: bytes) -> None:
+    wire = Wire(max_headers=12)
+    wire.receive(get(b"/x", *[line[:-2]] * 11))
+    assert len(wire.application.handlers) == 1
+    wire = Wire(max_headers=12)
+    wire.receive(b"GET / HTTP/1.1\r\nhost: a\r\n" + line * 3000)
+    assert (wire.status, code(wire)) == (431, "request_too_large") and len(wire.connection._headers.get(b"a", b"")) < 50
+
+
+def test_a_body_in_tiny_chunks_is_not_kept_as_tiny_parts() -> None:
+    wire = Wire()
+    body = BODY[:-1] + b" " * 20_000 + b"}"
+    wire.receive(b"POST " + CHAT + b" HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    request = wire.connection.request
+    assert request is not None
+    for at in range(0, len(body), 2):
+        piece = body[at : at + 2]
+        wire.receive(b"%x\r\n%b\r\n" % (len(piece), piece))
+        assert len(request.parts) < MOST_PARTS
+    wire.receive(b"0\r\n\r\n")
+    assert request.body == body and len(wire.world.engine.calls) == 1
