@@ -305,7 +305,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/pipeline/phases.py": ("tests/unit/gateway/pipeline/test_exchange.py", "sampled_exchange_are_timed"),
     "gateway/pipeline/pipeline.py": ("tests/unit/gateway/pipeline/test_exchange.py", "World"),
     "gateway/pipeline/racing.py": ("tests/unit/gateway/pipeline/test_hedges.py", "_hedged()"),
-    "gateway/pipeline/shapes.py": ("tests/e2e/test_json_schema.py", "json_schema"),
     "gateway/pipeline/taps.py": ("tests/unit/gateway/pipeline/test_shadows.py", "Shadowed("),
     "gateway/pipeline/ticketing.py": ("tests/e2e/test_tickets.py", "ticket_unsettled"),
     "gateway/routing/follower.py": ("tests/unit/gateway/routing/test_mirror.py", "whole_state"),

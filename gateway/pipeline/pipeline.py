@@ -20,6 +20,7 @@ from gateway.core.errors import (
     GuardrailViolation,
     InternalError,
     ModelNotFound,
+    Overloaded,
     PermissionDenied,
     RequestError,
 )
@@ -303,7 +304,7 @@ async def _shaped(
             head, body = _whole_answer(relay, request)
             passed, evidence = await _passed(x, entry, head, body)
             found = shapes.judged(x, passed)
-        except EngineError as error:
+        except (EngineError, Overloaded, RequestError) as error:
             log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
     found.settle()
     return passed, evidence
@@ -325,7 +326,7 @@ async def _shaped_stream(x: Exchange, entry: ModelEntry, ticket: Signal[None], r
                 assert isinstance(again, HeldRelay)
                 found = shapes.judged(x, request.api.replayed(await again.passed(), False, False))
                 relay = again
-        except EngineError as error:
+        except (EngineError, Overloaded, RequestError) as error:
             log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
     found.settle()
     return relay
@@ -463,8 +464,7 @@ def _stream_relay(entry: ModelEntry, holds: bool, restores: bool) -> type[Stream
 
 def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[ResponseHead, bytes]:
     """The head and body of a successful, gathered answer; raises an engine's error as the contract's."""
-    head = relay.head
-    if head is None:
+    if (head := relay.head) is None:
         raise InternalError("The engine's answer has no head.")
     if head.status != 200:
         raise _refusal(relay)  # type: ignore[misc]
