@@ -77,11 +77,9 @@ async def serve(x: Exchange) -> None:
     x.clock.mark("authorise")
     if HEADER in x.headers and await _retried(x, principal, request, body):
         return
-
     reservation: Any = counting.reserved(x, entry) if entry.counts_prompts else snapshot.limiter.reserve(principal, request)  # 5
     x.reservation = await reservation if entry.counts_prompts or isinstance(reservation, WAITS) else reservation
     x.clock.mark("reserve")
-
     if (entry.request_guardrails or entry.request_tools or request.unsure) and not inspect.clears(x, entry):  # 6
         await _inspected(x, entry, True)
 
@@ -108,10 +106,7 @@ async def serve(x: Exchange) -> None:
             body, evidence = await _shaped(x, entry, ticket, head, body) if clear is None else (clear.body, clear.evidence())
         if request.memory is not None and request.memory.keeps:
             await conversations.keep(x, body)
-        if request.stream and request.api.generates:  # the engine has not heard of streams
-            approvals.sent(x, "whole", body)
-        else:
-            _send(x, head, body, evidence)
+        _send(x, head, body, evidence)
     _settled(x)  # 11
 
 
@@ -483,6 +478,8 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: the part of the body that its hash in the audit record covers."""
+    if x.request.stream and x.request.api.generates:  # type: ignore[union-attr]  # the engine has not heard of streams
+        return approvals.sent(x, "whole", body)
     if x.upload is not None and x.body is None:  # the engine has answered before it had all of it
         x.keep_alive = False
     lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]
