@@ -361,7 +361,9 @@ def test_a_line_whose_first_step_finds_no_place_is_run_later(gatehouse: Gatehous
 
         def refused() -> bool:
             found = [
-                one for one in gatehouse.audit() if one["kind"] == "outcome" and one.get("model") == "rewrites" and one["principal"] == "busy"
+                one
+                for one in gatehouse.audit()
+                if one["kind"] == "outcome" and one.get("model") == "rewrites" and one["principal"] == "busy"
             ]
             return bool(found) and found[0]["status"] == 429
 
