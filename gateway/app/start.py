@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from engines.confinement import hide
 from gateway.app.compiled import activate
+from gateway.app.first_signals import settle
 from gateway.app.workers.arguments import MAX_WORKERS, descriptors
 from gateway.server.allocator import few_arenas
 from gateway.server.open_files import raise_limit
@@ -49,19 +48,12 @@ def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool, int] | None:
     return Path(config[0]), bool(quickstart), int(workers[0]) if workers else 0
 
 
-def end_at_once(number: int, _: FrameType | None) -> None:
-    """What a signal that nobody handles does to every process but the first of a container."""
-    os._exit(128 + number)
-
-
 def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
+    settle()  # for an entry other than gateway.__main__, which has done so
     hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
     few_arenas()
     raise_limit()
-    first = os.getpid() == 1
-    if first:  # the kernel drops signals that process 1 does not handle: a container could not be stopped while its gateway starts
-        signal.signal(signal.SIGTERM, end_at_once)
     inherited = descriptors(sys.argv[1:])
     if inherited is not None:
         from gateway.app.workers.process import work  # noqa: PLC0415 - the compiled modules first
@@ -72,8 +64,6 @@ def main() -> None:
 
         sys.exit(answer(Path(sys.argv[2])))
     asked = plain_serve(sys.argv[1:])
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # while it loads, a traceback would not help
-        signal.signal(signal.SIGINT, end_at_once if first else signal.SIG_DFL)
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here
 
@@ -81,8 +71,8 @@ def main() -> None:
     else:
         for number in (signal.SIGHUP, signal.SIGUSR2):  # until the process handles them: neither reload nor upgrade must end the process
             signal.signal(number, signal.SIG_IGN)
-        # Until then there is nothing to clean up, and a traceback would not help.
-        signal.signal(signal.SIGINT, end_at_once if first else signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a background job: Ctrl-C is not for it, `kill -INT` is
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         from gateway.app.process import serve  # noqa: PLC0415 - as above
 
         sys.exit(serve(asked[0], quickstart=asked[1], workers=asked[2]))

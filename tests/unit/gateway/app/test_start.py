@@ -1,11 +1,9 @@
 """What the console script loads: a process that serves does without the command line."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,6 +51,7 @@ def test_a_process_that_serves_does_not_load_the_libraries_of_the_command_line()
 def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is started: the keys of upstreams are in the environment of all of them."""
     done: list[str] = []
+    monkeypatch.setattr(start, "settle", lambda: None)
     monkeypatch.setattr(start, "hide", lambda: done.append("hide"))
     monkeypatch.setattr(process, "serve", lambda file, quickstart, workers: done.append(f"serve {file}") or 0)
     monkeypatch.setattr(signal, "signal", lambda number, action: None)
@@ -60,27 +59,6 @@ def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit):
         start.main()
     assert done == ["hide", "serve a.yaml"]
-
-
-@pytest.mark.parametrize(("pid", "wanted"), [(1, {signal.SIGTERM: 143, signal.SIGINT: 130}), (2, {})])
-def test_the_first_process_of_a_container_can_be_ended_before_it_handles_signals(
-    pid: int, wanted: dict[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel drops signals for process 1 that it does not handle."""
-    handled: dict[int, Any] = {}
-    monkeypatch.setattr(start, "hide", lambda: None)
-    monkeypatch.setattr(process, "serve", lambda file, quickstart, workers: 0)
-    monkeypatch.setattr(signal, "signal", handled.__setitem__)
-    monkeypatch.setattr(os, "getpid", lambda: pid)
-    monkeypatch.setattr(os, "_exit", lambda code: codes.append(code))
-    monkeypatch.setattr(sys, "argv", ["gatehouse", "serve", "--config", "a.yaml"])
-    with pytest.raises(SystemExit):
-        start.main()
-    codes: list[int] = []
-    for number, action in handled.items():
-        if callable(action) and action not in (signal.SIG_DFL, signal.SIG_IGN):
-            action(number, None)
-    assert dict(zip([n for n in handled if n in wanted], codes, strict=True)) == wanted
 
 
 def test_an_interruption_while_the_command_line_loads_is_no_traceback() -> None:
