@@ -31,10 +31,12 @@ def raise_limit() -> int:
 def too_few(limit: int, connections: int, workers: int) -> str:
     """What to say if so many descriptors do not suffice for `listen.max_connections`, of which each worker takes a share; or nothing."""
     share = -(-connections // max(1, workers))
-    if limit >= 2 * share + OWN:
+    wanted = 2 * share + OWN
+    if limit >= wanted:
         return ""
     enough = max(1, (limit - OWN) // 2) * max(1, workers)
     return (
         f"a process may open {limit} files (ulimit -n), too few for {share} requests at once: beyond about {enough} in all, requests fail "
-        f"because their engines cannot be reached; raise the limit to {2 * share + OWN}, or lower listen.max_connections"
+        f"because their engines cannot be reached; raise the limit (systemd: LimitNOFILE={wanted}, a container: --ulimit nofile={wanted}, "
+        f"a shell: ulimit -n {wanted} as root), or lower listen.max_connections"
     )

@@ -39,5 +39,5 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_too_few_descriptors_for_the_connections_are_said_with_what_helps() -> None:
     assert too_few(65_536, 4096, 0) == too_few(65_536, 4096, 1) == too_few(4300, 4096, 2) == ""
-    assert "about 448 in all" in too_few(1024, 4096, 0) and "raise the limit to 8320" in too_few(1024, 4096, 1)
+    assert "about 448 in all" in too_few(1024, 4096, 0) and "LimitNOFILE=8320" in too_few(1024, 4096, 1)
     assert "too few for 2048 requests" in too_few(1024, 4096, 2) and "about 896 in all" in too_few(1024, 4096, 2)
