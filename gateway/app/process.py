@@ -139,6 +139,7 @@ def troubles(gateway: Gateway, workers: Workers | None) -> Troubles:
         [gateway.certificates.troubles, gateway.keeping.troubles, *([] if vault is None else [vault.troubles])],
         limits=lambda: limits is None or limits.shared.up,
         proofs=lambda: proofs is None or proofs.up or gateway.plane.current().spec.identity.dpop is None,
+        fault=lambda: gateway.audit.fault,
         damaged=lambda: gateway.audit.damaged,
         measured=gateway.builder.login_gauges,
         figures=None if workers is None else workers.figures,

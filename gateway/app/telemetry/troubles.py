@@ -31,7 +31,7 @@ class Figures(Protocol):
 class Troubles:
     """found: says what is wrong in a part. limits, proofs: whether Redis answers about them, or
     is not asked about them by this process. measured: what
-    authenticators measure. damaged: when damage of the audit log was last found here."""
+    authenticators measure. fault: why the audit log takes no records here, or None. damaged: when damage of it was last found here."""
 
     def __init__(
         self,
@@ -39,12 +39,13 @@ class Troubles:
         *,
         limits: Callable[[], bool],
         proofs: Callable[[], bool],
+        fault: Callable[[], str | None],
         damaged: Callable[[], float],
         measured: Mapping[str, float],
         figures: Figures | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._found, self._limits, self._proofs, self._damaged = found, limits, proofs, damaged
+        self._found, self._limits, self._proofs, self._fault, self._damaged = found, limits, proofs, fault, damaged
         self._measured, self._figures, self._clock = measured, figures, clock
         self._failures: dict[tuple[str, str], deque[float]] = {}
 
@@ -62,14 +63,20 @@ class Troubles:
         for part in self._found:
             yield from part()
         yield from self._redis()
-        damaged = max([self._damaged(), *self._of_workers("gatehouse_audit_damage_seconds")])
-        if damaged > self._clock() - DAMAGE_SECONDS:
-            yield "audit_log", "", f"damage was found at {day(damaged)}: run `gatehouse audit verify`"
+        yield from self._audit_log()
         yield from self._revocation_list()
         yield from self._guardrails()
 
     def _of_workers(self, gauge: str) -> list[float]:
         return [] if self._figures is None else self._figures.known(gauge)
+
+    def _audit_log(self) -> Iterator[Found]:
+        fault = self._fault()
+        if fault is not None or 0.0 in self._of_workers("gatehouse_audit_accepting"):
+            yield "audit_log", "", f"takes no records, so requests are refused: {fault or 'the log names the reason in each worker'}"
+        damaged = max([self._damaged(), *self._of_workers("gatehouse_audit_damage_seconds")])
+        if damaged > self._clock() - DAMAGE_SECONDS:
+            yield "audit_log", "", f"damage was found at {day(damaged)}: run `gatehouse audit verify`"
 
     def _redis(self) -> Iterator[Found]:
         if not self._limits() or 0.0 in self._of_workers("gatehouse_limits_redis_up"):

@@ -15,6 +15,7 @@ class Site:
     def __init__(self, **of_workers: list[float]) -> None:
         self.now, self.damaged, self.found = NOW, 0.0, [("audit_sink", "siem", "connection refused")]
         self.limits, self.proofs = SimpleNamespace(up=True), SimpleNamespace(up=True)
+        self.fault: str | None = None
         self.measured: dict[str, float] = {}
         self.feed = LocalFeed()
         figures = SimpleNamespace(known=lambda name: of_workers.get(name, []))
@@ -22,6 +23,7 @@ class Site:
             [lambda: iter(self.found)],
             limits=lambda: self.limits.up,
             proofs=lambda: self.proofs.up,
+            fault=lambda: self.fault,
             damaged=lambda: self.damaged,
             measured=self.measured,
             figures=figures if of_workers else None,
@@ -57,6 +59,14 @@ def test_redis_that_does_not_answer_this_process_or_one_of_the_workers() -> None
     site.limits.up = site.proofs.up = False
     assert [line.partition(":")[0] for line in site.lines()[1:]] == ["redis limits", "redis proofs"]
     assert "redis limits: does not answer; each limit's on_failure applies" in Site(gatehouse_limits_redis_up=[1.0, 0.0]).lines()
+
+
+def test_an_audit_log_that_takes_no_records_is_told_with_the_reason() -> None:
+    site = Site(gatehouse_audit_accepting=[1.0, 0.0])
+    assert "audit_log : takes no records, so requests are refused: the log names the reason in each worker" in site.lines()
+    site.fault = "No space left on device"
+    assert "audit_log : takes no records, so requests are refused: No space left on device" in site.lines()
+    assert Site(gatehouse_audit_accepting=[1.0, 1.0]).view() == Site().view()
 
 
 def test_damage_of_the_audit_log_is_told_for_a_day() -> None:
