@@ -189,7 +189,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/clients/work.py": ("tests/e2e/test_batches.py", "batches="),
     "gateway/app/configuration/history.py": ("tests/e2e/test_config_history.py", "rolled_back_to"),
     "gateway/app/configuration/plugin_set.py": ("tests/unit/gateway/app/configuration/test_plugins.py", "configuration.plugins"),
-    "gateway/app/configuration/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/data_side.py": ("tests/e2e/test_gateway_tokens.py", "tests.e2e.harness"),
     "gateway/app/engines/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
     "gateway/app/engines/rollout_book.py": ("tests/e2e/test_candidates.py", "gatehouse_shadow_requests_total"),

@@ -31,6 +31,7 @@ from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
+from gateway.core.asking import NobodyToAsk
 from gateway.core.audit_questions import AuditScope, AuditSearch, Unopened
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, one_line
@@ -94,7 +95,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool
             plugins.hook(hook, read)
     for number, guardrail in enumerate(spec.guardrails):
         try:
-            plugins.guardrail(guardrail, read)
+            plugins.guardrail(guardrail, read, asker=NobodyToAsk())
         except ConfigError as error:
             raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 

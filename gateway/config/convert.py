@@ -47,6 +47,8 @@ _type_info = functools.cache(inspect.type_info)
 """Cached: inspecting all settings takes ten times as long as reading a file, and would hold the interpreter at each reload."""
 COMPARED: Final = 1000
 """Names at most among which the nearest is looked for: it takes a microsecond or more for each."""
+LONG_LINE: Final = 15
+"""A longer line of a hidden text is hidden by itself: a message may have the text's line breaks escaped."""
 MANY: Final = 64
 """Longer lists and mappings of settings are made member by member."""
 _NAME = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
@@ -163,14 +165,13 @@ class Converter:
 
     def error(self, path: str, message: str, root: Origin) -> ConfigError:
         """An error of a later check, with its place and without hidden texts."""
-        for text in self.hidden:
-            message = message.replace(text, "(not shown)")
-        return self.place(path, root).error(path, message)
+        return self.place(path, root).error(path, without(self.hidden, message))
 
     def _resolved(self, node: Node, path: str) -> Node:
         resolved = resolve(node, path, self._environ, self._directory)
         if resolved.hidden and len(resolved.text) > 3:
             self.hidden.add(resolved.text)
+            self.hidden.update(line for line in resolved.text.splitlines() if len(line) > LONG_LINE)
         return resolved
 
     def _value(self, node: Node, target: inspect.Type, path: str) -> Any:
@@ -420,6 +421,13 @@ def _without_none(target: inspect.Type) -> inspect.Type:
         if len(members) == 1:
             return members[0]
     return target
+
+
+def without(hidden: Collection[str], message: str) -> str:
+    """The message of an error without texts that must not be shown."""
+    for text in sorted(hidden, key=len, reverse=True):  # one may be a part of another
+        message = message.replace(text, "(not shown)")
+    return message
 
 
 def quoted(text: str) -> str:

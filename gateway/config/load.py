@@ -6,7 +6,7 @@ secrets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from gateway.config import environment, validate
-from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
+from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas, without
 from gateway.config.environment import read_file
 from gateway.core.durations import member_type, shown, shown_setting
 from gateway.core.errors import ConfigError
@@ -31,15 +31,19 @@ ALIKE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration with the text and the file that it came from. places: where each setting was written, by its path."""
+    """A configuration with the text and the file that it came from. places: where each setting was written, by its path. hidden: texts that
+    came from outside the file."""
 
     spec: ConfigSpec
     text: str
     file: str
     places: Mapping[str, yamltree.Origin] = field(default_factory=dict, repr=False)
+    hidden: Collection[str] = field(default=(), repr=False)
 
     def place(self, error: ConfigError) -> None:
-        """Adds to an error of a later check where its setting was written, or where the section is that leaves it out."""
+        """Adds to an error of a later check where its setting was written, or where the section is that leaves it out; takes what came from
+        outside the file out of its message: a key instead of its path, say, was not found as a file."""
+        error.message = without(self.hidden, error.message)
         path = error.path
         if path is None or error.file is not None:
             return
@@ -54,8 +58,8 @@ class Loaded:
 def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> Loaded:
     """Reads and parses a file. Raises ConfigError, also if the file cannot be read."""
     text = read_text(path)
-    spec, places = _parsed(text, str(path), environ, schemas)
-    return Loaded(spec, text, str(path), places)
+    spec, converter = _parsed(text, str(path), environ, schemas)
+    return Loaded(spec, text, str(path), converter.places, converter.hidden)
 
 
 def read_text(path: str | Path) -> str:
@@ -86,7 +90,7 @@ def parse(
 
 def _parsed(
     text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas, folder: Path | None = None
-) -> tuple[ConfigSpec, Mapping[str, yamltree.Origin]]:
+) -> tuple[ConfigSpec, Converter]:
     root = yamltree.read(text, file=file)
     converter = Converter(environ, folder or (Path(file).parent if file else Path()), schemas)
     try:
@@ -101,7 +105,7 @@ def _parsed(
     validate.check(spec, error, schemas.roles)
     if schemas.access is not None:
         schemas.access(spec, error)
-    return validate.with_authorities(spec), converter.places
+    return validate.with_authorities(spec), converter
 
 
 def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[str, Any]:

@@ -84,4 +84,4 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
         version=1, state_dir=found.state_dir, engines=found.engines, model_dirs=found.model_dirs,
         model_signatures=found.model_signatures, telemetry=found.telemetry,
     )  # fmt: skip
-    return Found(Loaded(spec, text, str(path), converter.places), found.accepts)
+    return Found(Loaded(spec, text, str(path), converter.places, converter.hidden), found.accepts)

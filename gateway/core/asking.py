@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from gateway.core.errors import EngineError
 from gateway.core.values import UNLABELLED, Principal, Usage
 
 GUARDRAIL: Final = "guardrail"
@@ -39,6 +40,13 @@ class Asker(Protocol):
         Raises GatehouseError where there is no answer: EngineTimeout after the deadline, PermissionDenied where no engine is cleared.
         """
         ...
+
+
+class NobodyToAsk:
+    """Implements Asker for guardrails that are only made to see whether their settings are right."""
+
+    async def ask(self, *args: Any, **options: Any) -> Answered:
+        raise EngineError("There is no gateway here whose models could be asked.")
 
 
 def summed(usages: list[Usage]) -> Usage:

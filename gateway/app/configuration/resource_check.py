@@ -17,6 +17,7 @@ from gateway.app.identity.access import unknown_model, unknown_role
 from gateway.app.store.link import StoreLink
 from gateway.config.convert import with_plain_settings
 from gateway.config.limits import check_limit
+from gateway.core.asking import NobodyToAsk
 from gateway.core.errors import ConfigError
 from gateway.core.slices import in_slices
 from gateway.core.specs import BindingSpec, GuardrailSpec, LimitSpec, RoleSpec
@@ -90,7 +91,7 @@ class ResourceCheck:
         spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), self._plugins.schemas())
         assert isinstance(spec, GuardrailSpec)
         try:
-            self._plugins.guardrail(spec, _no_files, local=False)
+            self._plugins.guardrail(spec, _no_files, local=False, asker=NobodyToAsk())
         except ConfigError as error:
             raise ConfigError(error.message, path="settings" if spec.type in self._plugins.guardrails else "type") from None
 

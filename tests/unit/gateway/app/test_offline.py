@@ -75,3 +75,33 @@ def test_a_check_finds_with_its_line_what_a_start_would_refuse(tmp_path: Path, p
     found = re.match(rf"error: {re.escape(str(file))}:[0-9]+: (.*)\n$", done.stderr)
     assert found is not None and found[1].startswith(said), done.stderr
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    "parts", [{"listen": {"tls": {"cert": "${file:tls.key}", "key": "/nowhere"}}}, {"model_dirs": ["${file:tls.key}"]}]
+)
+def test_a_key_in_place_of_its_path_is_not_printed(tmp_path: Path, parts: dict[str, object]) -> None:
+    (tmp_path / "tls.key").write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n-----END PRIVATE KEY-----\n")
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, **parts))
+    done = CliRunner().invoke(app, ["check-config", str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert next(iter(parts)) in done.stderr and "KEY-----" not in done.stderr and "MC4CAQ" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("classifier", {"model": "m", "labels": {"injection": 0.9}}),
+        ("judge", {"model": "m", "template": "llama_guard"}),
+        ("topics", {"model": "m", "deny": {"shares": ["Which shares?"]}}),
+        ("entities", {"model": "m", "labels": {"PER": "person"}, "entities": {"person": "mask"}}),
+    ],
+)
+def test_a_guardrail_that_asks_a_model_is_checked_without_a_gateway_around_it(
+    tmp_path: Path, kind: str, settings: dict[str, object]
+) -> None:
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, guardrails=[{"name": "w", "type": kind, "on": ["request"], "models": ["n"], "settings": settings}]))
+    done = CliRunner().invoke(app, ["check-config", str(file)])
+    assert (done.exit_code, done.stderr) == (0, "")

@@ -294,6 +294,14 @@ def test_an_error_that_has_a_place_keeps_it(tmp_path: Path) -> None:
     assert str(late) == "the store: version: no"
 
 
+@pytest.mark.parametrize("path", ["state_dir", None])
+def test_what_came_from_outside_the_file_is_not_shown_by_what_is_found_out_later(tmp_path: Path, path: str | None) -> None:
+    (tmp_path / "c.yaml").write_text(BASE + "state_dir: '${env:WRONG}'\nmodel_dirs: ['${env:PART}']\n")
+    late = ConfigError("s3cret-and-more cannot be read, s3cret neither", path=path)
+    load(tmp_path / "c.yaml", {"WRONG": "s3cret-and-more", "PART": "s3cret"}).place(late)
+    assert str(late).endswith("(not shown) cannot be read, (not shown) neither")
+
+
 @pytest.mark.parametrize("written", ["env:UPSTREAM_KEY", "file:/run/secrets/key"])
 def test_a_reference_without_its_braces_is_no_secret(written: str) -> None:
     """It would be sent as the secret itself, and refused by whoever gets it."""
