@@ -12,6 +12,7 @@ import typer.main
 
 from gateway.app.configuration.plugins import OURS
 from gateway.app.main import app
+from gateway.app.offline import check
 from gateway.app.telemetry.engine_gauges import REPORTED
 from gateway.config.load import load
 from gateway.core import specs
@@ -186,6 +187,8 @@ def test_every_example_configuration_loads(path: Path) -> None:
     environ = {name: "example-secret-0123456789abcdef0123456789abcdef-" + name for name in re.findall(r"\$\{env:(\w+)\}", path.read_text())}
     spec = load(path, environ, OURS.schemas()).spec
     assert spec.models or path.name == "gateway-only.yaml"
+    code, said = check(path, environ)
+    assert code == 0 or "cannot be read: No such file" in said, said  # certificates, which only the site has
 
 
 def test_the_configuration_of_the_readme_is_the_example_and_has_eleven_lines() -> None:
