@@ -20,7 +20,8 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Signal, as_future
-from gateway.pipeline.attempt import FULL, MOST_LOST, engine_error, note_full, result_of
+from gateway.pipeline.attempt import MOST_LOST, engine_error, note_full, result_of
+from gateway.pipeline.flights import FULL
 from gateway.pipeline.plane import DataPlane
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024

@@ -17,8 +17,9 @@ from gateway.core.errors import EngineError
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.prices import SlotTime
 from gateway.core.types import InferenceRequest, ResponseHead
-from gateway.pipeline.attempt import FULL, note_full, result_of, upstream_head
+from gateway.pipeline.attempt import note_full, result_of, upstream_head
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.flights import FULL
 from gateway.pipeline.queueing import note_route
 
 
