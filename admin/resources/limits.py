@@ -159,8 +159,8 @@ class ResetDryRun(msgspec.Struct):
 
 async def state(call: Call) -> Answer:
     """The buckets of one limit that were used; those of all tenants, so it takes the permission everywhere."""
-    call.access.require("limits:read", "")
     found, last = await _port(call).state(call.path["name"], call.query.limit, cursor_key(call.query.cursor))
+    call.access.require("limits:read", "")
     return Answer({"items": found, "cursor": None if last is None else key_cursor(last)})
 
 

@@ -190,7 +190,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     try:
         left = memoryview(data)
         while left:  # a disk that is nearly full takes a part
-            left = left[os.write(descriptor, left) :]
+            taken = os.write(descriptor, left)
+            left = left[taken:]
         os.fsync(descriptor)
         os.replace(draft, path)
     except OSError:
