@@ -8,7 +8,8 @@ Compiled code differs from the sources in a few ways; the tests therefore run on
 - a slice of bytes whose start lies behind its end raises SystemError;
 - `raise ... from None` keeps the context (set `__suppress_context__` where a traceback could show a secret);
 - the values of Finals and the targets of calls among these modules are fixed: replacing a module's name has no effect;
-- the bounds of a slice of anything but a list, tuple, text or bytes (a memoryview, an array) are evaluated twice: no call with an effect there;
+- the bounds of a slice of a memoryview, or of anything else but a list, tuple, text or bytes, are evaluated twice: no call with an effect
+  stands there;
 - objects have no `__dict__`.
 """
 

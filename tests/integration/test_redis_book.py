@@ -204,12 +204,20 @@ async def test_buckets_are_read_page_by_page(server: RedisServer, processes: lis
     names = [f"t{number}" for number in range(7)]
     for name in names:
         await reserve(limiter, 10, Principal("ci", name, "api_key", ("*",)))
-    found, after = [], ""
+    found: list[str] = []
+    after = None
     for size in (3, 3, 1):
-        buckets, more = await book(server).page(Shape(BUDGET), 3, after)
-        assert len(buckets) == size and (more is None) == (size == 1)
+        buckets, after, more = await book(server).page(Shape(BUDGET), 3, after)
+        assert len(buckets) == size and more == (size != 1)
         found += [scope for scope, _ in buckets]
-        after = more or ""
     assert found == names
-    assert await book(server).page(Shape(BUDGET), 0, "") == ([], ""), "a page that is full already says that there is more"
-    assert await book(server).page(Shape(BUDGET), 0, "t6") == ([], None)
+    assert await book(server).page(Shape(BUDGET), 0, None) == ([], None, True), "a page that is full already says that there is more"
+    assert await book(server).page(Shape(BUDGET), 0, "t6") == ([], "t6", False)
+
+
+async def test_the_one_bucket_of_a_limit_for_all_is_on_a_page(server: RedisServer, processes: list[SharedProcess]) -> None:
+    limit = LimitSpec(name="week", per="global", budget=BudgetSpec(amount=1000, window="week"))
+    await reserve(processes[0].limiter([limit]), 10)
+    buckets, last, more = await book(server).page(Shape(limit), 3, None)
+    assert [bucket.amounts[0].used for _, bucket in buckets] == [10] and (last, more) == ("", False)
+    assert await book(server).page(Shape(limit), 3, last) == ([], "", False)

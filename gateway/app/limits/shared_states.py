@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.app.limits.states import amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, rest_of, written
+from gateway.app.limits.states import amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, place, rest_of, written
 from gateway.core.specs import LimitSpec
 from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Principal
@@ -24,10 +24,10 @@ class SharedLimitStates:
         found: list[dict[str, Any]] = []
         for number, part, begin in rest_of(limit_named(self._plane, limit), after):
             shape, wanted = Shape(part), most - len(found)
-            buckets, last = await self._book.page(shape, wanted, begin)
+            buckets, last, more = await self._book.page(shape, wanted, begin)
             found += [_view(shape, scope, bucket) for scope, bucket in buckets]
-            if last is not None:
-                return found, f"{number}\n{last}"
+            if more:
+                return found, place(number, last)
         return found, None
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:

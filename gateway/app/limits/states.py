@@ -44,17 +44,17 @@ class LimitStates:
         for number, part, begin in rest_of(limit_named(self._plane, limit), after):
             layout = layout_of(part)
             local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit and bucket.shape.layout == layout}
-            begin, wanted = _dumped(begin), most + 1 - len(found)
-            counters = await self._stored(part, wanted, begin)
+            after, wanted = _dumped(begin), most + 1 - len(found)
+            counters = await self._stored(part, wanted, after)
             names = {json.dumps(key): key for key in counters}
             for turn, key in enumerate(local, 1):
                 names[json.dumps(key)] = key
                 if turn % BREATH == 0:
                     await asyncio.sleep(0)
-            chosen = heapq.nsmallest(wanted, (name for name in names if name > begin))
+            chosen = heapq.nsmallest(wanted, (name for name in names if name > after))
             if len(chosen) == wanted:
                 chosen.pop()
-                last = f"{number}\n{_short(chosen[-1] if chosen else begin)}"
+                last = place(number, _short(chosen[-1]) if chosen else begin)
             found += [self._view(part, names[name], local.get(names[name]), counters.get(names[name], {})) for name in chosen]
             if last is not None:
                 break
@@ -196,22 +196,28 @@ def parts_of(spec: LimitSpec) -> list[LimitSpec]:
     return [part for part in (counted_part(spec), queue_part(spec)) if part is not None]
 
 
-def rest_of(spec: LimitSpec, after: str | None) -> Iterator[tuple[int, LimitSpec, str]]:
-    """The parts of a limit from the last bucket that was shown on: (number, part, the bucket after which to go on). Raises RequestError."""
-    first, _, begin = ("0", "", "") if after is None else after.partition("\n")
+def rest_of(spec: LimitSpec, after: str | None) -> Iterator[tuple[int, LimitSpec, str | None]]:
+    """The parts of a limit from the last bucket that was shown on: (number, part, the bucket after which to go on; None: from the first).
+    after: what `place` returned. Raises RequestError."""
+    first, separated, begin = ("0", "", "") if after is None else after.partition("\n")
     if not first.isdecimal():
         raise RequestError("This cursor did not come from a page.", param="cursor")
     for number, part in enumerate(parts_of(spec)):
         if number >= int(first):
-            yield number, part, begin if number == int(first) else ""
+            yield number, part, begin if separated and number == int(first) else None
+
+
+def place(number: int, last: str | None) -> str:
+    """Where the next page begins: the number of a part, and its last bucket that was shown, if any was."""
+    return f"{number}" if last is None else f"{number}\n{last}"
 
 
 def _short(name: str) -> str:
     """A key as JSON, in the fewest bytes: cursors are bounded."""
-    return json.dumps(json.loads(name), ensure_ascii=False, separators=(",", ":")) if name else ""
+    return json.dumps(json.loads(name), ensure_ascii=False, separators=(",", ":"))
 
 
-def _dumped(short: str) -> str:
+def _dumped(short: str | None) -> str:
     """The same as the store has it. Raises RequestError."""
     try:
         return json.dumps(json.loads(short)) if short else ""

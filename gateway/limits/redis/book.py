@@ -93,21 +93,19 @@ class BucketBook:
 
         return await self._asked(ask)
 
-    async def page(self, shape: Shape, most: int, after: str) -> tuple[list[tuple[str, BucketSeen]], str | None]:
-        """The same, in the order of their keys: so many after one, which is what the previous page returned; None: there are no more."""
+    async def page(self, shape: Shape, most: int, after: str | None) -> tuple[list[tuple[str, BucketSeen]], str | None, bool]:
+        """The same, in the order of their keys: so many after one, if given; the key of the last one; whether there are more."""
         before = self._names.of_limit(shape)
 
-        async def ask(line: Connection) -> tuple[list[tuple[str, BucketSeen]], str | None]:
-            start = before + after.encode()
-            rest = (name for name in await _listed(line, before, 1 << 62) if name > start)
+        async def ask(line: Connection) -> tuple[list[tuple[str, BucketSeen]], str | None, bool]:
+            listed = await _listed(line, before, 1 << 62)  # the key of a limit for all together is the empty one
+            rest = listed if after is None else [name for name in listed if name > before + after.encode()]
             names = heapq.nsmallest(most + 1, rest)
             more, names = len(names) > most, names[:most]
             now = await _time(line)
             found = zip(names, await _values(line, names), strict=True)
             buckets = [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
-            if not more:
-                return buckets, None
-            return buckets, names[-1].removeprefix(before).decode() if names else after
+            return buckets, names[-1].removeprefix(before).decode() if names else after, more
 
         return await self._asked(ask)
 
