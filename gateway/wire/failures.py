@@ -10,6 +10,7 @@ import msgspec
 MAX_MESSAGE = 1000
 """Characters of an engine's text that are passed to the client."""
 _WORD = re.compile(r"[!-~]{1,64}").fullmatch
+_PLACE = re.compile(r"[ -~]{1,64}").fullmatch
 
 
 def engine_says(body: bytes) -> tuple[str, str | None, str | None]:
@@ -27,9 +28,9 @@ def engine_says(body: bytes) -> tuple[str, str | None, str | None]:
         message = "" if message is None else msgspec.json.encode(message).decode()
     if error.get("type") == "exceed_context_size_error" or "maximum context length" in message:  # llama.cpp's server, vLLM
         code = "context_length_exceeded"
-    return message[:MAX_MESSAGE], _word(code), _word(param)
-
-
-def _word(value: Any) -> str | None:
-    """What engines name by a short word; None for anything else, which records and metrics would have to keep."""
-    return value if isinstance(value, str) and _WORD(value) else None
+    # what is longer than such names are would have to be kept in records and metrics
+    return (
+        message[:MAX_MESSAGE],
+        code if isinstance(code, str) and _WORD(code) else None,
+        param if isinstance(param, str) and _PLACE(param) else None,
+    )

@@ -171,6 +171,7 @@ SLICES = {
     "gateway/wire/openai/tokenizing.py": {"data[1:-1]": "a JSON array has two brackets"},
     "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
+        "data[0 if begin == 1 else begin:end]": "the event begins before the mark that was found, and whole events end behind it",
         "data[start:end]": "end < start was asked before",
         "data[begin:begin + 4]": "two numbers, and `begin` is within",
         "text[start:start + most]": "`start` counts up to the length of the text",

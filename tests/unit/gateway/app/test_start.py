@@ -65,6 +65,7 @@ def test_an_interruption_while_the_command_line_loads_is_no_traceback() -> None:
     """The libraries of the command line take most of the time of a short command."""
     code = (
         "import os, signal, sys\nfrom gateway.app import start\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # where the tests run in the background, it is ignored
         "class Finder:\n    def find_spec(self, name, *rest):\n        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\nsys.argv = ['gatehouse', 'keys', 'list']\nstart.main()"
     )

@@ -111,7 +111,7 @@ def test_an_engines_words_are_found_in_each_of_the_usual_forms(body: bytes, mess
     assert engine_error(ResponseHead(400, []), body).message == message
 
 
-LONG = b'{"error":{"code":"%b","param":"a b"}}' % (b"c" * 65)
+LONG = b'{"error":{"code":"%b","param":"%b"}}' % (b"c" * 65, b"p " * 33)
 
 
 @pytest.mark.parametrize(
