@@ -41,9 +41,9 @@ static void CPy_DecRef(PyObject *) __attribute__((cold));
 static void CPy_XDecRef(void *) __attribute__((cold));
 """
 FLAGS = "-g0 -DNDEBUG -fwrapv -fvisibility=hidden -freorder-blocks-algorithm=stc -freorder-blocks-and-partition -include cold.h"
-"""setuptools takes CFLAGS in place of those that Python was built with. Two of these it must have: without NDEBUG, the assertions of
-Python's and mypyc's headers stand in every function; without wrapv, an overflow of C's integers is undefined. The others pack what
-runs, of which little fits into the processor's caches: names that are looked up by no other library, and errors elsewhere."""
+"""setuptools uses CFLAGS instead of the flags that Python was built with, so they must repeat two of these: without NDEBUG, every function
+has the assertions of Python's and mypyc's headers; without wrapv, an overflow of C's integers is undefined. The other flags make the code
+that runs for a request smaller, as little of it fits into the processor's caches: hidden symbols, and the code of errors elsewhere."""
 MYPY = """[mypy]
 python_version = 3.11
 follow_imports = silent

@@ -56,8 +56,8 @@ class Stock:
         self.heard = self.queued = False
 
     def covers(self, now: int, cost: int) -> bool:
-        """Whether so much is in hand now, or may be owed. Nothing is always there. A block that is good no more goes back before anything
-        is owed."""
+        """Whether so much is in hand now, or may be owed. A cost of nothing always is. An expired block is given back before anything is
+        owed."""
         return cost == 0 or (self.hand + self.allowance >= cost and (now < self.until or self.hand <= 0))
 
     def take(self, cost: int) -> None:

@@ -164,7 +164,7 @@ class AuditIndex:
         if not len(self._owner):
             self._owner.every(PAUSE, self._give_tokens, name="tokens")
         if self._child is not None and (self._child.stdin is None or self._child.stdin.is_closing()):
-            await self._end()  # its end of the pipe is known to be closed before its end is
+            await self._end()  # the closed pipe is noticed before the end of the process
         if self._child is None or self._child.returncode is not None:
             arguments = (str(self._directory), str(self.path))
             self._child = await asyncio.create_subprocess_exec(
