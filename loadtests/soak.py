@@ -5,7 +5,8 @@
 Starts the quickstart's fleet (two chat sidecars, two for embeddings) with limits, pii, secrets, a deny list and the audit log; with
 `--redis` also a Redis, in which the limits are counted. Locust brings the load (loadtests/profiles/soak.conf). Every five seconds the
 gateway's memory, descriptors and connections are noted; memory is what its processes have written (anonymous, /proc/PID/smaps_rollup), for
-pages of files come and go with what the machine does. After the load has ended and what it had opened is closed, the figures of the end
+pages of files come and go with what the machine does. Part of it are the blocks that glibc keeps for each thread, which grow until they are
+full (`thread_caches_mib`). After the load has ended and what it had opened is closed, the figures of the end
 stand beside those before the load; `descriptors` tells what each is. `refused` says why requests were refused: codes and load shedding
 from the audit log, and the message that each client got. `acts` and `stalls` have the seconds of kills and reloads, and of moments at which
 the machine woke this process late, to compare them with. The exit code is 1 where a threshold was passed: failed requests, memory that
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests import descriptors, locust_run
+from loadtests.memory import heap
 from tests.cluster.servers import RedisServer
 from tests.e2e.harness import Gatehouse, alive, total
 
@@ -39,11 +41,13 @@ WARM = 600.0
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The gateway at one moment: seconds since the start, MiB of memory of all its processes (what they have written, and what is resident
-    in all), descriptors of the first, exchanges under way, keys of the store that are remembered."""
+    in all; of the former, what the first one's threads keep of freed blocks: loadtests.memory.heap), descriptors of the first, exchanges
+    under way, keys of the store that are remembered."""
 
     at: float
     memory_mib: float
     resident_mib: float
+    thread_caches_mib: float
     files: int
     in_flight: float
     connections: float
@@ -106,6 +110,7 @@ class Account:
             at=at,
             memory_mib=round(sum(map(anonymous, [self._pid, *self._children()])) / MIB, 2),
             resident_mib=round(total(scrape, "gatehouse_resident_bytes") / MIB, 2),
+            thread_caches_mib=round(heap.walk(self._pid).cached.total() / MIB, 2),
             files=len(os.listdir(f"/proc/{self._pid}/fd")),
             in_flight=total(scrape, "gatehouse_in_flight"),
             connections=total(scrape, "gatehouse_connections"),
