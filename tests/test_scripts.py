@@ -409,7 +409,8 @@ def test_the_hot_path_is_compiled_beside_the_gateway_only_where_it_can_be(tmp_pa
 
 def test_a_quickstart_of_the_gateway_alone_builds_no_engine(tmp_path: Path) -> None:
     program(tmp_path / "venv/bin/python", 'echo "$*" >>"$GATEHOUSE_VENV/ran"; exit 0')
-    program(tmp_path / "venv/bin/gatehouse", 'echo "$* in $GATEHOUSE_STATE_DIR"')
+    listen = "${GATEHOUSE__LISTEN__DATA:-as configured} ${GATEHOUSE__LISTEN__ADMIN:-as configured}"
+    program(tmp_path / "venv/bin/gatehouse", f'echo "$* in $GATEHOUSE_STATE_DIR, $GATEHOUSE__STATE_DIR, at {listen}"')
     (tmp_path / "venv/pyvenv.cfg").write_text("version = 3.12.4\n")
     env = {**os.environ, "GATEHOUSE_VENV": str(tmp_path / "venv"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "GATEHOUSE_COMPILED": "0"}
     env["GATEHOUSE_STATE_DIR"] = "state"
@@ -418,8 +419,12 @@ def test_a_quickstart_of_the_gateway_alone_builds_no_engine(tmp_path: Path) -> N
         command = [str(ROOT / "scripts/quickstart"), *arguments]
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
-    assert start("--gateway-only") == f"serve --config configs/gateway-only.yaml --quickstart in {tmp_path}/state"
-    assert start("--gateway-only", "--config", "my.yaml") == f"serve --config {tmp_path}/my.yaml in {tmp_path}/state"
+    shipped = f"serve --config configs/gateway-only.yaml --quickstart in {tmp_path}/state,"  # `--quickstart` reads the variables itself
+    assert start("--gateway-only").startswith(shipped)
+    own = f"serve --config {tmp_path}/my.yaml in {tmp_path}/state, {tmp_path}/state, at"
+    assert start("--gateway-only", "--config", "my.yaml") == f"{own} as configured as configured"
+    env |= {"GATEHOUSE_PORT": "1234", "GATEHOUSE_ADMIN_PORT": "1235", "GATEHOUSE__LISTEN__ADMIN": "0.0.0.0:1"}
+    assert start("--gateway-only", "--config", "my.yaml") == f"{own} 127.0.0.1:1234 0.0.0.0:1"
     ran = (tmp_path / "venv/ran").read_text()
     assert "requirements/gateway.txt" in ran and "llama" not in ran
 
