@@ -12,7 +12,7 @@ from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Tool calls that wait for a decision: list, show, approve, deny.")
 COLUMNS = ("id", "state", "tool", "requester", "model", "expires_at", "arguments_sha256")
-Id = Annotated[str, typer.Argument(metavar="ID")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
 Why = Annotated[str, typer.Option("--why", help="The reason, for the audit log.")]
 Digest = Annotated[
     str | None, typer.Option("--sha256", help="SHA-256 of the arguments that you have seen; default: those shown before you decide.")

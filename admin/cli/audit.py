@@ -63,7 +63,7 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: verify it here, without a gateway.")] = None,
         public_key: Annotated[Path | None, typer.Option("--public-key", help="The file with the public key (PEM).")] = None,
         first: Annotated[
-            list[str] | None, typer.Option("--from-segment", help="The oldest segment that must be there: N, or WRITER=N; repeatable.")
+            list[str] | None, typer.Option("--from-segment", help="The oldest segment that must be there: N, or WRITER=N; repeat it.")
         ] = None,
         archived: Annotated[
             list[str] | None, typer.Option("--archived", help="A writer whose files were moved away as a whole; repeat it.")

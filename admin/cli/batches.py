@@ -13,7 +13,7 @@ batches = typer.Typer(no_args_is_help=True, help="Client batches: list, show, ca
 files = typer.Typer(no_args_is_help=True, help="Client files, read and written by batches: list, delete.")
 COLUMNS = ("id", "state", "creator", "endpoint", "total", "completed", "failed", "created_at", "expires_at")
 FILE_COLUMNS = ("id", "owner", "name", "purpose", "bytes", "created_at", "expires_at")
-Id = Annotated[str, typer.Argument(metavar="ID")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")]
 
 

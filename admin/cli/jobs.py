@@ -19,7 +19,7 @@ group.add_typer(run, name="run")
 COLUMNS = ("id", "kind", "state", "progress", "attempts", "max_attempts", "schedule", "creator", "created_at", "due_at")
 SCHEDULES = ("name", "tenant", "cron", "timezone", "next_at", "last_job", "creator")
 OVER = ("done", "dead", "cancelled")
-Id = Annotated[str, typer.Argument(metavar="ID")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file by its name.")]
 Target = Annotated[str, typer.Argument(metavar="TO", help="The name of the file to make.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")]
@@ -226,7 +226,7 @@ def schedules(session: Session, tenant: Tenant = None) -> None:
 @connected
 def unschedule(
     session: Session,
-    schedule: Annotated[str, typer.Argument(metavar="NAME")],
+    schedule: Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")],
     tenant: Annotated[str | None, typer.Option("--tenant", help="The schedule's tenant; default: yours.")] = None,
     dry_run: DryRun = False,
 ) -> None:

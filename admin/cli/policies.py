@@ -82,7 +82,7 @@ def explain(
     key_id: Annotated[str | None, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Instead of a key: the tenant of a hypothetical caller.")] = None,
     user: Annotated[str, typer.Option("--user", help="Its user.")] = "",
-    groups: Annotated[list[str] | None, typer.Option("--group", help="One of its groups; may be repeated.")] = None,
+    groups: Annotated[list[str] | None, typer.Option("--group", help="One of its groups; repeat it.")] = None,
     agent: Annotated[str, typer.Option("--agent", help="The agent that acts for it.")] = "",
     operation: Annotated[
         str,
@@ -95,7 +95,7 @@ def explain(
     ] = "chat",
     source: Annotated[str, typer.Option("--source", help="The address that the request comes from.")] = "192.0.2.1",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,
-    tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; may be repeated.")] = None,
+    tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; repeat it.")] = None,
     label: Annotated[str, typer.Option("--label", help="How the client labels its data.")] = "",
     strength: Annotated[
         str, typer.Option("--strength", help="The login of a hypothetical caller: password, token, certificate, mfa.")

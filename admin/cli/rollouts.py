@@ -11,7 +11,7 @@ from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Trials and mirrored models on real traffic.")
 COLUMNS = ("model", "candidate", "state", "sampled", "mirrored", "dropped", "skipped", "errors", "likeness", "latency_p95", "candidate_p95")
-Model = Annotated[str, typer.Argument(metavar="MODEL")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.")]
 
 
 @group.command("list")

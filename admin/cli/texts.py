@@ -18,7 +18,7 @@ CAPTURE_COLUMNS = ("key", "tenant", "until", "actor", "reason")
 REVEAL_COLUMNS = ("id", "state", "tenant", "request_id", "asked_by", "reason", "decided_by", "expires_at")
 Why = Annotated[str, typer.Option("--why", help="The reason, for the audit log.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
-Id = Annotated[str, typer.Argument(metavar="ID")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `ask` printed.")]
 
 keys_group = typer.Typer(help="Keys: those that verify checkpoints, and those that encrypt texts.")
 reveal_group = typer.Typer(no_args_is_help=True, help="Texts in the audit log: ask for them, approve, fetch them once.")
@@ -160,7 +160,7 @@ def fetch(session: Session, id: Id) -> None:
 @connected
 def shred(
     session: Session,
-    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")],
     why: Why,
     confirm: Annotated[
         str | None,
