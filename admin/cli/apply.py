@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,14 @@ from typing import Any, Final
 
 from admin.cli.client import LONG, ApiError, Client
 from admin.cli.errors import CommandError
+from admin.cli.output import Output, clean
 from gateway.core.errors import ConfigError
 from gateway.wire import yamltree
 
 Wanted = dict[str, list[dict[str, Any]]]
 """Resources by kind."""
+SHOWN: Final = 200
+"""Characters of a value."""
 _PLACE: Final = re.compile(r"^(\w+)\[(\d+)\](?:\.|: |$)")
 
 
@@ -85,3 +89,27 @@ def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, A
         raise ApiError(error.status, named(wanted, str(error))) from None
     done: list[dict[str, Any]] = answer["items"]
     return done
+
+
+def report(out: Output, done: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the results of `apply_all`."""
+    if not out.for_people:
+        out.data(list(done))
+        return
+    for item in done:
+        for line in lines(item):
+            sys.stdout.write(f"{line}\n")
+
+
+def lines(item: Mapping[str, Any]) -> list[str]:
+    """One result for people: what happened to a resource, and one line for each setting where it replaced another one."""
+    changes = item["diff"] if item["action"] == "replaced" else ()
+    return [
+        clean(f"{item['action']} {item['kind']}/{item['name']}"),
+        *(clean(f"  {change['path']}: {_value(change['from'])} -> {_value(change['to'])}") for change in changes),
+    ]
+
+
+def _value(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli import completion
-from admin.cli.apply import apply_all, read, text_of
+from admin.cli.apply import apply_all, read, report, text_of
 from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration
@@ -71,7 +71,7 @@ def apply(
     wanted = read(file, KINDS, by_name=("roles",))
     with session.client() as client:
         done = apply_all(client, wanted, dry_run)
-    session.out.rows(done, ("kind", "name", "action", "diff"))
+    report(session.out, done)
 
 
 @group.command("explain")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli import completion
-from admin.cli.apply import Wanted, apply_all, read
+from admin.cli.apply import Wanted, apply_all, read, report
 from admin.cli.client import name
 from admin.cli.session import DryRun, Session, connected
 
@@ -80,7 +80,7 @@ def apply(session: Session, file: FileOfBoth, dry_run: DryRun = False) -> None:
     wanted = wanted_of(file)
     with session.client() as client:
         done = apply_all(client, wanted, dry_run)
-    session.out.rows(done, ("kind", "name", "action", "diff"))
+    report(session.out, done)
 
 
 def wanted_of(file: Path) -> Wanted:

@@ -82,6 +82,7 @@ def render(found: dict[str, Any], room: int | None = None) -> RenderableType:
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")
     endpoints = output.table(found["endpoints"], columns, "Endpoints", room)
     bounds = [bound for bound in BOUNDS if any(limit.get(bound) for limit in found["limits"])]
-    limits = output.table(found["limits"], ("name", "per", "match", *bounds), "Limits", room)
+    named = [{**limit, "match": {key: one for key, one in limit["match"].items() if one != "*"} or None} for limit in found["limits"]]
+    limits = output.table(named, ("name", "per", "match", *bounds), "Limits", room)
     parts: list[RenderableType] = [head, "", models, "", endpoints]
     return Group(*parts, "", limits) if found["limits"] else Group(*parts)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli import completion
-from admin.cli.apply import Wanted, apply_all, read
+from admin.cli.apply import Wanted, apply_all, read, report
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.session import DryRun, Session, connected
@@ -144,7 +144,7 @@ def apply(session: Session, file: FileOfBoth, wait: Wait = False, timeout: Timeo
         done = apply_all(client, wanted, dry_run)
         if wait and not dry_run:
             _wait_for_all(session, client, wanted, time.monotonic() + timeout)
-    session.out.rows(done, ("kind", "name", "action", "diff"))
+    report(session.out, done)
 
 
 def _wait_for_all(session: Session, client: Client, wanted: Wanted, deadline: float) -> None:

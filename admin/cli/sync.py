@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from admin.cli.apply import listed, named, text_of
+from admin.cli.apply import lines, listed, named, text_of
 from admin.cli.client import LONG, ApiError, Client
 from admin.cli.errors import CommandError
 from admin.cli.output import Format, clean
@@ -22,8 +22,6 @@ from gateway.wire import yamltree
 MAX_BYTES: Final = 8 * 1024 * 1024
 _BY_NAME: Final = ("roles",)
 """Kinds that may be written as in the configuration, as a mapping of names."""
-SHOWN: Final = 200
-"""Characters of a value."""
 LEFT_OUT: Final = "schedules of jobs, joined machines, suspensions, halts, legal holds, and states such as usage and files of clients"
 """What people may take for a part of a dump; docs/cli.md has the whole list."""
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON as `dump` writes it; `-` is standard input.")]
@@ -123,18 +121,11 @@ def show(session: Session, found: dict[str, Any]) -> None:
         session.out.one(found)
         return
     for item in found["items"]:
-        typer.echo(clean(f"{item['action']} {item['kind']}/{item['name']}"))
-        if item["action"] == "replaced":
-            for entry in item["diff"]:
-                typer.echo(clean(f"  {entry['path']}: {_value(entry['from'])} -> {_value(entry['to'])}"))
+        for line in lines(item):
+            typer.echo(line)
         if item.get("revives"):
             typer.echo("  WARNING: this key has expired, and would be valid again")
     session.out.remark(f"{_differences(found['items'])}, {found['unchanged']} equal")
-
-
-def _value(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 # --- files

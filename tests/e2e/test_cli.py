@@ -65,6 +65,7 @@ def test_status_shows_the_fleet_at_a_glance(cli: Cli) -> None:
     shown = cli("status").stdout
     for word in ("ready", "m1", "fake", "external", "closed", "per-key", "rate=1000"):
         assert word in shown
+    assert "=*" not in shown  # what a limit is not restricted to says nothing
     found = parsed(cli("status", "-o", "json"))
     assert found["ready"] is True and found["models"][0]["name"] == "m1"
     assert yaml.safe_load(cli("status", "--output", "yaml").stdout)["endpoints"][0]["name"] == "fake"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from admin.cli.apply import report
 from admin.cli.client import Client
 from admin.cli.errors import CommandError
+from admin.cli.output import Format, Output
 from admin.cli.session import Session
 from admin.cli.sync import read, replace, written
 from gateway.app.main import app
@@ -96,3 +99,14 @@ def test_only_what_is_done_is_counted_as_done(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "f").write_text("users: []\nkeys: []\n")
     done = CliRunner().invoke(app, ["sync", str(tmp_path / "f"), "--url", "http://x", "--key", "k"])
     assert done.exit_code == 1 and "2 differences, 10 equal" in done.stderr and "done: 1 difference\n" in done.stderr
+
+
+def test_an_applied_file_is_reported_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    done = [
+        {"kind": "limits", "name": "new", "action": "created", "diff": [{"path": "name", "from": None, "to": "new"}]},
+        {"kind": "limits", "name": "old", "action": "replaced", "diff": [{"path": "requests.rate", "from": 5.0, "to": 6.0}]},
+    ]
+    report(Output(Format.table), done)
+    assert capsys.readouterr().out == "created limits/new\nreplaced limits/old\n  requests.rate: 5.0 -> 6.0\n"
+    report(Output(Format.json), done)
+    assert json.loads(capsys.readouterr().out) == done
