@@ -21,7 +21,7 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 """What a model with the template `json` may answer."""
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_FENCE: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+_FENCE: Final = "```"
 _CONFIDENCE: Final = {"low": 0.4, "medium": 0.7, "high": 0.95}
 Messages = list[dict[str, str]]
 
@@ -87,16 +87,22 @@ def read_llama_guard(content: str) -> Found | None:
     return Found(True, tuple(codes))
 
 
+def _unfenced(text: str) -> str:
+    """What a code block holds, if the text is one. Not by a regular expression: what a model writes must not take more than linear time."""
+    if len(text) >= 2 * len(_FENCE) and text.startswith(_FENCE) and text.endswith(_FENCE):
+        first, line_feed, rest = text[len(_FENCE) : -len(_FENCE)].partition("\n")
+        if line_feed and first.rstrip() in ("", "json"):
+            return rest
+    return text
+
+
 def read_json(content: str) -> Found | None:
     """One JSON object with `violation` (or `flagged`), `categories` (or `policy_category`, `category`) and perhaps `score` or `confidence`.
 
     It may stand alone or in one code block; what a model thought before it, up to `</think>`, does not count.
     """
-    text = content.rpartition("</think>")[2].strip()
-    if (fenced := _FENCE.fullmatch(text)) is not None:
-        text = fenced[1]
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(_unfenced(content.rpartition("</think>")[2].strip()), object_pairs_hook=_once)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gateway.guardrails.verdicts import TEMPLATES, Found
@@ -24,6 +26,9 @@ from gateway.guardrails.verdicts import TEMPLATES, Found
         ("json", '{"violation": false, "categories": []}', Found(False)),
         ("json", '{"violation": true, "categories": ["S1", "fraud"]}', Found(True, ("S1", "fraud"))),
         ("json", '```json\n{"violation": 1}\n```', Found(True)),
+        ("json", '```\n{"violation": 0}```', Found(False)),
+        ("json", '```yaml\n{"violation": 0}\n```', None),
+        ("json", '```json\n{"violation": 0}\n``` or so', None),
         ("json", '<think>perhaps {"violation": 0}</think>{"violation": 1, "category": "fraud"}', Found(True, ("fraud",))),
         ("json", '{"flagged": true, "score": 0.75}', Found(True, (), 0.75)),
         ("json", '{"violation": 1, "policy_category": "D2", "confidence": "high"}', Found(True, ("D2",), 0.95)),
@@ -52,6 +57,12 @@ from gateway.guardrails.verdicts import TEMPLATES, Found
 )
 def test_a_verdict_is_read_exactly(template: str, content: str, found: Found | None) -> None:
     assert TEMPLATES[template].read(content) == found
+
+
+def test_a_verdict_of_nothing_but_line_feeds_holds_up_no_request() -> None:
+    began = time.thread_time()
+    assert TEMPLATES["json"].read("```json" + "\n" * 2000 + "x") is None
+    assert time.thread_time() - began < 0.5  # a regular expression that goes back takes ten seconds
 
 
 def test_what_is_judged_stands_between_lines_that_nobody_can_foresee() -> None:
