@@ -15,7 +15,6 @@ from admin.cli.session import DryRun, Session, connected
 roles = typer.Typer(no_args_is_help=True, help="Roles: what their holders may do.")
 bindings = typer.Typer(no_args_is_help=True, help="Bindings: who has which role, or is denied what it permits, under which condition.")
 KINDS: Final = ("roles", "bindings")
-BUILT_IN: Final = "built-in"
 _COLUMNS: Final = ("name", "effect", "role", "subjects", "tenant", "when", "source")
 RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="One of `gatehouse roles list`.", autocompletion=completion.roles)]
 StoredRole = Annotated[str, typer.Argument(metavar="ROLE", help="A role of the store.", autocompletion=completion.stored_roles)]

@@ -91,9 +91,7 @@ class Try:
 
     __slots__ = ("_account", "_charged", "_proof", "_throttle", "_where")
 
-    def __init__(
-        self, throttle: LoginThrottle, account: str, where: str, proof: bytes, charged: tuple[tuple[Buckets, Hashable], ...]
-    ) -> None:
+    def __init__(self, throttle: LoginThrottle, account: str, where: str, proof: bytes, charged: Charged) -> None:
         self._throttle, self._account, self._where, self._proof, self._charged = throttle, account, where, proof, charged
 
     def succeeded(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,7 +26,6 @@ from gateway.store.jobs import StoredJobs
 
 log = logging.getLogger("gatehouse.jobs")
 Record = Callable[..., None]
-OUTCOMES: Final = ("done", "failed", "dead", "cancelled")
 
 
 class JobBook:

@@ -193,7 +193,6 @@ TOOLS: Final = json.Decoder(list[Tool] | None)
 CHOICE: Final = json.Decoder(str | Choice | None)
 TEXT: Final = json.Decoder(TextConfig | None)
 REASONING: Final = json.Decoder(Reasoning | None)
-INCLUDE: Final = json.Decoder(list[str] | None)
 
 # --- answers of engines that speak the API
 
