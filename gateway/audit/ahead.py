@@ -1,6 +1,6 @@
-"""Reads segments ahead, in processes of their own: what a verification needs of one is small, and each line's hash depends on the
-segment's header and the lines before it alone. A segment in which anything is wrong has no summary: it is read again in its place, which
-names what it is."""
+"""Verifies segments ahead of their turn, in processes of their own, and sums each up in a few values: a line's hash depends only on the
+segment's header and the lines before it. A segment with anything wrong in it has no summary: it is read again in its turn, which then names
+the fault."""
 
 from __future__ import annotations
 

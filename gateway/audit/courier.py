@@ -194,7 +194,7 @@ class Courier:
             self._marks[writer] = mark
 
     def _place(self, writer: str, segments: Segments) -> Position:
-        """Where to go on; where the log is not what was sent, at the beginning of what is there."""
+        """Where to go on. If the log is not the one that was sent, that is the beginning of what is there."""
         place = self._at.get(writer) or Position(writer)
         path = dict(segments).get(place.segment)
         if path is None:

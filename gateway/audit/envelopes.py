@@ -132,8 +132,8 @@ class RecordSealer:
         return _Batch(self, writer, seq, len(entries)).sealed(entries)
 
     def key(self, tenant: str, seconds: float) -> DataKey | None:
-        """A tenant's key; None where it cannot be had within so many seconds. Of what belongs to no tenant it is then the one before, which
-        nobody shreds: a master that is away, or slow, does not stop the log."""
+        """A tenant's key; None if it cannot be had within `seconds`. Records that belong to no tenant then get the previous key, which is
+        never shredded, so that a master key that is away or slow does not stop the log."""
         found = self._keys.kept(tenant)
         if found is None or found.gone:
             found = self._asked(tenant, seconds)

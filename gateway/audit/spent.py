@@ -1,4 +1,4 @@
-"""What of an outcome is summed, and the sums beside the usage: of sessions, and of engines that have a rate."""
+"""The figures of an outcome that are summed, and the sums kept beside the usage: of sessions, and of engines that have a rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the clock was set forward: what goes by age must not take a day of the clock's for a day that has passed."""
+"""Notices a clock that was set forward, so that retention by age does not take recent segments for old ones."""
 
 from __future__ import annotations
 

@@ -170,8 +170,8 @@ class ModelCache:
 
 
 class Asked:
-    """What a model's cache needs for the answers to similar requests. version: of the embedding model and of what is compared. tenants:
-    those that asked for it."""
+    """What a model's cache needs for answers to similar requests. version: of the embedding model and of what is compared. tenants: those
+    that opted in."""
 
     __slots__ = ("_words", "embedder", "spec", "tenants", "version")
 

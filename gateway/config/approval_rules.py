@@ -1,4 +1,4 @@
-"""What is checked of the settings of approvals beyond their types."""
+"""Checks of the settings of approvals, beyond their types."""
 
 from __future__ import annotations
 

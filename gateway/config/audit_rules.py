@@ -1,4 +1,4 @@
-"""What is checked of the settings of the audit log beyond their types."""
+"""Checks of the settings of the audit log, beyond their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what is tried on a model's traffic."""
+"""Checks of shadows and trials: candidates that are tried on a model's traffic."""
 
 from __future__ import annotations
 

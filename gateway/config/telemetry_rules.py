@@ -1,4 +1,4 @@
-"""What is checked of the settings of logs, metrics and traces."""
+"""Checks of the settings of logs, metrics and traces, beyond their types."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ class Taken(Message, frozen=True, kw_only=True):
 
 
 class Take(Ask[Taken], frozen=True, kw_only=True):
-    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing. made: of the Principal who asks: a key
-    that was made after the approval is another one of its id."""
+    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing. made: when the caller's key was created:
+    one that is newer than the approval is not the key that asked, even if it has the same id."""
 
     id: str
     requester: Requester

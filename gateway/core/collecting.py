@@ -1,4 +1,4 @@
-"""Work that makes many objects which all end with it: the garbage collector looks away meanwhile.
+"""Suspends the garbage collector for work that makes many objects and drops them all at its end.
 
 Reading a configuration of ten thousand endpoints makes half a million objects. The collector would look through them a dozen times, for up
 to a tenth of a second each, in which the event loop has to wait; none of them is in a cycle, so that all end by themselves.

@@ -1,4 +1,4 @@
-"""Deliveries of webhooks: what is to be told to whom, and how that went; part of gateway.core.storage.ControlStore."""
+"""Deliveries of webhooks: the event, its receiver, and the attempts so far; part of gateway.core.storage.ControlStore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of one turn of the event loop as one system call, so that an answer's head never leaves without its body.
+"""Gathers the writes of one turn of the event loop into one system call, so that an answer's head never leaves without its body.
 
 uvicorn writes head and body one after the other. A process that is killed between the two leaves its client with the beginning of an
 answer, which cannot be asked for again elsewhere, although nothing of it was of use. It is also one call and one wake-up less.

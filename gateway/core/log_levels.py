@@ -1,4 +1,4 @@
-"""What the log tells for a while instead of what is configured."""
+"""Temporary log levels, which override the configured ones."""
 
 from __future__ import annotations
 

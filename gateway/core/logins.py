@@ -103,7 +103,7 @@ class LoginDesk:
         return LoginBegun(number)
 
     def ended(self, worker: str, said: LoginEnded) -> None:
-        """Of one that nobody has begun here (before the program was replaced), nothing is known."""
+        """Ends a login. One that was begun before the program was replaced is unknown here, and ignored."""
         owner, attempt = self._open.get(said.number, ("", None))
         if attempt is None or owner != worker:
             return

@@ -173,11 +173,11 @@ class Neighbours(Protocol):
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Turn | None]:
-        """Nobody else moves anything meanwhile. None: there is nobody else. Raises GatehouseError, 503 where it takes too long."""
+        """A turn in which no other replica moves files. None: there are no others. Raises GatehouseError, 503 if that takes too long."""
         ...
 
     async def look(self) -> None:
-        """Has `uses` say what is so now. Raises StoreUnavailable."""
+        """Brings `uses` up to date. Raises StoreUnavailable."""
         ...
 
     def uses(self) -> list[tuple[str, str]]:

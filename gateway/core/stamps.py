@@ -1,4 +1,4 @@
-"""What changes with files that are watched."""
+"""A fingerprint of watched files, which changes when one of them does."""
 
 from __future__ import annotations
 

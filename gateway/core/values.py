@@ -230,7 +230,7 @@ class Principal:
         return found
 
     def acting(self, agent: str, session: str, user: str) -> Principal:
-        """The same caller, for whom this agent acts in this session; user: who it is, or for whom it asks."""
+        """The same caller with an agent that acts for it in a session. user: the caller's user, or the one for whom it asks."""
         made = self.entitled(self.models, self.groups, self.roles, self.bounds, self.networks)
         made.agent, made.session, made.user = agent, session, user
         return made

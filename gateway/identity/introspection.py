@@ -122,7 +122,7 @@ class IntrospectionAuthenticator:
         return self._admitted(await asyncio.shield(flight), headers, peer)
 
     def _admitted(self, principal: Principal | None, headers: Headers, peer: Peer) -> Principal | None:
-        """Raises for a token that is revoked, or whose sender lacks what it is bound to, what others would for one that nobody knows."""
+        """Refuses a token that is revoked, or whose sender lacks what it is bound to, with the error for an unknown token."""
         if principal is None:
             return None
         if (self._revocations.active and self._revocations.refuse(principal)) or not has_proved(principal, headers, peer):

@@ -382,8 +382,8 @@ class Bucket:
         return True
 
     def owes(self, now: int, costs: list[int], restock: Restock | None) -> bool:
-        """Of a limit that is not enforced, where something is lacking: whether the store may have it. Nobody waits for that: what is taken
-        is owed to the store, which is asked for more."""
+        """For a limit that is not enforced: whether an amount is lacking here that the store may still have. Nobody waits for it: what is
+        taken is owed to the store, which is asked for more."""
         needs: list[Need] = []
         if restock is None or not self.lacking(now, costs, needs):
             return False

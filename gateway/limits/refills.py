@@ -177,7 +177,7 @@ class Refills:
             stock.heard_of(now, given.granted, given.left, given.window, until, now + int(given.wait * SECOND), BELIEVED)
 
     def _answered_late(self, batch: list[Need], asks: list[Ask], sent: int, counting: asyncio.Task[Sequence[Given]]) -> None:
-        """The store did what nobody waited for any more: what it gave is in hand, and what was owed is paid. Or it did not."""
+        """An answer after its deadline: what the store gave is in hand, and what was owed is paid; after an error, neither is known."""
         self._late.discard(counting)
         for need in batch:
             need.stock.down_until = 0

@@ -133,7 +133,7 @@ class BucketRegistry:
         return [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
 
     def _spare(self, wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
-        """So many that may be forgotten now, oldest first; fewer if there are not so many."""
+        """Up to `wanted` buckets that may be forgotten now, oldest first."""
         idle: list[tuple[Shape, tuple[str, ...]]] = []
         for identity, bucket in self._buckets.items():
             if bucket.idle(now):

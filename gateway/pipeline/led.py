@@ -1,4 +1,4 @@
-"""What the leader of a flight holds in the place of an attempt: its call goes on without it while anybody reads.
+"""What the leader of a flight holds instead of an attempt: its call goes on for as long as anybody reads, even without the leader.
 
 Apart from gateway.pipeline.flights, which is compiled: a compiled class has no base that is interpreted.
 """

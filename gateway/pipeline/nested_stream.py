@@ -200,7 +200,7 @@ class Nested:
             self._before_size = len(self._before[0])
 
     def _begin(self) -> None:
-        """The first backslash of a string: what stands before it has been released, or passes with what comes."""
+        """At the first backslash of a string. What stands before it has been released already, or passes with what follows."""
         if self._level == LEVELS:
             raise GuardrailViolation(f"A text has JSON within JSON more than {LEVELS} times.", code="guardrail")
         before = "".join(self._before)

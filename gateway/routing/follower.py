@@ -384,7 +384,7 @@ class Follower:
         at_once(self._saying())
 
     def _saying(self) -> Steps[None]:
-        """What is read is told in the same step, as another report may begin before this one has ended."""
+        """Reports the use of endpoints in steps. Each tells what it has read, as another report may begin before this one ends."""
         active = self._registry.active
         routes = list(active.routes.values()) if isinstance(active, FleetRouter) else []
         queued: dict[str, int] = {}

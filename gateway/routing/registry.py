@@ -305,7 +305,7 @@ class EndpointRegistry:
         self.told(endpoint, old, reason)
 
     def told(self, endpoint: Endpoint, old: State, reason: str) -> None:
-        """Tells of the change of an endpoint in force. While a configuration comes into force, what becomes ready is told at its end."""
+        """Announces the change of an endpoint in force; one that becomes ready while a configuration comes into force, after that."""
         if self._on_change is None or self._endpoints.get(endpoint.name) is not endpoint or old == endpoint.state:
             return
         if self._entered is not None and old == "starting" and endpoint.state == "ready":

@@ -1,4 +1,4 @@
-"""What workers are told of an endpoint's state."""
+"""The form in which workers are told an endpoint's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see of an endpoint."""
+"""The view of an endpoint that operators get."""
 
 from __future__ import annotations
 

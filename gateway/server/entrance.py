@@ -1,4 +1,4 @@
-"""What each of the two listeners asks of a connection before its first byte is taken for a request."""
+"""What each listener requires of a connection before it reads the first request."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class CallClient:
             self.done.set_result(None)
 
     def read_body(self) -> None:
-        """It came with the message."""
+        """Nothing to do: the body came with the message."""
 
     def reserve(self, size: int) -> None:
         self._plane.memory.take(self._owner, size, self._plane.current().spec.listen)

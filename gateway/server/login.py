@@ -1,4 +1,4 @@
-"""Who asks, outside of the pipeline's own requests: small paths of the data listener, and the handshakes of sockets."""
+"""Authenticates callers outside of the pipeline: on small paths of the data listener, and in the handshakes of WebSockets."""
 
 from __future__ import annotations
 

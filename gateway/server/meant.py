@@ -1,4 +1,4 @@
-"""What a client means whose path does not exist: as a rule its base URL has `/v1` twice, not at all, or a whole path."""
+"""Suggests the path that a client meant by one that does not exist: as a rule its base URL has `/v1` twice, not at all, or a whole path."""
 
 from __future__ import annotations
 

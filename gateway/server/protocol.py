@@ -299,7 +299,7 @@ class Connection(RequestReader):
             raise self.rejected(error) from None
 
     def _crowded(self) -> bool:
-        """Whether so many requests wait, or so many bytes of bodies, that no further read is to be made."""
+        """Whether enough requests, or bytes of their bodies, wait already to stop reading."""
         if len(self.waiting) >= MAX_PIPELINED:
             return True
         size = 0

@@ -1,5 +1,4 @@
-"""What becomes of the audit log's closed segments: sealed, compressed, archived and taken away by one process for all writers of a
-replica."""
+"""Retention of the audit log's closed segments: one process seals, compresses, archives and deletes them for all writers of a replica."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ Indexed = Callable[[str], Awaitable[list[dict[str, Any]]]]
 
 
 def may_be_one(requester: Requester, principal: Principal) -> list[str]:
-    """The identities by which whoever decides may be who asked. Of two credentials of one tenant both must say whose they are: a key that
-    does not may be held by whoever has the other."""
+    """The identities that show, or do not rule out, that the person who decides is the person who asked. Two credentials of one tenant must
+    both name their user: the holder of one that does not may hold the other, too."""
     mine = identities(principal)
     unknown = f"tenant {principal.tenant}"
     unsaid = requester.tenant == principal.tenant and unknown in (*requester.identities, *mine)

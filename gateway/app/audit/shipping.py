@@ -1,4 +1,4 @@
-"""What stands beside the local audit log: the other sinks, to which one process carries the logs of all; and the recovery of writers whose
+"""The sinks besides the local audit log, to which one process ships the logs of all writers; and the recovery of writers whose
 processes have ended."""
 
 from __future__ import annotations

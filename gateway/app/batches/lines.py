@@ -50,7 +50,7 @@ class LineClient:
             self.done.set_result(None)
 
     def read_body(self) -> None:
-        """It is there."""
+        """Nothing to do: the whole body is there from the start."""
 
     def reserve(self, size: int) -> None:
         self._plane.memory.take(self._owner, size, self._plane.current().spec.listen)

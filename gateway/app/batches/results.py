@@ -128,7 +128,7 @@ class Results:
 
 
 def ended_as(batch: BatchRecord) -> str:
-    """The last state of a batch whose lines are over: by what is in the store, so that whoever takes it over says the same."""
+    """The final state of a batch whose lines have all ended: from the store alone, so that every process says the same."""
     if batch.errors:
         return "failed"
     if "cancelling" in batch.moments:

@@ -62,7 +62,7 @@ class CacheBook:
         await self.forget(purge, "disk")
 
     async def forget(self, purge: Purge, *behind: str) -> tuple[int, list[str]]:
-        """First what stands behind the memory: what is found there afterwards is from after the purge."""
+        """Purges the tiers behind the memory first, so that no memory is filled again with an answer from before the purge."""
         count, silent = 0, []
         key = None if purge.key is None else bytes.fromhex(purge.key)
         for name, one in self._caches.behind.items():

@@ -1,4 +1,4 @@
-"""Engines on trial: whether they fare as they must, and those that do not are withdrawn.
+"""Engines on trial: compares their figures with the bounds of the trial, and withdraws engines that miss them.
 
 A withdrawal is a resource of the store, so it is in force on every replica and after a restart. It sets the engine's weight in the model's
 pool to 0 when a configuration is built (`applied`). Nothing but a person takes it back.

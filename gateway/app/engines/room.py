@@ -1,4 +1,4 @@
-"""Slots of a model that nobody wants, for work that is to keep nobody waiting."""
+"""Idle slots of a model, for background work that must not delay requests."""
 
 from __future__ import annotations
 

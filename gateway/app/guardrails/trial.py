@@ -74,7 +74,7 @@ def _chain(snapshot: Snapshot, where: str, model: str | None, names: Sequence[st
 
 
 async def _tried(guardrail: Inspector, text: str, where: str, labels: frozenset[str]) -> tuple[dict[str, Any], str]:
-    """What one says, and the text behind it. labels: those that the guardrails before it have given."""
+    """One guardrail's verdict, and the text that it leaves. labels: given by the guardrails before it."""
     assert isinstance(guardrail, Guarded)
     began, used = perf_counter(), thread_time()
     try:

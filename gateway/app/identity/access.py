@@ -156,7 +156,7 @@ def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, 
 
 
 def unknown_model(permission: str, known: Collection[str]) -> str:
-    """What is wrong with a permission for one model that is not there; "" for any other. Raises ConfigError for what is no permission."""
+    """What is wrong with a permission that names a model which does not exist; "" for any other. Raises ConfigError for a malformed one."""
     for one in rights([permission], OPERATIONS, ALL).infer:
         wanted = one.exact_model
         if wanted is not None and wanted not in known:

@@ -1,4 +1,4 @@
-"""Who somebody is who shows an API key, and whether the key would count, without the key: for questions of operators."""
+"""The caller behind an API key's id, and whether the key would be accepted: for operators' questions, without the key itself."""
 
 from __future__ import annotations
 

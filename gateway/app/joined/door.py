@@ -1,4 +1,4 @@
-"""Where machines knock: each message is signed with the machine's key, which is the credential, whatever is between it and the listener."""
+"""Where machines join and report: each message is signed with the machine's key, which is its credential, whatever stands in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine's ear for orders: HTTP/1.1 on a Unix socket behind the port for gateways, which lets nobody else come here."""
+"""Takes the orders of gateways at a machine: HTTP/1.1 on a Unix socket behind the port for gateways, which admits nobody else."""
 
 from __future__ import annotations
 

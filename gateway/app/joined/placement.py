@@ -341,7 +341,7 @@ class Placement:
         return None if held is None or held.lease is None or self._now() >= held.until else held.lease.fence
 
     def _fences(self) -> dict[str, int]:
-        """Of the engines that this gateway places: what machines are told, so that they refuse whoever did so before."""
+        """The fencing numbers of the engines that this gateway places. Machines are told them, and refuse earlier ones."""
         return {engine: fence for engine in self._held if (fence := self._fence(engine)) is not None}
 
     def _still(self, engine: str, fence: int) -> None:

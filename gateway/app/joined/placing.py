@@ -168,8 +168,8 @@ def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left
 
 
 def _release(wish: Wish, holding: list[Host], leaving: list[Host], lacking: int, past: Past, made: Decision) -> None:
-    """Takes the engine from machines that it leaves, and from those that it has too many of: those that do not serve first, then the last
-    to have come back."""
+    """Takes the engine from machines that it must leave, and from surplus ones: first from those that do not serve it, then from those that
+    came back last."""
     ready = [host for host in holding if wish.engine in host.ready and (wish.engine, host.name) not in past.unwell]
     enough = len(ready) >= wish.copies
     for host in leaving:

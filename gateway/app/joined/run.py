@@ -214,7 +214,7 @@ class _Machine:
         await _idle(listener, DRAIN_SECONDS)
 
     async def _say(self, caller: Caller, reporter: Reporter, listener: Listener) -> None:
-        """Beats until it is told that nobody knows this machine."""
+        """Sends beats until a gateway refuses this machine."""
         while True:
             reporter.renew = self._identity.due
             try:

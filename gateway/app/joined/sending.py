@@ -1,4 +1,4 @@
-"""A gateway's way to a machine's ear for orders: model files in pieces from where the last try ended, then the order."""
+"""Sends orders to a machine: model files in pieces, from where the last try ended, then the order itself."""
 
 from __future__ import annotations
 

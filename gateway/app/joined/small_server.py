@@ -1,4 +1,4 @@
-"""Small HTTP/1.1 servers: a joined machine's port for tickets and its ear for orders, and the port where replicas fetch model files."""
+"""Small HTTP/1.1 servers: a joined machine's port for tickets and its socket for orders, and the port where replicas fetch model files."""
 
 from __future__ import annotations
 

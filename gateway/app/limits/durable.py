@@ -41,8 +41,8 @@ class DurableLimits:
         self.refills.first = True
 
     async def aclose(self, *, give_back: bool = True) -> bool:
-        """Gives back what is in hand, unless another program goes on with it. Requests must have ended before.
-        Whether nothing is in hand then, and all counters say what was used."""
+        """Gives back what is in hand, unless the next program goes on with it. Requests must have ended before.
+        Returns whether nothing is left in hand, so that all counters say exactly what was used."""
         if give_back:
             await self.refills.aclose()
         return give_back and self.refills.empty and not self.lost()

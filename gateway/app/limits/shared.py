@@ -108,8 +108,8 @@ class SharedLimitsPart:
         return RedisLimiter(LimitRules(spec.limits, places), self.shared, self.pots, estimate=estimate)
 
     def _remind(self) -> None:
-        """Shows that this replica counts here. A version before this one that believes itself alone takes for nobody's what is charged
-        beyond its own log."""
+        """Shows that this replica counts here. An earlier version that believes itself alone would take charges beyond its own log for
+        nobody's."""
         if (line := self.shared.line) is not None:
             self._show(line)
         self._reminding = self._loop.call_later(REMIND, self._remind)

@@ -292,7 +292,7 @@ class SharedDirectory:
             await self._in_thread(partial(self._sweep, frozenset(self._serving())))
 
     def _over(self, grave: Grave) -> bool:
-        """Whether nobody can be reading what is in it."""
+        """Whether no replica can still be reading the files in it."""
         until = grave.moment + GRACE
         kept = (use for one in self._uses.replicas for use in one.uses if use.since <= until)
         return self._uses.now > until and not any(

@@ -339,7 +339,7 @@ class ModelSharing:
             self.stowing.settle(shared, here)
 
     def _tidy(self, wanted: set[str]) -> None:
-        """Removes what was begun to be fetched and is here, or nobody has any more."""
+        """Removes partly fetched models that have arrived since, or that nobody has any more."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if path.name not in wanted:

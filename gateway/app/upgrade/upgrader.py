@@ -164,7 +164,7 @@ class Upgrader:
         return msgspec.structs.replace(message, workers=workers, limits=limits, slots=slots, engines=engines, change=number)
 
     def _message(self) -> HandOver:
-        """What is handed over, without what must be taken away for it."""
+        """The part of the hand-over that can be read without stopping anything."""
         marks = [
             Mark(view["name"], view["drained"], view["breaker"]["forced"])
             for view in self._gateway.fleet.traffic.endpoints()

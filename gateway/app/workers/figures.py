@@ -1,6 +1,6 @@
 """One set of metrics out of those of the control process and of all workers.
 
-Counters and histograms are summed, with what workers counted that have ended. What becomes of a gauge is said in GAUGES.
+Counters and histograms are summed, with what workers counted that have ended. GAUGES says how each gauge is combined.
 """
 
 from __future__ import annotations

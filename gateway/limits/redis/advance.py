@@ -146,7 +146,7 @@ class Advance:
                 self._look_later(pot)
 
     def unanswered(self, call: Call) -> None:
-        """Nobody knows whether Redis did it. What it may have given is not used, and what was to go back is not either."""
+        """It is unknown whether Redis ran the call, so neither what it may have given nor what was to go back is used."""
         for take in call.takes:
             if take.pot.hand is not None:
                 take.pot.hand.under_way = False

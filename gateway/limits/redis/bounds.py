@@ -1,4 +1,4 @@
-"""How much and how long in the conversation with Redis (gateway.limits.redis.shared)."""
+"""Bounds of size and time in the conversation with Redis (gateway.limits.redis.shared)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who must know how it goes with Redis."""
+"""The port for those who are told how the conversation with Redis goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the keys in Redis are called. They have one hash tag, so that in a Redis Cluster one server has them all."""
+"""The names of the keys in Redis. They have one hash tag, so that in a Redis Cluster one server has them all."""
 
 from __future__ import annotations
 

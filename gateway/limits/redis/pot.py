@@ -280,8 +280,8 @@ class Pot(Bucket):
                         self.own[index], self.empty_at[index] = 0, now
 
     def carried(self, now: int, outage: int, parts: int) -> list[int]:
-        """What Redis has to be told of the outage that is over: what was admitted here and has not drained away. That counts as heard: the
-        next outage, and whoever would forget this pot, go on from there."""
+        """What Redis must be told after an outage: what was admitted here meanwhile and has not drained away. It counts as heard from Redis
+        from now on, for the next outage and for deciding whether this pot may be forgotten."""
         self.advance(now, outage)
         elapsed = now - self.base_at
         found: list[int] = []
