@@ -156,7 +156,7 @@ def _address(name: str) -> str | None:
     if name.startswith("@"):
         return "\0" + name[1:]
     if name:
-        log.warning("NOTIFY_SOCKET is %r, which is neither a path nor an abstract name: the service manager is not told anything", name)
+        log.warning("NOTIFY_SOCKET is %r, which is neither a path nor an abstract name: it gets no notifications", name)
     return None
 
 

@@ -151,7 +151,7 @@ class Keeper:
         except Stopped:
             pass
         except OSError as error:
-            log.warning("closed segments of the audit log are looked after later: %s", error)
+            log.warning("closed segments of the audit log could not be processed, which is tried again: %s", error)
         return self._news
 
     def _turn(self) -> None:

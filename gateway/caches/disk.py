@@ -134,7 +134,7 @@ class DiskAnswers:
         return ""
 
     def _thrown_away(self, why: str) -> None:
-        log.warning("the answers on disk are damaged (%s): they are thrown away", why)
+        log.warning("the cached answers on disk are damaged (%s) and are deleted", why)
         for path in _files(self._path):
             path.unlink(missing_ok=True)
 

@@ -86,7 +86,7 @@ class MtlsAuthenticator:
         try:
             trusted = await asyncio.to_thread(authorities, self._spec.authorities)
         except Unusable as error:
-            log.error("identity.mtls.authorities: %s; those that were read before count", error)
+            log.error("identity.mtls.authorities: %s; the previous ones stay in force", error)
             return
         self._verifier = Verifier(trusted, require_eku=self._spec.require_eku)
         self._forwarded.clear()

@@ -108,7 +108,7 @@ class Keeping:
         try:
             forget_texts(Path(self._spec.state_dir) / POLICIES, self._directory, self._clock.wall(), kept)
         except OSError as error:
-            log.warning("texts of policies are taken away later: %s", error)
+            log.warning("old texts of policies could not be deleted, which is tried again: %s", error)
 
     def _needed(self, writer: str) -> int:
         """The oldest segment that a sink or the count of usage still has to read."""

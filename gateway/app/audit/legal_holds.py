@@ -35,7 +35,7 @@ SURE_SECONDS: Final = 60.0
 TRIES: Final = 3
 PAGE: Final = 200
 """Holds of the store that are authenticated in one step."""
-CHANGED: Final = "its row in the store was changed by somebody who is no gateway"
+CHANGED: Final = "its row in the store was changed by something other than a gateway"
 UNKNOWN: Final = "which tenants are held cannot be known: the store has not answered for too long"
 
 
@@ -188,7 +188,7 @@ class LegalHolds:
             raise StoreUnavailable(f"the legal hold {row.name} of the store cannot be understood") from None
         if hmac.compare_digest(body.proof, self._proof(body)) and row.name == name_of(body.tenant):
             return body
-        log.error("the legal hold %s of the store was changed by somebody who is no gateway: it stays in force", row.name)
+        log.error("the legal hold %s of the store was changed by something other than a gateway: it stays in force", row.name)
         return msgspec.structs.replace(body, released=0.0, why=f"{body.why} ({CHANGED})")
 
     def _signed(self, body: HoldBody) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class CachePurges:
                         await self._disk.purge(purge.model, purge.tenant, _key(purge), dry_run=False)
                 await self._disk.note(self._known)
             except CacheUnavailable as error:
-                log.warning("purges could not be made up for on disk: %s", error)
+                log.warning("missed purges could not be applied to the disk: %s", error)
                 self._disk.shut("purges of other replicas could not be made up for")
         self._started = True
         self._followed.refresh()  # what came in between

@@ -70,7 +70,7 @@ class ApprovalWebhook:
         if settings is None:
             return
         if self._under_way >= MOST:
-            log.warning("the webhook of approvals is not told of %s: too many messages are under way", record.id)
+            log.warning("the webhook of approvals gets no message about %s: too many are under way", record.id)
             return
         self._under_way += 1
         self._owner.spawn(self._deliver(settings, record.id, message(what, record)), name="webhook")

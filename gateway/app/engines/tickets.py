@@ -141,7 +141,7 @@ class TicketOffice:
         except ValueError:
             raise RequestError("The message has no valid ticket or receipt.", code="invalid_value") from None
         if ticket.machine != machine or (receipt is not None and (receipt.ticket, receipt.machine) != (ticket.id, machine)):
-            log.warning("machine %s tells of a ticket of another machine, or of another ticket's receipt", machine)
+            log.warning("machine %s reported a ticket of another machine, or the receipt of another ticket", machine)
             return ticket.id  # it changes nothing, and is not to hold up what is told beside it
         replica, _, worker = ticket.issuer.partition("/")
         if replica != self._members.replica:
@@ -176,7 +176,7 @@ class TicketOffice:
         try:
             self._own().public_key().verify(signature, signed)
         except InvalidSignature:
-            log.warning("the machine %s tells of a ticket that this gateway has not signed", ticket.machine)
+            log.warning("machine %s reported a ticket that this gateway has not signed", ticket.machine)
             return
         if ticket.id in self._late:
             return

@@ -133,7 +133,7 @@ class TokenService:
                 await self._keep_up(settings)
             await self._clear()
         except GatehouseError as error:
-            log.warning("the keys of gateway tokens could not be looked after: %s", error.message)
+            log.warning("the signing keys of gateway tokens could not be rotated or cleared away: %s", error.message)
 
     async def _keep_up(self, settings: GatewayTokensSpec) -> None:
         now = self._clock.wall()
@@ -260,7 +260,7 @@ class TokenService:
             noted = ("token", self._settings().issuer, KEY_ID + kid, None, None, "signing key withdrawn", actor)
             await self._revoked.revoke(*noted, dry_run=dry_run)
         except RequestError as error:  # there is no room
-            log.error("jobs' schedules that were made with tokens of the withdrawn key %s go on: %s", kid, error.message)
+            log.error("schedules of jobs that were made with tokens of the withdrawn key %s could not be ended: %s", kid, error.message)
         await self._store.delete(KIND, key.name, actor=actor, dry_run=dry_run)
         async with self._followed.lock:
             await self._followed.read()

@@ -26,7 +26,7 @@ from gateway.server.listener import address_of, bind
 
 log = logging.getLogger("gatehouse.machine")
 ALONE_SECONDS: Final = 10.0
-"""After so long without a gateway what runs with tickets ends: nobody could halt it."""
+"""Seconds without a gateway after which requests with tickets are ended, because nobody could halt them."""
 LOOK_SECONDS: Final = 1.0
 BEAT_SECONDS: Final = 3.0
 """What a beat and its answer may take after a pause of the machine, in which nothing ran with tickets either."""
@@ -98,7 +98,7 @@ class TicketSide:
         if self._pauses.since(now):  # this machine stood still: the gateways are asked again before they count as gone
             self._patient_until = now + BEAT_SECONDS
         if now >= self._patient_until and self._port.running and not self._reached(ALONE_SECONDS):
-            log.warning("no gateway is heard: what runs with tickets ends")
+            log.warning("no gateway has been heard for too long: requests with tickets are ended")
             self._port.stop_all()
 
     async def drain(self, seconds: float) -> None:

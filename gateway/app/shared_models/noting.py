@@ -63,7 +63,7 @@ class Noting:
         try:
             await self._stored.removed(names)
         except GatehouseError as error:  # whoever adds one of this name through a gateway replaces what is noted
-            log.warning("what model %s consisted of is still noted: %s", names[0], error.message)
+            log.warning("the record of what the deleted model %s consisted of could not be removed: %s", names[0], error.message)
 
     # --- engines.host.catalogue.noted.Notes, in threads
 
@@ -88,7 +88,7 @@ class Noting:
             found = waiting.result(ASK_SECONDS)
         except (GatehouseError, TooLong) as error:
             waiting.cancel()
-            log.warning("what model %s consists of cannot be asked of the store (%s): what was known counts", names[-1], error)
+            log.warning("the store cannot say what model %s consists of (%s): its last answer counts", names[-1], error)
             return {name: self._known[name] for name in names if name in self._known}
         for name in names:
             self._known.pop(name, None)

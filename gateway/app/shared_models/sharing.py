@@ -263,7 +263,7 @@ class ModelSharing:
         try:
             await self._publish()
         except GatehouseError as error:
-            log.warning("that the model %s is here could not be told yet: %s", name, error.message)
+            log.warning("the other replicas could not be told yet that the model %s is here: %s", name, error.message)
             self._wake.set()
 
     async def removing(self, name: str) -> None:

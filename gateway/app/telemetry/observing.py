@@ -98,7 +98,7 @@ class Observing:
         try:
             self._put(spec)
         except ConfigError as error:
-            log.error("%s; the telemetry of before stays in force", error)
+            log.error("%s; the previous telemetry settings stay in force", error)
             return
         if before is not None:
             self._owner.spawn(asyncio.to_thread(before.close), name="end of the observer before")
