@@ -136,7 +136,7 @@ class IntrospectionAuthenticator:
                 answer = await self._question(value)
         except (EngineError, TimeoutError, ValueError, RecursionError, OSError) as error:
             if not self._away:
-                log.warning("the issuer %s cannot be asked about opaque tokens: %s", self._spec.name, str(error) or "too late")
+                log.warning("the issuer %s cannot be asked about tokens: %s", self._spec.name, str(error) or "too late")
             self._away = True
             raise Overloaded("Tokens of this kind cannot be checked at the moment.", code="issuer_unavailable", retry_after=5.0) from None
         if self._away:
