@@ -144,7 +144,7 @@ async def tenant_models(call: Call, name: str) -> tuple[str, ...]:
     try:
         found = await call.store.get("tenants", name)
     except NotFound:
-        raise NotFound(f"There is no tenant {name!r}.", param="tenant") from None
+        raise NotFound(f"There is no tenant {name!r}; create it first.", param="tenant") from None
     return tuple(found.body.get("models", ()))
 
 
