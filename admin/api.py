@@ -24,11 +24,14 @@ from admin.operation import IN_FORCE, JSON, PREFIX, SSE, Answer, Call, Operation
 from admin.permissions import Access, denied
 from admin.staying import CHECK_SECONDS, leaving
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, NotFound, PermissionDenied, RequestError
+from gateway.core.slices import Steps, in_slices, portions
 
 MAX_FIELDS: Final = 64
 """Query parameters of a request."""
 LONG_BODY: Final = 64 * 1024
 """Bytes of a body that is read beside the event loop."""
+LONG_LIST: Final = 100
+"""Items of a list that are encoded in one step."""
 log = logging.getLogger("gatehouse.admin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
@@ -94,7 +97,7 @@ class Api:
             if error.status == 403:
                 self._journal.denied(access, operation.permission, request, request_id)
             raise
-        response = _response(answer)
+        response = await _response(answer)
         if isinstance(response, StreamingResponse) and call.stands is not None:
             events = response.media_type == SSE
             response.body_iterator = leaving(cast(AsyncIterator[bytes], response.body_iterator), call.stands, events=events)
@@ -258,7 +261,7 @@ def _request_id(request: Request) -> str:
     return given if _REQUEST_ID.fullmatch(given) else f"adm-{uuid.uuid4().hex}"
 
 
-def _response(answer: Answer) -> Response:
+async def _response(answer: Answer) -> Response:
     if answer.response is not None:
         return answer.response
     headers = {}
@@ -269,4 +272,23 @@ def _response(answer: Answer) -> Response:
     headers.update(answer.headers)
     if answer.value is None and (answer.status == 204 or answer.bare):
         return Response(status_code=answer.status, headers=headers)
-    return Response(msgspec.json.encode(answer.value), answer.status, headers, JSON)
+    return Response(await _encoded(answer.value), answer.status, headers, JSON)
+
+
+async def _encoded(value: Any) -> bytes:
+    """As JSON. Long lists of a mapping, which a dump has, are encoded in slices: the encoder does not let go of the interpreter."""
+    if isinstance(value, dict) and any(isinstance(one, list) and len(one) > LONG_LIST for one in value.values()):
+        return await in_slices(_encoding(value))
+    return msgspec.json.encode(value)
+
+
+def _encoding(value: dict[str, Any]) -> Steps[bytes]:
+    members: list[bytes] = []
+    for name, one in value.items():
+        found: list[bytes] = []
+        for some in portions(one, LONG_LIST) if isinstance(one, list) else ():
+            found.append(msgspec.json.encode(some)[1:-1])
+            yield
+        encoded = b"[" + b",".join(found) + b"]" if isinstance(one, list) else msgspec.json.encode(one)
+        members.append(msgspec.json.encode(name) + b":" + encoded)
+    return b"{" + b",".join(members) + b"}"

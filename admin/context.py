@@ -12,6 +12,7 @@ from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.audit_questions import AuditSearch, Unopened
 from gateway.core.batches import BatchRecord, FileRecord
+from gateway.core.beside import ALONE, Beside
 from gateway.core.caching import Purge
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
@@ -43,11 +44,8 @@ class EventLog(Protocol):
 class ResourceCheck(Protocol):
     """Checks what only a resource's user knows (such as a guardrail's own settings): whether it could be put into force."""
 
-    async def __call__(
-        self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = (), without: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        """Raises ConfigError, without changing anything. beside: other resources (kind, body) that are stored in the same write. without:
-        those (kind, name) that it deletes."""
+    async def __call__(self, kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
+        """Raises ConfigError, without changing anything. beside: everything that the same write stores and deletes, this one included."""
         ...
 
 
@@ -363,9 +361,7 @@ class AuditIndexReader(Protocol):
         ...
 
 
-async def nothing_to_check(
-    kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = (), without: Sequence[tuple[str, str]] = ()
-) -> None:
+async def nothing_to_check(kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
     """For a composition without plug-ins."""
 
 

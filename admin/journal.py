@@ -24,6 +24,8 @@ from gateway.core.waiting import as_future
 log = logging.getLogger("gatehouse.admin")
 MAX_DIFF = 64 * 1024
 """Largest difference in a record, in bytes; a larger one is reduced to its paths."""
+BESIDE = 32 * 1024
+"""Bytes of a body that is masked beside the event loop."""
 MAX_SHOWN = 1024 * 1024
 """Largest body in a record, in bytes."""
 
@@ -38,7 +40,7 @@ class Journal:
         """Returns when the intent is durable. Raises AuditUnavailable: then nothing may be changed."""
         if not self._audit.accepting:
             raise AuditUnavailable("The audit log cannot take records, so nothing was changed.")
-        await as_future(self._audit.event(self._record(call, "begun", {**_where(call), **_path(call), "body": _shown(call)})))
+        await as_future(self._audit.event(self._record(call, "begun", {**_where(call), **_path(call), "body": await _shown(call)})))
 
     async def end(self, call: Call, outcome: str, code: str = "") -> None:
         """Records the outcome. The write has happened, so a failing log is reported by `/readyz`, not to the caller."""
@@ -81,16 +83,18 @@ def _path(call: Call) -> dict[str, Any]:
     return {} if name is None else {"tenant": name}
 
 
-def _shown(call: Call) -> Any:
+async def _shown(call: Call) -> Any:
     """The body with its secrets masked; for a text only its hash and size, as it may hold secrets anywhere, and for a very long body."""
     if isinstance(call.body, bytes):
         return {"sha256": hashlib.sha256(call.body).hexdigest(), "bytes": len(call.body)} if call.body else None
     if len(call.raw) > MAX_SHOWN:
         return {"sha256": hashlib.sha256(call.raw).hexdigest(), "bytes": len(call.raw)}
+    if len(call.raw) > BESIDE:
+        return await asyncio.to_thread(lambda: values.mask(msgspec.to_builtins(call.body)))
     return values.mask(msgspec.to_builtins(call.body))
 
 
 def _bounded(diff: list[dict[str, Any]]) -> Any:
     if len(msgspec.json.encode(diff)) <= MAX_DIFF:
         return diff
-    return [{"path": entry["path"]} for entry in diff][:1000]
+    return [{"path": entry["path"]} for entry in diff[:1000]]

@@ -19,6 +19,7 @@ from msgspec import Meta
 from admin import problems, values
 from admin.moments import Timestamp, timestamp
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
+from gateway.core.beside import ALONE, Beside
 from gateway.core.durations import shown
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.storage import Page, Resource
@@ -301,9 +302,10 @@ class Collection(Generic[S]):
         settings: S,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+        beside: Beside = ALONE,
     ) -> None:
-        """Raises for unacceptable settings. beside: other resources (kind, body) stored in the same write."""
+        """Raises for unacceptable settings. beside: everything that the same write
+        stores and deletes, this one included."""
         await self.check(call, settings, before)
 
     def carried(self, sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

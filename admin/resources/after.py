@@ -1,24 +1,29 @@
-"""The store as it will be once several writes and deletions are done together: what a check of one of them has to look at."""
+"""The store as it will be once several writes and deletions are done together: what a check of one of them has to look at.
+
+There may be thousands of each, and each is checked: what a check asks for is looked up, never gone through."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from admin.context import ResourceCheck, RoleBook
 from admin.operation import Call
 from admin.permissions import Permitted
-from admin.resource import Tenants, within
+from admin.resource import Tenants
+from gateway.core.beside import ALONE, Beside, Body
 from gateway.core.errors import NotFound
 from gateway.core.people import parts
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 
-Body = tuple[str, dict[str, Any]]
+T = TypeVar("T", Resource, KeyRecord)
 ACCESS: Final = ("tenants", "roles", "models")
 """Kinds that a role or a binding may name."""
+TOGETHER: Final = "together"
+"""Under which a call that is checked together with others has the Afterwards of all of them (`asked`)."""
 
 
 @dataclass
@@ -29,7 +34,9 @@ class Afterwards:
     resources: dict[str, dict[str, Resource]]
     keys: Mapping[str, KeyRecord] | None = None
     written: list[Body] = field(default_factory=list)
-    gone: list[tuple[str, str]] = field(default_factory=list)
+    gone: frozenset[tuple[str, str]] = frozenset()
+    found: dict[Any, Any] = field(default_factory=dict)
+    """What the checks of one of them have found out that serves for the others."""
 
     def call(self, call: Call, going: Resource | None = None) -> Call:
         """The call, with ports that answer as they will then. going: the one whose deletion is looked at; it can still be read."""
@@ -39,29 +46,71 @@ class Afterwards:
             roles=cast(RoleBook, _Roles(call, self)),
             check=_Check(call.ports.check, self),
         )
-        return dataclasses.replace(call, ports=ports, asked={})
+        return dataclasses.replace(call, ports=ports, asked={TOGETHER: self})
 
-    def beside(self, kind: str) -> list[Body]:
+    def beside(self, kind: str) -> Beside:
         """What is written with a resource of this kind, itself included."""
-        return self.access if kind in ("roles", "bindings") else self.written
+        return self.access if kind in ("roles", "bindings") else self.everything
 
     @cached_property
-    def access(self) -> list[Body]:
-        return [one for one in self.written if one[0] in ACCESS]
+    def access(self) -> Beside:
+        return Beside([one for one in self.written if one[0] in ACCESS], self.gone)
 
     @cached_property
-    def bodies(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """The roles and bindings among what is written, by kind and name."""
-        found: dict[str, dict[str, dict[str, Any]]] = {"roles": {}, "bindings": {}}
-        for kind, body in self.written:
-            if kind in found:
-                found[kind][str(body["name"])] = body
+    def everything(self) -> Beside:
+        return Beside(self.written, self.gone)
+
+    @cached_property
+    def subjects(self) -> dict[str, list[tuple[str, str]]]:
+        """The bindings that are written, by those whom they name: (name, tenants that it is about)."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, body in self.everything.of("bindings").items():
+            for subject in body["subjects"]:
+                found.setdefault(subject, []).append((name, body["tenant"]))
         return found
 
     @cached_property
     def overlooked(self) -> frozenset[str]:
         """Bindings that are no longer as they are now."""
-        return frozenset((*self.bodies["bindings"], *(name for kind, name in self.gone if kind == "bindings")))
+        return frozenset((*self.everything.of("bindings"), *(name for kind, name in self.gone if kind == "bindings")))
+
+    @cached_property
+    def owned(self) -> dict[str, dict[str, list[Resource]]]:
+        """By kind and tenant, in the order of their names."""
+        return {kind: by_tenant(sorted(known.values(), key=lambda one: one.name)) for kind, known in self.resources.items()}
+
+    @cached_property
+    def owned_keys(self) -> dict[str, list[KeyRecord]]:
+        return by_tenant((self.keys or {}).values())
+
+    @cached_property
+    def members(self) -> dict[tuple[str, str], list[Resource]]:
+        """Users by the name and the tenant of a group."""
+        found: dict[tuple[str, str], list[Resource]] = {}
+        for one in self.resources.get("users", {}).values():
+            for group in one.body.get("groups", ()):
+                found.setdefault((group, one.tenant), []).append(one)
+        return found
+
+
+def found_together(call: Call) -> dict[Any, Any] | None:
+    """What the checks before this one have found out, where many are checked for one write."""
+    then: Afterwards | None = call.asked.get(TOGETHER)
+    return None if then is None else then.found
+
+
+def by_tenant(listed: Iterable[T]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for one in listed:
+        found.setdefault(one.tenant, []).append(one)
+    return found
+
+
+def of_tenants(owned: Mapping[str, Sequence[T]], tenants: Tenants) -> list[T]:
+    """Those of one tenant, of several, or (None) of all."""
+    if isinstance(tenants, str):
+        return list(owned.get(tenants, ()))
+    return [one for tenant in (owned if tenants is None else tenants) for one in owned.get(tenant, ())]
 
 
 class _Store:
@@ -89,20 +138,18 @@ class _Store:
         known = self._then.resources.get(kind)
         if known is None:
             return await self._now.list(kind, tenant=tenant, prefix=prefix, limit=limit, cursor=cursor)
-        found = [one for name, one in known.items() if name.startswith(prefix) and within(one.tenant, tenant)]
-        return Page(tuple(sorted(found, key=lambda one: one.name)))
+        found = [one for one in of_tenants(self._then.owned[kind], tenant) if one.name.startswith(prefix)]
+        return Page(tuple(found if isinstance(tenant, str) else sorted(found, key=lambda one: one.name)))
 
     async def list_keys(self, *, tenant: Tenants = None, **others: Any) -> Page[KeyRecord]:
         if self._then.keys is None:
             return await self._now.list_keys(tenant=tenant, **others)
-        return Page(tuple(key for key in self._then.keys.values() if within(key.tenant, tenant)))
+        return Page(tuple(of_tenants(self._then.owned_keys, tenant)))
 
     async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
-        known = self._then.resources.get("users")
-        if known is None:
+        if "users" not in self._then.resources:
             return await self._now.members(group, limit=limit, cursor=cursor)
-        name, tenant = parts(group)
-        return Page(tuple(one for one in known.values() if one.tenant == tenant and name in one.body.get("groups", ())))
+        return Page(tuple(self._then.members.get(parts(group), ())))
 
 
 class _Roles:
@@ -115,15 +162,16 @@ class _Roles:
         return getattr(self._now, name)
 
     async def permitted(self, role: str) -> Permitted | None:
-        if (body := self._then.bodies["roles"].get(role)) is not None:
+        if (body := self._then.everything.of("roles").get(role)) is not None:
             return self._now.meaning(role, body["permissions"], body["confined"])
         return None if ("roles", role) in self._then.gone else await self._now.permitted(role)
 
     async def naming(self, kind: str, name: str, tenant: str, without: Collection[str] = ()) -> str | None:
-        for binding, body in self._then.bodies["bindings"].items():
-            if f"{kind}/{name}" in body["subjects"] and self._matches(body["tenant"], tenant):
+        for binding, tenants in self._then.subjects.get(f"{kind}/{name}", ()):
+            if self._matches(tenants, tenant):
                 return binding
-        return await self._now.naming(kind, name, tenant, self._then.overlooked.union(without))
+        overlooked = self._then.overlooked
+        return await self._now.naming(kind, name, tenant, overlooked.union(without) if without else overlooked)
 
 
 class _Check:
@@ -132,5 +180,5 @@ class _Check:
     def __init__(self, now: ResourceCheck, then: Afterwards) -> None:
         self._now, self._then = now, then
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[Body] = (), without: Sequence[tuple[str, str]] = ()) -> None:
-        await self._now(kind, body, beside or self._then.beside(kind), self._then.gone)
+    async def __call__(self, kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
+        await self._now(kind, body, self._then.beside(kind) if beside is ALONE else beside)

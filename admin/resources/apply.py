@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from admin.resources.limits import LIMITS
 from admin.resources.roles import ROLES_OF_STORE
 from admin.resources.stored_engines import ENGINES
 from admin.resources.stored_models import MODELS
+from gateway.core.beside import Beside
 from gateway.core.errors import ConfigError, GatehouseError, NotFound, RequestError
 from gateway.core.storage import Resource, Write
 
@@ -93,15 +95,15 @@ async def apply(call: Call) -> Answer:
     items = [await _read(call, collection, settings) for collection in COLLECTIONS for settings in sent.get(collection.kind, ())]
     call.target = ", ".join(f"{item.collection.kind}/{item.name}" for item in items)
     names = [(item.collection.kind, item.name) for item in items]
-    for kind, name in names:
-        if names.count((kind, name)) > 1:
-            raise RequestError(f"{kind}/{name} appears twice.", param=f"{kind}/{name}")
+    if len(set(names)) < len(names):
+        kind, name = next(one for one in names if names.count(one) > 1)
+        raise RequestError(f"{kind}/{name} appears twice.", param=f"{kind}/{name}")
     changed = [item for item in items if item.action != "unchanged"]
-    everything = [(item.collection.kind, {"name": item.name, **item.kept}) for item in changed]
-    for index, item in enumerate(changed):
+    everything = Beside([(item.collection.kind, {"name": item.name, **item.kept}) for item in changed])
+    for item in changed:
+        await asyncio.sleep(0)  # requests get the loop in between
         with about(item.collection.kind, item.name):
-            beside = everything[:index] + everything[index + 1 :]
-            await item.collection.examine(call, item.settings, item.former, item.kept, beside)
+            await item.collection.examine(call, item.settings, item.former, item.kept, everything)
     await call.store.write_all([_write(item) for item in changed], actor=call.actor, dry_run=call.dry_run)
     call.diff = [{**entry, "path": f"{item.collection.kind}/{item.name}.{entry['path']}"} for item in changed for entry in item.diff]
     done = [{"kind": i.collection.kind, "name": i.name, "action": i.action, "diff": i.diff} for i in items]

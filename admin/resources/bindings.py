@@ -15,6 +15,7 @@ from admin.resource import Collection, Shapes, Tenant, shapes_of
 from admin.resources.roles import ROLES_OF_STORE, role_at
 from admin.resources.tenants import tenant_models
 from gateway.core import bindings
+from gateway.core.beside import ALONE, Beside
 from gateway.core.errors import RequestError
 from gateway.core.storage import Resource
 
@@ -89,7 +90,7 @@ class Bindings(Collection[BindingSettings]):
         settings: BindingSettings,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+        beside: Beside = ALONE,
     ) -> None:
         """Callers cannot grant what they lack, nor take it from others, nor deny it to them."""
         if settings.name.isdigit():
@@ -101,10 +102,10 @@ class Bindings(Collection[BindingSettings]):
             await require_binding(call, body, beside)
         if kept["effect"] == "deny":
             await self._spare_the_caller(call, kept, beside)
-        if (tenant := bindings.tenant_of(kept)) and not any(kind == "tenants" for kind, _ in beside):
+        if (tenant := bindings.tenant_of(kept)) and not beside.of("tenants"):
             await tenant_models(call, tenant)  # that there is such a tenant
 
-    async def _spare_the_caller(self, call: Call, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    async def _spare_the_caller(self, call: Call, body: dict[str, Any], beside: Beside) -> None:
         """Who denies a permission of this listener keeps it, so there is always somebody who can take the denial back."""
         if not call.ports.roles.concerns(call.access.principal, body["subjects"], body["tenant"]):
             return
@@ -118,7 +119,7 @@ class Bindings(Collection[BindingSettings]):
             )
 
 
-async def require_binding(call: Call, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+async def require_binding(call: Call, body: dict[str, Any], beside: Beside = ALONE) -> None:
     """Raises PermissionDenied unless the caller holds what the binding gives or denies, wherever it does."""
     permitted = await role_at(call, str(body["role"]), beside)
     if permitted is not None:  # a role that is gone grants nothing

@@ -21,6 +21,7 @@ from admin.resource import Change, Collection, read_only
 from admin.resources import sync
 from admin.resources.apply import about
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
+from gateway.core.slices import in_slices
 from gateway.core.storage import ConfigurationRow, Resource
 
 PAGE: Final = 100
@@ -178,13 +179,13 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
         for (kind, name), body in wanted.items()
         if (item := _item(call, KINDS[kind], name, body, found.resources[kind].get(name))) is not None
     ]
-    then = sync.afterwards(found, items)
+    then = await in_slices(sync.afterwards(found, items))
     for item in items:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await sync.examine(call, then, item)
     await sync.write(call, items, row.number, (found.seq, [kind for kind in kinds if kind != "users"]))  # logins make users all the time
-    call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in items for entry in item.diff]
+    call.diff = await in_slices(sync.differing(items))
     changed = [item.path for item in items]
     answer = {"number": row.number, "of": "store", "applied": not call.dry_run, "changed": changed, "diff": call.diff}
     return Answer(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from admin.moments import Timestamp
 from admin.operation import Answer, Call
 from admin.permissions import ROLES, Permitted
 from admin.resource import Collection, Shapes, Tenant, listing, shapes_for
+from gateway.core.beside import ALONE, Beside
 from gateway.core.errors import ConfigError, RequestError
 from gateway.core.storage import Page, Resource
 
@@ -78,7 +79,7 @@ class Roles(Collection[RoleSettings]):
         settings: RoleSettings,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+        beside: Beside = ALONE,
     ) -> None:
         """Nobody makes a role of what they lack, nor changes one that has it."""
         await call.ports.check("roles", kept, beside)
@@ -104,15 +105,15 @@ def require_role(call: Call, body: dict[str, Any]) -> None:
     call.access.require_role(permitted, None)
 
 
-async def role_at(call: Call, name: str, beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> Permitted | None:
+async def role_at(call: Call, name: str, beside: Beside = ALONE) -> Permitted | None:
     """What a role permits once the other resources of the same write are stored."""
-    for kind, body in beside:
-        if kind == "roles" and body["name"] == name:
-            try:
-                return call.ports.roles.meaning(name, body["permissions"], body["confined"])
-            except ConfigError as error:
-                raise RequestError(error.message, param="role") from None
-    return await call.ports.roles.permitted(name)
+    body = beside.of("roles").get(name)
+    if body is None:
+        return await call.ports.roles.permitted(name)
+    try:
+        return call.ports.roles.meaning(name, body["permissions"], body["confined"])
+    except ConfigError as error:
+        raise RequestError(error.message, param="role") from None
 
 
 async def may_take(call: Call, name: str) -> None:

@@ -6,7 +6,7 @@ revision serves. `failed`: whether it could not be put into force; then `reason`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,8 @@ from admin import problems
 from admin.moments import timestamp
 from admin.operation import Call
 from admin.resource import Collection, Shapes, shapes_for
+from admin.resources.after import found_together
+from gateway.core.beside import ALONE, Beside
 from gateway.core.storage import Resource
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -50,7 +52,7 @@ class FleetCollection(Collection[S], Generic[S]):
         settings: S,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+        beside: Beside = ALONE,
     ) -> None:
         await self.check(call, settings, before)
         await call.ports.check(self.kind, kept, beside)
@@ -95,19 +97,36 @@ class FleetCollection(Collection[S], Generic[S]):
 
 
 async def users(call: Call, kind: str, uses: Callable[[dict[str, Any]], Iterable[str]], name: str) -> str | None:
-    """The first resource of a kind that uses a name, in the file or the store."""
+    """The first resource of a kind that uses a name, in the file or the store. What is gone through for the first of many that are deleted
+    together serves for all of them."""
+    together = found_together(call)
+    if together is None:
+        async for user, used in _uses(call, kind, uses):
+            if name in used:
+                return user
+        return None
+    if (kind, uses) not in together:
+        first: dict[str, str] = {}
+        async for user, used in _uses(call, kind, uses):
+            for one in used:
+                first.setdefault(one, user)
+        together[kind, uses] = first
+    found: str | None = together[kind, uses].get(name)
+    return found
+
+
+async def _uses(call: Call, kind: str, uses: Callable[[dict[str, Any]], Iterable[str]]) -> AsyncIterator[tuple[str, Iterable[str]]]:
+    """Each resource of a kind, of the file and then of the store, with what it uses."""
     for body in call.ports.config.current()[kind]:
-        if name in uses(body):
-            return str(body["name"])
+        yield str(body["name"]), uses(body)
     cursor: str | None = None
     while True:
         page = await call.store.list(kind, limit=1000, cursor=cursor)
         for resource in page.items:
-            if name in uses(resource.body):
-                return resource.name
+            yield resource.name, uses(resource.body)
         cursor = page.cursor
         if cursor is None:
-            return None
+            return
 
 
 def unused(kind: str, what: str, uses: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[[Call, str], Awaitable[None]]:

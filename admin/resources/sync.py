@@ -209,7 +209,10 @@ async def dump(call: Call) -> Answer:
                 yield
         if "keys" in kinds:
             mine = sorted(_counting_keys(call, found), key=lambda key: key.id)
-            answer["keys"] = [{"id": key.id, "tenant": key.tenant, **keys.plain(key.settings())} for key in mine]
+            answer["keys"] = []
+            for key in mine:
+                answer["keys"].append({"id": key.id, "tenant": key.tenant, **keys.plain(key.settings())})
+                yield
         return answer
 
     return Answer(await in_slices(listed()))
@@ -250,7 +253,7 @@ async def plan(call: Call) -> tuple[Held, list[Item], int]:
                     items.append(Item(collection.kind, name, "deleted", collection.diff(gone, None), one, collection))
                 yield
         if "keys" in kinds:
-            of_keys = _wanted_keys(call, found)
+            of_keys = yield from _wanted_keys(call, found)
             unchanged += len(call.body.keys) - sum(item.action != "deleted" for item in of_keys)
             items += of_keys
         return items, unchanged
@@ -289,10 +292,11 @@ def _wanted(
     return Item(collection.kind, name, "created" if before is None else "replaced", diff, before, collection, settings, kept)
 
 
-def _wanted_keys(call: Call, found: Held) -> list[Item]:
+def _wanted_keys(call: Call, found: Held) -> Steps[list[Item]]:
     ours, items, now = filed(call, "keys"), list[Item](), call.ports.clock.wall()
     wanted: dict[str, KeyDecided] = _by_name("keys", call.body.keys, "id")
     for id, settings in wanted.items():
+        yield
         record = found.keys.get(id)
         with about("keys", id):
             if id in ours:
@@ -310,22 +314,26 @@ def _wanted_keys(call: Call, found: Held) -> list[Item]:
             revives = record.state(now) == "expired" and (later is None or later > now)
             items.append(Item("keys", id, "replaced", diff, record, key=settings, revives=revives))
     for record in sorted(_counting_keys(call, found), key=lambda key: key.id):
+        yield
         if record.id not in wanted:
             before = {"tenant": record.tenant, **keys.plain(record.settings())}
             items.append(Item("keys", record.id, "deleted", values.diff(before, None), record))
     return items
 
 
-def _shown(items: Sequence[Item], unchanged: int, dry_run: bool) -> dict[str, Any]:
-    listed = [{"kind": item.kind, "name": item.name, "action": item.action, "diff": item.diff, "revives": item.revives} for item in items]
-    versions = [None if item.before is None else item.before.version for item in items]
-    digest = hashlib.sha256(msgspec.json.encode([listed, versions], order="sorted")).hexdigest()
-    return {"items": listed, "unchanged": unchanged, "plan": digest, "dry_run": dry_run}
+def _shown(items: Sequence[Item], unchanged: int, dry_run: bool) -> Steps[dict[str, Any]]:
+    listed, digest = [], hashlib.sha256()
+    for item in items:
+        yield
+        one = {"kind": item.kind, "name": item.name, "action": item.action, "diff": item.diff, "revives": item.revives}
+        digest.update(msgspec.json.encode([one, None if item.before is None else item.before.version], order="sorted"))
+        listed.append(one)
+    return {"items": listed, "unchanged": unchanged, "plan": digest.hexdigest(), "dry_run": dry_run}
 
 
 async def diff(call: Call) -> Answer:
     _, items, unchanged = await plan(call)
-    return Answer(_shown(items, unchanged, True))
+    return Answer(await in_slices(_shown(items, unchanged, True)))
 
 
 # --- making it so
@@ -334,7 +342,7 @@ async def diff(call: Call) -> Answer:
 async def sync(call: Call) -> Answer:
     """Everything is examined as it will be before anything is written; the writes and deletions are one transaction."""
     found, items, unchanged = await plan(call)
-    answer = _shown(items, unchanged, call.dry_run)
+    answer = await in_slices(_shown(items, unchanged, call.dry_run))
     doing = [item for item in items if item.action != "missing"]
     call.target = ", ".join(item.path for item in doing[:SHOWN]) or "nothing"
     if call.query.plan is not None and call.query.plan != answer["plan"]:
@@ -343,14 +351,23 @@ async def sync(call: Call) -> Answer:
         _refuse([item.path for item in doing if item.action == "deleted"], "would_delete", "This would delete {}", "delete")
     if not call.dry_run and not call.query.revive:
         _refuse([item.path for item in doing if item.revives], "would_revive", "{} expired, and would be valid again", "revive")
-    then = afterwards(found, doing)
+    then = await in_slices(afterwards(found, doing))
     for item in doing:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
             await examine(call, then, item)
     await write(call, doing, since=(found.seq, [kind for kind in compared(call) if kind != "users"]))  # logins make users all the time
-    call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in doing for entry in item.diff]
+    call.diff = await in_slices(differing(doing))
     return Answer(answer)
+
+
+def differing(doing: Sequence[Item]) -> Steps[list[dict[str, Any]]]:
+    """The differences of all items, with paths that say which they are of."""
+    found: list[dict[str, Any]] = []
+    for item in doing:
+        found += [{**entry, "path": f"{item.path}.{entry['path']}"} for entry in item.diff]
+        yield
+    return found
 
 
 def _refuse(paths: Sequence[str], code: str, what: str, allow: str) -> None:
@@ -359,9 +376,9 @@ def _refuse(paths: Sequence[str], code: str, what: str, allow: str) -> None:
         raise problems.simple(409, code, f"{what.format(named)}: allow it with {allow}=true.", param=allow)
 
 
-def afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
+def afterwards(found: Held, doing: Sequence[Item]) -> Steps[Afterwards]:
     then = {kind: dict(known) for kind, known in found.resources.items()}
-    gone = [(item.kind, item.name) for item in doing if item.action == "deleted"]
+    gone = frozenset((item.kind, item.name) for item in doing if item.action == "deleted")
     for kind, name in gone:
         then.get(kind, {}).pop(name, None)
     written = []
@@ -370,6 +387,7 @@ def afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
             body = {**item.kept, "name": item.name}
             written.append((item.kind, body))
             then[item.kind][item.name] = Resource(item.kind, item.name, item.collection.tenant_of(body), 0, body, 0.0, 0.0, "")
+        yield
     left = {id: key for id, key in found.keys.items() if ("keys", id) not in gone}
     return Afterwards(then, left if found.keys else None, written, gone)
 
@@ -406,6 +424,7 @@ async def write(call: Call, doing: Sequence[Item], restores: int | None = None, 
     """since: what nobody may have changed after it, also what is equal already or was not there (gateway.core.storage)."""
     writes, changed, removals = [], [], []
     for item in doing:
+        await asyncio.sleep(0)
         version = None if item.before is None else item.before.version
         if item.key is not None:
             assert version is not None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection as Several
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -13,13 +14,23 @@ from admin import problems
 from admin.operation import Answer, Call
 from admin.permissions import FIELDS
 from admin.resource import Collection, Metadata, Shapes, Tenant, shapes_of
+from admin.resources.after import TOGETHER, Afterwards, found_together
 from admin.resources.suspensions import Suspendable, is_suspended, suspended
 from gateway.core.caching import Purge
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.network import parse
+from gateway.core.slices import portions
 from gateway.core.storage import Resource
 
 log = logging.getLogger("gatehouse.admin")
+OWNED: Final = ("users", "groups", "bindings")
+"""Kinds of resources that belong to tenants."""
+MANY: Final = 500
+"""Tenants that are asked for at once."""
+PURGED: Final = 500
+"""Tenants whose answers one purge takes away: each purge is noted in the store, for other replicas."""
+SHOWN: Final = 10
+"""Names in a line of the log."""
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
 Networks = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=256)]
@@ -65,26 +76,42 @@ def check_networks(call: Call, entries: Sequence[str], param: str) -> None:
 
 async def unused(call: Call, name: str) -> None:
     """A tenant can be deleted only after its keys and bindings, or a new one of the same name would inherit roles."""
-    keys = await call.store.list_keys(tenant=name, limit=1)
-    if keys.items:
-        raise problems.simple(409, "in_use", f"The tenant {name!r} still has keys, {keys.items[0].id!r} for one: delete them first.")
-    for kind in ("users", "groups"):
-        left = await call.store.list(kind, tenant=name, limit=1)
-        if left.items:
-            raise problems.simple(
-                409, "in_use", f"The tenant {name!r} still has {kind}, {left.items[0].name!r} for one: delete them first."
-            )
-    bindings = await call.store.list("bindings", tenant=name, limit=1)
-    if bindings.items:
-        raise problems.simple(
-            409, "in_use", f"The tenant {name!r} still has bindings, {bindings.items[0].name!r} for one: delete them first."
-        )
+    if name not in await _owning_nothing(call):
+        await _nothing_owned(call, name)
     binding = await call.ports.roles.naming("tenant", name, name)
     if binding is not None:
         raise problems.simple(409, "in_use", f"The binding {binding!r} still names the tenant {name!r}: change it first.")
     body = (await call.store.get("tenants", name)).body
     if body.get("models", ["*"]) != ["*"] or body.get("networks"):  # logins of the tenant, if there are any, would be free of both
         call.require(FIELDS["tenants", "models"], name)
+
+
+async def _owning_nothing(call: Call) -> Several[str]:
+    """Of the tenants that are deleted together, those that nobody needs to ask for one by one."""
+    then: Afterwards | None = call.asked.get(TOGETHER)
+    if then is None:
+        return ()
+    if unused not in then.found:
+        free: set[str] = set()
+        for some in portions(sorted(name for kind, name in then.gone if kind == "tenants"), MANY):
+            pages = [await call.store.list(kind, tenant=some, limit=1) for kind in OWNED]
+            if not (any(page.items for page in pages) or (await call.store.list_keys(tenant=some, limit=1)).items):
+                free.update(some)
+        then.found[unused] = free
+    found: set[str] = then.found[unused]
+    return found
+
+
+async def _nothing_owned(call: Call, name: str) -> None:
+    keys = await call.store.list_keys(tenant=name, limit=1)
+    if keys.items:
+        raise problems.simple(409, "in_use", f"The tenant {name!r} still has keys, {keys.items[0].id!r} for one: delete them first.")
+    for kind in OWNED:
+        left = await call.store.list(kind, tenant=name, limit=1)
+        if left.items:
+            raise problems.simple(
+                409, "in_use", f"The tenant {name!r} still has {kind}, {left.items[0].name!r} for one: delete them first."
+            )
 
 
 class TenantMetadata(Metadata, kw_only=True):
@@ -124,12 +151,15 @@ class Tenants(Collection[TenantSettings]):
         return name, name, view
 
 
-async def purged(call: Call, names: Iterable[str]) -> None:
+async def purged(call: Call, names: Sequence[str]) -> None:
     """Takes the answers that caches keep for deleted tenants: whoever gets such a name next must not be given them."""
-    for name in names:
-        silent: Sequence[str] = () if call.ports.caches is None else (await call.ports.caches.purge(Purge(tenant=name), call.actor))[1]
+    if call.ports.caches is None:
+        return
+    for some in portions(names, PURGED):
+        _, silent = await call.ports.caches.purge(Purge(tenants=tuple(some)), call.actor)
         if silent:
-            log.warning("cached answers of the deleted tenant %r may be left in %s: purge them", name, ", ".join(silent))
+            shown = ", ".join(some[:SHOWN]) + (f" and {len(some) - SHOWN} others" if len(some) > SHOWN else "")
+            log.warning("cached answers of the deleted tenants %s may be left in %s: purge them", shown, ", ".join(silent))
 
 
 TENANTS = Tenants("tenants", "tenant", TenantSettings, in_file, lambda body: str(body["name"]), check, unused)
@@ -138,6 +168,16 @@ SUSPENDABLE = Suspendable("tenant", "tenants", "name", _SHAPES.view, _SHAPES.dry
 
 async def tenant_models(call: Call, name: str) -> tuple[str, ...]:
     """The patterns of a tenant. Raises NotFound when there is no such tenant."""
+    together = found_together(call)
+    if together is None:
+        return await _tenant_models(call, name)
+    if (tenant_models, name) not in together:
+        together[tenant_models, name] = await _tenant_models(call, name)
+    found: tuple[str, ...] = together[tenant_models, name]
+    return found
+
+
+async def _tenant_models(call: Call, name: str) -> tuple[str, ...]:
     for body in in_file(call.ports.config.current()):
         if body["name"] == name:
             return tuple(body["models"])

@@ -231,7 +231,7 @@ class Gateway:
 
     def _changes(self, loaded: Loaded, environ: Mapping[str, str], schemas: PluginSchemas) -> Changes:
         """The configuration in force, and who is told when it changes."""
-        link, record, owner = self.store_link, self.events.record, self._owner
+        link, owner, key = self.store_link, self._owner, partial(self.store_link.store.derived, "configuration history")
         self.policy_texts = PolicyTexts(Path(self.spec.state_dir), schemas, self.events, owner)
         on_swap: list[Callable[[Built], None]] = [
             lambda built: self.limit_times.applied(built.snapshot.spec.limits),
@@ -240,11 +240,12 @@ class Gateway:
             self._log_as_configured,
             self.policy_texts.heard,
         ]
-        self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), record)
-        key = partial(link.store.derived, "configuration history")
+        self.discovery = Discovery(SystemClock(), lambda: self.changes.refresh(), self.events.record)
         history = ConfigHistory(link.store, key, schemas, self.replica, _differences, owner)
         parts = (self.builder, self.fleet, link, self.certificates, on_swap, self.events, self.metrics, owner, self.discovery, history)
-        return Changes(loaded, environ, schemas, *parts)
+        changes = Changes(loaded, environ, schemas, *parts)
+        changes.before_swap.append(lambda built: self.limit_times.prepare(built.snapshot.spec.limits))
+        return changes
 
     def _scaling(self) -> Scaling:
         """Advises how many replicas there should be, and has copies of sidecars follow."""
@@ -469,8 +470,7 @@ class Gateway:
         return self.plane.current().spec.identity
 
     def _serve(self, built: Built) -> None:
-        version = built.snapshot.version
-        self.metrics.config_version = version
+        version = self.metrics.config_version = built.snapshot.version
         self.plane.snapshot = built.snapshot
         self.audit.configured(version)
         users = built.snapshot.spec.identity.users

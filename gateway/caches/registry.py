@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -234,10 +234,13 @@ class AnswerCaches:
 
     def purge(self, model: str | None = None, tenant: str | None = None, key: bytes | None = None, *, dry_run: bool = False) -> int:
         """See AnswerStore.purge; how many answers were, or would be, forgotten."""
+        return self._purge(model, (tenant,), key, dry_run)
+
+    def _purge(self, model: str | None, tenants: Sequence[str | None], key: bytes | None, dry_run: bool) -> int:
         stores = [store for name, store in self._stores.items() if model is None or name == model]
         if dry_run:
-            return sum(store.matching(tenant=tenant, key=key) for store in stores)
-        count = sum(store.purge(tenant=tenant, key=key) for store in stores)
+            return sum(store.matching(tenant=tenant, key=key) for store in stores for tenant in tenants)
+        count = sum(store.purge(tenant=tenant, key=key) for store in stores for tenant in tenants)
         self._sweep()
         return count
 
@@ -259,7 +262,7 @@ class AnswerCaches:
         if wanted.purge is not None:
             purge = wanted.purge
             key = None if purge.key is None else bytes.fromhex(purge.key)
-            forgotten = self.purge(purge.model, purge.tenant, key, dry_run=purge.dry_run)
+            forgotten = self._purge(purge.model, purge.owners(), key, purge.dry_run)
         return CachesTold(self.statistics(), forgotten, {name: msgspec.structs.asdict(one.counted) for name, one in self.behind.items()})
 
     def dropped(self, tenant: str | None) -> None:

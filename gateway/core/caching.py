@@ -27,12 +27,18 @@ class Answer:
 
 
 class Purge(Message, frozen=True):
-    """Which answers are to be forgotten: those that match all that is given. key: in hex, as in the audit log."""
+    """Which answers are to be forgotten: those that match all that is given. key: in hex, as in the audit log. tenants: any of these, in
+    place of `tenant`."""
 
     model: str | None = None
     tenant: str | None = None
     key: str | None = None
     dry_run: bool = False
+    tenants: tuple[str, ...] = ()
+
+    def owners(self) -> tuple[str | None, ...]:
+        """The tenants whose answers are meant; None: every tenant's."""
+        return self.tenants or (self.tenant,)
 
 
 class CachesAsked(Ask["CachesTold"], frozen=True):

@@ -136,6 +136,12 @@ def meters_of(spec: LimitSpec) -> list[Meter]:
     return found
 
 
+def lasts(spec: LimitSpec) -> bool:
+    """Whether one of its meters is durable."""
+    rates = (spec.requests, spec.tokens, spec.bytes, spec.elements)
+    return spec.budget is not None or any(rate is not None and rate.per > DURABLE_FROM for rate in rates)
+
+
 def _budget(spec: BudgetSpec) -> Meter:
     what = {"tokens": TOKENS, "requests": REQUESTS}.get(spec.unit, MONEY)
     meter = Meter(f"budget_{spec.unit}", what, spec.unit, "insufficient_quota")

@@ -16,6 +16,8 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.core.errors import PermissionDenied
+from gateway.core.slices import portions
+from gateway.store import rows
 from gateway.store.tables import resources
 
 KIND: Final = "gone"
@@ -23,28 +25,35 @@ KEPT_SECONDS: Final = 7 * 86400.0
 """Longer than any request lasts."""
 MARGIN_SECONDS: Final = 2.0
 """Another replica may know a deleted credential for so long: changes reach it within a second."""
-_HERE: Final = sa.and_(resources.c.kind == KIND, resources.c.name == sa.bindparam("the_name"))
-_DELETE: Final = sa.delete(resources).where(_HERE)
 _INSERT: Final = sa.insert(resources)
 _THESE: Final = sa.and_(resources.c.kind == KIND, resources.c.name.in_(sa.bindparam("names", expanding=True)))
+_DELETE: Final = sa.delete(resources).where(_THESE)
 _LATER: Final = sa.select(resources.c.name).where(_THESE, resources.c.created > sa.bindparam("since")).limit(1)
 _OLD: Final = sa.delete(resources).where(resources.c.kind == KIND, resources.c.created < sa.bindparam("before"))
-_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 1))")
+_EACH_ALONE: Final = sa.text(
+    "SELECT pg_advisory_xact_lock(hashtextextended(what, 1)) FROM unnest(CAST(:whats AS text[])) WITH ORDINALITY AS one (what, place)"
+)
 _BESIDE: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:what, 1))")
 
 
-def note(connection: sa.Connection, now: float, tenant: str, owner: str = "") -> None:
-    """Before what they have kept is erased. owner: of gateway.core.conversations; "" for the tenant as a whole."""
-    _lock(connection, _ALONE, tenant)
-    row = {"kind": KIND, "name": _name(tenant, owner), "tenant": tenant, "version": 1, "body": {}}
-    connection.execute(_DELETE, {"the_name": row["name"]})
-    connection.execute(_INSERT, {**row, "created": now, "updated": now, "actor": ""})
+def note(connection: sa.Connection, now: float, *whom: tuple[str, str]) -> None:
+    """Before what they have kept is erased. whom: the tenant and the owner of each, none twice; the owner is of gateway.core.conversations,
+    "" for the tenant as a whole."""
+    if connection.dialect.name == "postgresql":
+        whats = [_what(tenant) for tenant in sorted({tenant for tenant, _ in whom})]  # in one order, so that nobody waits in a circle
+        connection.execute(_EACH_ALONE, {"whats": whats})
+    fixed = {"kind": KIND, "version": 1, "body": {}, "created": now, "updated": now, "actor": ""}
+    noted = [{**fixed, "name": _name(tenant, owner), "tenant": tenant} for tenant, owner in whom]
+    for some in portions(noted, rows.MANY):
+        connection.execute(_DELETE, {"names": [row["name"] for row in some]})
+        connection.execute(_INSERT, some)
 
 
 def check(connection: sa.Connection, now: float, began: float, tenant: str, owner: str = "") -> None:
     """Before a request keeps something. began: when it did, as time.perf_counter says on this machine. Raises PermissionDenied where its
     tenant, or the owner, was deleted since, or a moment before."""
-    _lock(connection, _BESIDE, tenant)
+    if connection.dialect.name == "postgresql":
+        connection.execute(_BESIDE, {"what": _what(tenant)})
     names = [_name(tenant, ""), _name(tenant, owner)] if owner else [_name(tenant, "")]
     since = now - max(0.0, time.perf_counter() - began) - MARGIN_SECONDS
     if connection.execute(_LATER, {"names": names, "since": since}).first() is not None:
@@ -64,9 +73,8 @@ def prune(connection: sa.Connection, now: float) -> None:
     connection.execute(_OLD, {"before": now - KEPT_SECONDS})
 
 
-def _lock(connection: sa.Connection, statement: sa.TextClause, tenant: str) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(statement, {"what": f"what is kept for {tenant}"})
+def _what(tenant: str) -> str:
+    return f"what is kept for {tenant}"
 
 
 def _name(tenant: str, owner: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from gateway.core.clock import Entropy
 from gateway.core.conversations import AnswerFound, KeepAnswer, ResponsesSpec, Said
 from gateway.core.errors import Overloaded, RequestError
+from gateway.core.slices import portions
 from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import kept_answers as table
@@ -152,7 +153,7 @@ class KeptAnswers:
 
     async def erase_all(self, tenant: str) -> int:
         """Erases what a tenant has; returns how many answers that was."""
-        count = await self._database.run(lambda connection: erased(connection, tenant), write=True)
+        count = await self._database.run(lambda connection: erased(connection, [tenant]), write=True)
         self._totals.pop(tenant, None)
         return count
 
@@ -170,11 +171,20 @@ class KeptAnswers:
         return await self._database.run(left)
 
 
-def erased(connection: sa.Connection, tenant: str, owner: str | None = None) -> int:
-    """Erases what a tenant has, or only what one owner in it has; how many answers that was."""
-    which = sa.true() if owner is None else table.c.owner == owner
+def erased(connection: sa.Connection, tenants: Sequence[str]) -> int:
+    """Erases what tenants have; how many answers that was."""
     _overwriting(connection)
-    return connection.execute(sa.delete(table).where(table.c.tenant == tenant, which)).rowcount
+    return sum(connection.execute(sa.delete(table).where(table.c.tenant.in_(some))).rowcount for some in portions(tenants, rows.MANY))
+
+
+def erased_of(connection: sa.Connection, owners: Mapping[str, Sequence[str]]) -> None:
+    """Erases what single owners have, by tenant. Most tenants keep nothing: they are asked first, all at once."""
+    for some in portions(tuple(owners), rows.MANY):
+        keeping = connection.execute(sa.select(table.c.tenant).where(table.c.tenant.in_(some)).distinct()).scalars().all()
+        for tenant in keeping:
+            _overwriting(connection)
+            for theirs in portions(owners[tenant], rows.MANY):
+                connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.owner.in_(theirs)))
 
 
 def _overwriting(connection: sa.Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
 from gateway.core.network import parse
 from gateway.core.people import full_name
 from gateway.core.secret import Secret
+from gateway.core.slices import portions
 from gateway.core.storage import KeyRecord, KeySettings, Page
 from gateway.store import resources, rows, tenant_rows
 from gateway.store.rows import Transaction
@@ -41,6 +42,8 @@ _TOUCH = (
     .where(keys.c.id == sa.bindparam("the_id"), sa.or_(keys.c.last_used.is_(None), keys.c.last_used < sa.bindparam("moment")))
     .values(last_used=sa.bindparam("moment"))
 )
+NAMED = 20
+"""Up to so many limits, the database looks for their names."""
 MAX_TIME = 253402300799.0  # the end of year 9999
 
 
@@ -147,7 +150,7 @@ def create(
         tx.connection.execute(_INSERT, {**values, "fingerprint": fingerprint})
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a key {id!r} already.", param="id") from None
-    tenant_rows.end_capture(tx, id)  # of one of the id that was deleted while the capture began
+    tenant_rows.end_captures(tx, [id])  # of one of the id that was deleted while the capture began
     tx.changed("keys", id, "created")
     return made, Secret(key)
 
@@ -226,16 +229,27 @@ def revoke(tx: Transaction, id: str, version: int | None, actor: str) -> KeyReco
     return _write(tx, msgspec.structs.replace(old, revoked=tx.now, version=old.version + 1, updated=tx.now, actor=actor), "revoked")
 
 
-def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
-    old = get(tx.connection, id, lock=True)
-    rows.check_version(old.version, version)
-    tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key == id))
-    tx.connection.execute(sa.delete(keys).where(keys.c.id == id))
-    if not old.user:
-        tenant_rows.forget_caller(tx, old.tenant, "api_key", id)
-    tenant_rows.end_capture(tx, id)
-    tx.changed("keys", id, "deleted")
-    return old
+def delete(tx: Transaction, wanted: Mapping[str, int | None]) -> list[KeyRecord]:
+    """Deletes keys, each in the version that is given, if one is. Raises NotFound, VersionMismatch."""
+    found = {row.id: _record(row) for some in portions(sorted(wanted), rows.MANY) for row in _locked(tx.connection, some)}
+    for id, version in wanted.items():
+        if id not in found:
+            raise rows.missing("keys", id)
+        rows.check_version(found[id].version, version)
+    for some in portions(tuple(wanted), rows.MANY):
+        tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key.in_(some)))
+        tx.connection.execute(sa.delete(keys).where(keys.c.id.in_(some)))
+    if callers := [(old.tenant, old.id) for old in found.values() if not old.user]:
+        tenant_rows.forget_callers(tx, "api_key", callers)
+    tenant_rows.end_captures(tx, tuple(wanted))
+    for id in wanted:
+        tx.changed("keys", id, "deleted")
+    return list(found.values())
+
+
+def _locked(connection: sa.Connection, ids: Sequence[str]) -> Sequence[sa.Row[Any]]:
+    known = [id for id in ids if rows.storable(id)]
+    return connection.execute(sa.select(*_COLUMNS).where(keys.c.id.in_(known)).order_by(keys.c.id).with_for_update()).all()
 
 
 def find(connection: sa.Connection, fingerprints: Sequence[bytes]) -> dict[bytes, KeyRecord]:
@@ -259,11 +273,17 @@ def prune(connection: sa.Connection, now: float) -> None:
     connection.execute(sa.delete(former_secrets).where(former_secrets.c.until <= now))
 
 
-def naming(connection: sa.Connection, limit: str) -> list[str]:
-    """Ids of the keys that name a limit, without revoked ones, in order."""
-    quoted = sa.cast(keys.c.limits, sa.Text).contains(f'"{limit}"', autoescape=True)
-    query = sa.select(keys.c.id, keys.c.limits).where(quoted, keys.c.revoked.is_(None)).order_by(keys.c.id)
-    return [row.id for row in connection.execute(query) if limit in row.limits]
+def naming(connection: sa.Connection, limits: Collection[str]) -> dict[str, list[str]]:
+    """By limit: the ids of the keys that name it, without revoked ones, in order. All keys are looked at, once."""
+    text = sa.cast(keys.c.limits, sa.Text)
+    named = sa.or_(*(text.contains(f'"{limit}"', autoescape=True) for limit in limits)) if len(limits) <= NAMED else text != "[]"
+    query = sa.select(keys.c.id, keys.c.limits).where(named, keys.c.revoked.is_(None)).order_by(keys.c.id)
+    found: dict[str, list[str]] = {}
+    for row in connection.execute(query):
+        for limit in row.limits:
+            if limit in limits:
+                found.setdefault(limit, []).append(row.id)
+    return found
 
 
 def touch(connection: sa.Connection, used: Mapping[str, float]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
+from gateway.core.slices import portions
 from gateway.core.storage import Page, Resource
 from gateway.store import rows
 from gateway.store.config_rows import TRACKED
@@ -29,7 +30,11 @@ _BOUND = (
     .order_by(resources.c.name)
     .limit(1)
 )
-_DELETE = sa.delete(resources).where(_HERE)
+_THESE = sa.and_(resources.c.kind == sa.bindparam("the_kind"), resources.c.name.in_(sa.bindparam("names", expanding=True)))
+_LOCK_ALL = sa.select(resources).where(_THESE).order_by(resources.c.name).with_for_update()
+_DELETE = sa.delete(resources).where(_THESE)
+NAMED = 20
+"""Up to so many roles, the database looks for their names among the users."""
 
 
 def body_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,15 +75,18 @@ def need(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> None:
         get(connection, kind, name, lock=True)
 
 
-def unbound(connection: sa.Connection, role: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) for a role that a binding or a user names. The role has been deleted in this transaction, and
-    so is held, as it is by who binds it: neither can miss the other."""
-    found = connection.execute(_BOUND, {"the_role": role}).first()
-    if found is not None:
-        raise role_in_use(f"The role {role!r} is still bound, by {found.name!r} for one: delete its bindings first.")
-    quoted = sa.cast(resources.c.body, sa.Text).contains(json.dumps(role), autoescape=True)
-    for user in connection.execute(sa.select(resources.c.name, resources.c.body).where(resources.c.kind == "users", quoted)):
-        if role in user.body.get("roles", ()):
+def unbound(connection: sa.Connection, roles: Collection[str]) -> None:
+    """Raises VersionMismatch (409 `in_use`) for a role that a binding or a user names. The roles have been deleted in this transaction, and
+    so are held, as they are by who binds them: neither can miss the other."""
+    for role in roles:
+        found = connection.execute(_BOUND, {"the_role": role}).first()
+        if found is not None:
+            raise role_in_use(f"The role {role!r} is still bound, by {found.name!r} for one: delete its bindings first.")
+    text = sa.cast(resources.c.body, sa.Text)
+    named = sa.or_(*(text.contains(json.dumps(role), autoescape=True) for role in roles)) if len(roles) <= NAMED else sa.true()
+    gone = frozenset(roles)
+    for user in connection.execute(sa.select(resources.c.name, resources.c.body).where(resources.c.kind == "users", named)):
+        if (role := next((one for one in user.body.get("roles", ()) if one in gone), None)) is not None:
             raise role_in_use(f"The user {user.name!r} still has the role {role!r}: take it first.")
 
 
@@ -130,9 +138,18 @@ def tracked(tx: Transaction, kind: str, name: str, before: dict[str, Any] | None
         tx.actor = actor
 
 
-def delete(tx: Transaction, kind: str, name: str, version: int | None) -> Resource:
-    old = get(tx.connection, kind, name, lock=True)
-    rows.check_version(old.version, version)
-    tx.connection.execute(_DELETE, _here(kind, name))
-    tx.changed(kind, name, "deleted")
-    return old
+def delete(tx: Transaction, kind: str, wanted: Mapping[str, int | None]) -> list[Resource]:
+    """Deletes those of a kind with these names, each in the version that is given, if one is. Raises NotFound, VersionMismatch."""
+    found: dict[str, Resource] = {}
+    for some in portions(sorted(wanted), rows.MANY):
+        known = [name for name in some if rows.storable(name)] if rows.storable(kind) else []
+        found.update((row.name, record(row)) for row in tx.connection.execute(_LOCK_ALL, {"the_kind": kind, "names": known}))
+    for name, version in wanted.items():
+        if name not in found:
+            raise rows.missing(kind, name)
+        rows.check_version(found[name].version, version)
+    for some in portions(tuple(wanted), rows.MANY):
+        tx.connection.execute(_DELETE, {"the_kind": kind, "names": some})
+    for name in wanted:
+        tx.changed(kind, name, "deleted")
+    return [found[name] for name in wanted]

@@ -19,6 +19,8 @@ from gateway.store.notify import NOTIFY
 from gateway.store.tables import NAME_LENGTH, changes, counters
 
 MAX_PAGE = 1000
+MANY = 500
+"""Names in one statement."""
 _STEP = (
     sa.update(counters)
     .where(counters.c.name == "changes")
@@ -26,6 +28,9 @@ _STEP = (
     .returning(counters.c.value)
 )
 _INSERT = sa.insert(changes)
+_ONE_BY_ONE = sa.text(
+    "SELECT pg_advisory_xact_lock(hashtextextended(what, 0)) FROM unnest(CAST(:whats AS text[])) WITH ORDINALITY AS one (what, place)"
+)
 # Here and in the modules beside this one, statements are built once: building one takes longer than running it, and holds the interpreter
 # while it does.
 _NAME = re.compile(r"[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,254}", re.ASCII)
@@ -89,8 +94,13 @@ class Transaction:
 def one_by_one(connection: sa.Connection, what: str) -> None:
     """What is counted and then added stays within its bound: transactions with the same text here follow each other. SQLite has one writer
     anyway."""
+    all_one_by_one(connection, [what])
+
+
+def all_one_by_one(connection: sa.Connection, whats: Sequence[str]) -> None:
+    """The same for several texts, in one order, so that nobody waits in a circle."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 0))"), {"what": what})
+        connection.execute(_ONE_BY_ONE, {"whats": sorted(whats)})
 
 
 def name(value: str, what: str) -> str:

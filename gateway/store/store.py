@@ -61,6 +61,7 @@ from gateway.store.notify import NOTIFY, PostgresHints, arguments
 from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
 from gateway.store.seal import Sealer
+from gateway.store.told import Told
 
 T = TypeVar("T")
 DEADLINE = 5.0
@@ -116,7 +117,7 @@ class Store(UsageTables, DeliveryTables):
         self.model_uses = StoredModelUses(self._database, self._now)
         self.directory_models = StoredDirectoryModels(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
-        self._subscribers: list[Callable[[StoreChange], None]] = []
+        self._told = Told()
 
     # --- life
 
@@ -158,8 +159,7 @@ class Store(UsageTables, DeliveryTables):
         return self._database.pending
 
     def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
+        return self._told.subscribe(callback)
 
     def seal(self, secret: Secret, purpose: str) -> str:
         return self._sealer.seal(secret, purpose)
@@ -186,17 +186,14 @@ class Store(UsageTables, DeliveryTables):
             return result, changes
 
         try:
-            result, changes = await self._database.run(numbered, write=True, committed=self._committed)
+            told = asyncio.Event()
+            result, changes = await self._database.run(numbered, write=True, committed=lambda done: self._told.tell(done[1], told.set))
         except _TakenBack as taken_back:
             answer: T = taken_back.result
             return answer
+        await told.wait()
         heard(changes)
         return result
-
-    def _committed(self, result: tuple[Any, tuple[StoreChange, ...]]) -> None:
-        for change in result[1]:
-            for subscriber in tuple(self._subscribers):
-                subscriber(change)
 
     # --- the history of the configuration
 
@@ -292,11 +289,11 @@ class Store(UsageTables, DeliveryTables):
         restores: int | None = None,
         since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
-        kept = [(write, resources.body_of(write.body)) for write in writes]
         by = rows.text(actor, "actor")
 
         def all_of_it(tx: Transaction) -> Sequence[Resource]:
             tx.restores = restores
+            kept = [(write, resources.body_of(write.body)) for write in writes]  # here, as thousands would hold the event loop
             return together.write(tx, kept, removals, keys, by, since)
 
         return await self._write(all_of_it, dry_run=dry_run)
@@ -305,9 +302,9 @@ class Store(UsageTables, DeliveryTables):
         by = rows.text(actor, "actor")
 
         def remove(tx: Transaction) -> Resource:
-            removed = together.remove(tx, kind, name, version, by)
-            together.unused(tx, kind, name)
-            return removed
+            removed = together.remove(tx, kind, {name: version}, by)
+            together.unused(tx, kind, [name])
+            return removed[0]
 
         return await self._write(remove, dry_run=dry_run)
 
@@ -374,7 +371,7 @@ class Store(UsageTables, DeliveryTables):
         return await self._write(lambda tx: key_rows.revoke(tx, id, version, rows.text(actor, "actor")), dry_run=dry_run)
 
     async def delete_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
-        return await self._write(lambda tx: key_rows.delete(tx, id, version), dry_run=dry_run)
+        return await self._write(lambda tx: key_rows.delete(tx, {id: version})[0], dry_run=dry_run)
 
     async def find_key(self, digest: bytes, key: str) -> KeyRecord | None:
         return await self._finder.find(self._format.fingerprint(key, self._pepper))

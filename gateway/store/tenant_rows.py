@@ -1,9 +1,12 @@
-"""What is left of a tenant, a user or a key that is deleted. A name may be given again, and whoever gets it must find nothing of others."""
+"""What is left of tenants, users and keys that are deleted. A name may be given again, and whoever gets it must find nothing of others.
+
+A transaction may delete thousands: each statement is about many of them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -12,6 +15,7 @@ from gateway.core.batches import OVER
 from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
 from gateway.core.jobs import OVER as JOB_OVER
+from gateway.core.slices import portions
 from gateway.store import gone, kept_answers, rows
 from gateway.store.approvals import OPEN
 from gateway.store.batches import cancel_all
@@ -21,8 +25,8 @@ from gateway.store.tables import approvals, batches, files, job_schedules, jobs,
 CAPTURES: Final = "captures"
 """The kind of resources that are debug captures, each named by its key."""
 
-_MANY: Final = 500
-"""Names in one statement."""
+NAMED: Final = 20
+"""Up to so many callers, the database looks for their names."""
 _LEFT: Final[tuple[tuple[str, sa.Column[str], sa.ColumnElement[bool], str], ...]] = (
     ("files", files.c.id, sa.true(), "delete them"),
     ("schedules", job_schedules.c.name, sa.true(), "delete them"),
@@ -32,52 +36,69 @@ _LEFT: Final[tuple[tuple[str, sa.Column[str], sa.ColumnElement[bool], str], ...]
 that cannot be deleted."""
 
 
-def unused(connection: sa.Connection, tenant: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) for a tenant that still has something of this."""
+def unused(connection: sa.Connection, tenants: Sequence[str]) -> None:
+    """Raises VersionMismatch (409 `in_use`) for one of them that still has something of this."""
     for what, name, which, do in _LEFT:
-        rows.one_by_one(connection, f"{what} of {tenant}")
-        found = connection.execute(sa.select(name).where(name.table.c.tenant == tenant, which).limit(1)).scalar()
-        if found is not None:
-            message = f"The tenant {tenant!r} still has {what}, {found!r} for one: {do} first."
-            raise VersionMismatch(message, code="in_use", status=409, param="name")
+        rows.all_one_by_one(connection, [f"{what} of {tenant}" for tenant in tenants])
+        owner = name.table.c.tenant
+        for some in portions(tenants, rows.MANY):
+            found = connection.execute(sa.select(owner, name).where(owner.in_(some), which).limit(1)).first()
+            if found is not None:
+                message = f"The tenant {found[0]!r} still has {what}, {found[1]!r} for one: {do} first."
+                raise VersionMismatch(message, code="in_use", status=409, param="name")
 
 
-def forget(tx: Transaction, tenant: str) -> None:
-    """Erases what nobody but the tenant's callers could: kept responses, batches and jobs that are over, approvals."""
+def forget(tx: Transaction, tenants: Sequence[str]) -> None:
+    """Erases what nobody but the tenants' callers could: kept responses, batches and jobs that are over, approvals."""
     connection = tx.connection
-    gone.note(connection, tx.now, tenant)
-    kept_answers.erased(connection, tenant)
-    connection.execute(sa.delete(batches).where(batches.c.tenant == tenant, batches.c.state.in_(OVER)))
-    connection.execute(sa.delete(jobs).where(jobs.c.tenant == tenant, jobs.c.state.in_(JOB_OVER)))
-    connection.execute(sa.delete(approvals).where(approvals.c.tenant == tenant))
+    gone.note(connection, tx.now, *((tenant, "") for tenant in tenants))
+    kept_answers.erased(connection, tenants)
+    for some in portions(tenants, rows.MANY):
+        connection.execute(sa.delete(batches).where(batches.c.tenant.in_(some), batches.c.state.in_(OVER)))
+        connection.execute(sa.delete(jobs).where(jobs.c.tenant.in_(some), jobs.c.state.in_(JOB_OVER)))
+        connection.execute(sa.delete(approvals).where(approvals.c.tenant.in_(some)))
 
 
-def forget_caller(tx: Transaction, tenant: str, kind: str, id: str) -> None:
-    """Erases the responses that are kept for a user or a credential (gateway.core.conversations.owner); approvals that are open expire, and
-    the batches of a user's logins are cancelled. Those of a key end with it (gateway.app.batches.creators)."""
-    gone.note(tx.connection, tx.now, tenant, owner(kind, id))
-    kept_answers.erased(tx.connection, tenant, owner(kind, id))
-    found = tx.connection.execute(sa.select(approvals.c.id, approvals.c.requester).where(*_of(approvals, OPEN, tenant, id))).all()
-    theirs = [row.id for row in found if _is(row.requester, kind, id)]
-    for start in range(0, len(theirs), _MANY):
-        here = approvals.c.id.in_(theirs[start : start + _MANY])
-        tx.connection.execute(sa.update(approvals).where(here, approvals.c.expires > tx.now).values(expires=tx.now))
+def forget_callers(tx: Transaction, kind: str, callers: Sequence[tuple[str, str]]) -> None:
+    """Erases the responses that are kept for users or credentials (gateway.core.conversations.owner) of a kind, given as tenant and name;
+    approvals that are open expire, and the batches of users' logins are cancelled. Those of a key end with it
+    (gateway.app.batches.creators)."""
+    of: dict[str, set[str]] = {}
+    for tenant, id in callers:
+        of.setdefault(tenant, set()).add(id)
+    gone.note(tx.connection, tx.now, *((tenant, owner(kind, id)) for tenant, id in callers))
+    kept_answers.erased_of(tx.connection, {tenant: [owner(kind, id) for id in ids] for tenant, ids in of.items()})
+    _expire_open(tx, kind, of)
     if kind == "user":
-        cancel_all(tx.connection, tx.now, tenant, lambda creator: creator.kind != "api_key" and creator.user == id)
+        for tenant, ids in of.items():
+            cancel_all(tx.connection, tx.now, tenant, lambda creator, ids=ids: creator.kind != "api_key" and creator.user in ids)
 
 
-def _of(table: sa.Table, states: Sequence[str], tenant: str, name: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Rows of approvals in these states that may be of a caller with this name."""
-    quoted = sa.cast(table.c.requester, sa.Text).contains(json.dumps(name), autoescape=True)
-    return table.c.tenant == tenant, table.c.state.in_(states), quoted
+def _expire_open(tx: Transaction, kind: str, of: Mapping[str, Collection[str]]) -> None:
+    """Approvals that wait for a decision about these callers, by tenant."""
+    for some in portions(tuple(of), rows.MANY):
+        waiting = sa.select(approvals.c.id, approvals.c.tenant, approvals.c.requester).where(
+            approvals.c.tenant.in_(some), approvals.c.state.in_(OPEN)
+        )
+        names = [id for tenant in some for id in of[tenant]]
+        if len(names) <= NAMED:
+            requester = sa.cast(approvals.c.requester, sa.Text)
+            waiting = waiting.where(sa.or_(*(requester.contains(json.dumps(name), autoescape=True) for name in names)))
+        found = [row.id for row in tx.connection.execute(waiting) if _is_one(row.requester, kind, of[row.tenant])]
+        for theirs in portions(found, rows.MANY):
+            here = sa.and_(approvals.c.id.in_(theirs), approvals.c.expires > tx.now)
+            tx.connection.execute(sa.update(approvals).where(here).values(expires=tx.now))
 
 
-def _is(requester: Mapping[str, Any], kind: str, id: str) -> bool:
+def _is_one(requester: Mapping[str, Any], kind: str, ids: Collection[str]) -> bool:
     user = requester.get("user", "")
-    return bool(user == id) if kind == "user" else (requester.get("kind"), requester.get("id"), user) == (kind, id, "")
+    return user in ids if kind == "user" else requester.get("kind") == kind and requester.get("id") in ids and user == ""
 
 
-def end_capture(tx: Transaction, key: str) -> None:
-    """Ends the debug capture of a key that is deleted: the next key of its id may be another tenant's."""
-    if tx.connection.execute(sa.delete(resources).where(resources.c.kind == CAPTURES, resources.c.name == key)).rowcount:
-        tx.changed(CAPTURES, key, "deleted")
+def end_captures(tx: Transaction, keys: Sequence[str]) -> None:
+    """Ends the debug captures of keys that are deleted: the next key of such an id may be another tenant's."""
+    for some in portions(keys, rows.MANY):
+        here = sa.and_(resources.c.kind == CAPTURES, resources.c.name.in_(some))
+        for name in tx.connection.execute(sa.select(resources.c.name).where(here)).scalars().all():
+            tx.connection.execute(sa.delete(resources).where(resources.c.kind == CAPTURES, resources.c.name == name))
+            tx.changed(CAPTURES, name, "deleted")

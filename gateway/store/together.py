@@ -7,7 +7,7 @@ for the other and then finds the name gone, or in use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -72,38 +72,44 @@ def write(
             done.append(resources.update(tx, one.kind, one.name, body, one.version, one.tenant, actor))
     for key in keys:
         key_rows.update(tx, key.id, key.settings, key.version, actor)
+    by_kind: dict[str, dict[str, int | None]] = {}
     for removal in removals:
-        if removal.kind == "keys":
-            key_rows.delete(tx, removal.name, removal.version)
+        by_kind.setdefault(removal.kind, {})[removal.name] = removal.version
+    for kind, wanted in by_kind.items():
+        if kind == "keys":
+            key_rows.delete(tx, wanted)
         else:
-            remove(tx, removal.kind, removal.name, removal.version, actor)
+            remove(tx, kind, wanted, actor)
     for one, _ in writes:
         resources.need(tx.connection, one.needs)
-    for removal in removals:
-        unused(tx, removal.kind, removal.name)
+    for kind, wanted in by_kind.items():
+        unused(tx, kind, tuple(wanted))
     return done
 
 
-def remove(tx: Transaction, kind: str, name: str, version: int | None, actor: str) -> Resource:
-    """Deletes a resource and what goes with it."""
-    gone = resources.delete(tx, kind, name, version)
-    resources.tracked(tx, kind, name, gone.body, None, actor)
+def remove(tx: Transaction, kind: str, wanted: Mapping[str, int | None], actor: str) -> list[Resource]:
+    """Deletes resources of a kind, each in the version that is given, if one is, and what goes with them."""
+    gone = resources.delete(tx, kind, wanted)
+    for one in gone:
+        resources.tracked(tx, kind, one.name, one.body, None, actor)
     if kind == "users":
-        people_rows.forget(tx, name, gone.tenant, parts(name)[0], actor)
-        tenant_rows.forget_caller(tx, gone.tenant, "user", parts(name)[0])
+        for one in gone:
+            people_rows.forget(tx, one.name, one.tenant, parts(one.name)[0], actor)
+        tenant_rows.forget_callers(tx, "user", [(one.tenant, parts(one.name)[0]) for one in gone])
     elif kind == "tenants":
-        tenant_rows.forget(tx, name)
+        tenant_rows.forget(tx, [one.name for one in gone])
     return gone
 
 
-def unused(tx: Transaction, kind: str, name: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) if something still names what was deleted, or is its own."""
+def unused(tx: Transaction, kind: str, names: Sequence[str]) -> None:
+    """Raises VersionMismatch (409 `in_use`) if something still names one of these, which were deleted, or is its own."""
     if kind == "roles":
-        resources.unbound(tx.connection, name)
-    elif kind == "limits" and (naming := key_rows.naming(tx.connection, name)):
-        raise limit_in_use(name, naming)
+        resources.unbound(tx.connection, names)
+    elif kind == "limits" and (naming := key_rows.naming(tx.connection, frozenset(names))):
+        limit = next(name for name in names if name in naming)
+        raise limit_in_use(limit, naming[limit])
     elif kind == "tenants":
-        tenant_rows.unused(tx.connection, name)
+        tenant_rows.unused(tx.connection, names)
 
 
 def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:

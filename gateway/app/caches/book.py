@@ -68,7 +68,8 @@ class CacheBook:
         for name, one in self._caches.behind.items():
             if name in behind:
                 try:
-                    count += await one.backend.purge(purge.model, purge.tenant, key, dry_run=purge.dry_run)
+                    for tenant in purge.owners():
+                        count += await one.backend.purge(purge.model, tenant, key, dry_run=purge.dry_run)
                 except CacheUnavailable:
                     silent.append(name)
         _, forgotten, without = await self._ask(CachesAsked(purge))

@@ -60,7 +60,8 @@ class CachePurges:
                 else:
                     for name in missed:
                         purge = _of(found[name])
-                        await self._disk.purge(purge.model, purge.tenant, _key(purge), dry_run=False)
+                        for tenant in purge.owners():
+                            await self._disk.purge(purge.model, tenant, _key(purge), dry_run=False)
                 await self._disk.note(self._known)
             except CacheUnavailable as error:
                 log.warning("missed purges could not be applied to the disk: %s", error)

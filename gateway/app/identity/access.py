@@ -13,7 +13,7 @@ from gateway.config.convert import COMPARED
 from gateway.config.unchanged import common_end, common_start
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Authorizer
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
 from gateway.wire.table import OPERATIONS
 from policies.conditions import Condition, Language
@@ -144,7 +144,7 @@ def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, 
     """In steps. strict: a permission for one model that is not there raises ConfigError; else it is only logged, as models come and go."""
     if not roles:
         return
-    known = {name for model in models for name in (model.name, *model.aliases)}
+    known = yield from model_names(models)
     for role, settings in roles.items():
         for number, text in enumerate(settings.permissions):
             message = unknown_model(text, known)
@@ -153,6 +153,15 @@ def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, 
             if message:
                 log.warning("roles.%s.permissions[%d]: %s", role, number, message)
         yield
+
+
+def model_names(models: Iterable[ModelSpec]) -> Steps[dict[str, None]]:
+    """Names and aliases."""
+    found: dict[str, None] = {}
+    for some in portions(tuple(models)):
+        found.update((name, None) for model in some for name in (model.name, *model.aliases))
+        yield
+    return found
 
 
 def unknown_model(permission: str, known: Collection[str]) -> str:

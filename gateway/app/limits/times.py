@@ -9,20 +9,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from gateway.core.slices import Steps, at_once, in_slices, portions
 from gateway.core.specs import LimitSpec
-from gateway.limits.meter import Meter, meters_of
+from gateway.limits.meter import Meter, lasts, meters_of
 
 log = logging.getLogger("gatehouse.limits")
 FILE: Final = "limit-times.json"
 SWITCH: Final = 2.0
 """Seconds within which all processes follow a change: a request that begins in them may be of the configuration before it or after it."""
+READ: Final = 64
+"""Limits that are read in a step."""
 KEPT: Final = 400 * 86400.0
 """Seconds for which it is remembered that a limit was in force."""
 
@@ -63,16 +66,43 @@ class Times:
 
 
 class LimitTimes:
-    """state_dir: of this replica. `applied` is to be called with each configuration, before anything is served by it."""
+    """state_dir: of this replica. `applied` is to be called with each configuration, before anything is served by it, and `prepare` before
+    that: then the loop is not held while thousands of limits are read."""
 
     def __init__(self, state_dir: Path, now: Callable[[], float] = time.time) -> None:
         self._file, self._now = state_dir / FILE, now
         self._times: dict[str, list[Time]] | None = None
+        self._known: dict[str, tuple[LimitSpec, dict[str, str]]] = {}
+        """The limits that last, and how their amounts count, by their names."""
+        self._prepared: tuple[Sequence[LimitSpec], dict[str, str]] = ((), {})
+        self._applied: dict[str, str] | None = None
 
-    def applied(self, limits: Iterable[LimitSpec]) -> None:
+    async def prepare(self, limits: Sequence[LimitSpec]) -> None:
+        """Reads limits that are about to be in force."""
+        self._prepared = (limits, await in_slices(self._counting(limits)))
+
+    def _counting(self, limits: Sequence[LimitSpec]) -> Steps[dict[str, str]]:
+        """How each amount that lasts counts. What was read of a limit that has not changed is kept."""
+        wanted: dict[str, str] = {}
+        known = {}
+        for some in portions(limits, READ):
+            for limit in some:
+                if lasts(limit):
+                    before = self._known.get(limit.name)
+                    known[limit.name] = one = before if before is not None and before[0] is limit else (limit, _counted(limit))
+                    wanted.update(one[1])
+            yield
+        self._known = known
+        return wanted
+
+    def applied(self, limits: Sequence[LimitSpec]) -> None:
         """Limits that are in force from now on. Where nothing was noted yet, they always were."""
         first = self._times is None and not self._read()
-        if self._apply(limits, 0.0 if first else self._now()) or first:
+        wanted = self._prepared[1] if self._prepared[0] is limits else at_once(self._counting(limits))
+        if wanted == self._applied:
+            return
+        self._applied = wanted
+        if self._apply(wanted, 0.0 if first else self._now()) or first:
             try:
                 self._write()
             except OSError as error:
@@ -95,18 +125,18 @@ class LimitTimes:
             return False
         return True
 
-    def _apply(self, limits: Iterable[LimitSpec], now: float) -> bool:
+    def _apply(self, wanted: dict[str, str], now: float) -> bool:
         """Whether something has changed."""
         assert self._times is not None
-        wanted = {_name(limit, meter): _counts(limit, meter) for limit in limits for meter in meters_of(limit) if meter.durable}
         changed = False
         for name, times in list(self._times.items()):
             last = times[-1]
             if not last.end and wanted.get(name) != last.counts:
                 last.end, changed = now, True
-            self._times[name] = [one for one in times if not one.end or one.end > self._now() - KEPT]
-            if not self._times[name]:
-                del self._times[name]
+            if times[0].end:
+                self._times[name] = [one for one in times if not one.end or one.end > self._now() - KEPT]
+                if not self._times[name]:
+                    del self._times[name]
         for name, counts in wanted.items():
             times = self._times.setdefault(name, [])
             if not times or times[-1].end:
@@ -124,6 +154,10 @@ class LimitTimes:
 
 def _name(limit: LimitSpec, meter: Meter) -> str:
     return f"{limit.name}/{meter.name}"
+
+
+def _counted(limit: LimitSpec) -> dict[str, str]:
+    return {_name(limit, meter): _counts(limit, meter) for meter in meters_of(limit) if meter.durable}
 
 
 def _counts(limit: LimitSpec, meter: Meter) -> str:
