@@ -243,13 +243,14 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
     VersionMismatch (412) for a lost update; RequestError (400) for a name, cursor or value that cannot be stored.
-    `dry_run=True` runs a write and rolls it back: the same errors, the same answer, no change.
-    `actor` is who asked for it. `version` is the expected one (If-Match); None overwrites any version.
+    `dry_run=True` runs a write and rolls it back: the same errors, the same answer, no change. `actor` is who asked for it. `version` is the
+    expected one (If-Match); None overwrites any version.
     """
 
     # --- resources
 
     async def get(self, kind: str, name: str) -> Resource: ...
+    async def those(self, kind: str, names: Sequence[str]) -> Sequence[Resource]: ...  # as far as there are any
 
     async def list(
         self, kind: str, *, tenant: str | Sequence[str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
@@ -465,7 +466,6 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     async def sweep_counters(self) -> int:
         """Deletes what has expired."""
-        ...
 
     # --- idempotency keys
 

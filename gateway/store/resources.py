@@ -31,7 +31,8 @@ _BOUND = (
     .limit(1)
 )
 _THESE = sa.and_(resources.c.kind == sa.bindparam("the_kind"), resources.c.name.in_(sa.bindparam("names", expanding=True)))
-_LOCK_ALL = sa.select(resources).where(_THESE).order_by(resources.c.name).with_for_update()
+_ALL = sa.select(resources).where(_THESE)
+_LOCK_ALL = _ALL.order_by(resources.c.name).with_for_update()
 _DELETE = sa.delete(resources).where(_THESE)
 NAMED = 20
 """Up to so many roles, the database looks for their names among the users."""
@@ -67,6 +68,14 @@ def get(connection: sa.Connection, kind: str, name: str, *, lock: bool = False) 
     if found is None:
         raise rows.missing(kind, name)
     return record(found)
+
+
+def those(connection: sa.Connection, kind: str, names: Sequence[str]) -> tuple[Resource, ...]:
+    """Those of a kind that have one of these names."""
+    found: list[Resource] = []
+    for some in portions([name for name in names if rows.storable(name)] if rows.storable(kind) else [], rows.MANY):
+        found += [record(row) for row in connection.execute(_ALL, {"the_kind": kind, "names": some})]
+    return tuple(found)
 
 
 def need(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -61,7 +61,7 @@ from gateway.store.notify import NOTIFY, PostgresHints, arguments
 from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
 from gateway.store.seal import Sealer
-from gateway.store.told import Told
+from gateway.store.told import Telling, Told
 
 T = TypeVar("T")
 DEADLINE = 5.0
@@ -173,6 +173,7 @@ class Store(UsageTables, DeliveryTables):
         *,
         dry_run: bool = False,
         heard: Callable[[tuple[StoreChange, ...]], None] = lambda changes: None,
+        deadline: float | None = None,
     ) -> T:
         def numbered(connection: sa.Connection) -> tuple[T, tuple[StoreChange, ...]]:
             transaction = Transaction(connection, self._now(connection))
@@ -186,12 +187,11 @@ class Store(UsageTables, DeliveryTables):
             return result, changes
 
         try:
-            told = asyncio.Event()
-            result, changes = await self._database.run(numbered, write=True, committed=lambda done: self._told.tell(done[1], told.set))
+            telling = Telling(self._told)
+            result, changes = await self._database.run(numbered, write=True, committed=telling, deadline=deadline)
         except _TakenBack as taken_back:
-            answer: T = taken_back.result
-            return answer
-        await told.wait()
+            return cast(T, taken_back.result)
+        await telling.over.wait()
         heard(changes)
         return result
 
@@ -228,6 +228,9 @@ class Store(UsageTables, DeliveryTables):
     async def get(self, kind: str, name: str) -> Resource:
         return await self._database.run(lambda connection: resources.get(connection, kind, name))
 
+    async def those(self, kind: str, names: Sequence[str]) -> Sequence[Resource]:
+        return await self._database.run(lambda connection: resources.those(connection, kind, names))
+
     async def list(
         self, kind: str, *, tenant: str | Sequence[str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[Resource]:
@@ -237,7 +240,7 @@ class Store(UsageTables, DeliveryTables):
         self, kinds: Sequence[str], *, keys: bool, most: int
     ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
         now = self._clock.wall()
-        return await self._database.run(lambda connection: together.read(connection, kinds, keys, most, now))
+        return await self._database.run(lambda connection: together.read(connection, kinds, keys, most, now), deadline=together.SECONDS)
 
     async def create(
         self,
@@ -289,14 +292,14 @@ class Store(UsageTables, DeliveryTables):
         restores: int | None = None,
         since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
-        by = rows.text(actor, "actor")
+        seconds = self._database.deadline + together.WRITE_SECONDS * (len(writes) + len(removals) + len(keys))
 
         def all_of_it(tx: Transaction) -> Sequence[Resource]:
             tx.restores = restores
             kept = [(write, resources.body_of(write.body)) for write in writes]  # here, as thousands would hold the event loop
-            return together.write(tx, kept, removals, keys, by, since)
+            return together.write(tx, kept, removals, keys, rows.text(actor, "actor"), since)
 
-        return await self._write(all_of_it, dry_run=dry_run)
+        return await self._write(all_of_it, dry_run=dry_run, deadline=seconds)
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
         by = rows.text(actor, "actor")

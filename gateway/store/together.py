@@ -21,6 +21,10 @@ from gateway.store.rows import Transaction
 SHOWN_KEYS: Final = 5
 """Keys that an error names."""
 PAGE: Final = 1000
+SECONDS: Final = 60.0
+"""In which everything of some kinds is read, which may be ten thousand of each. Nobody waits for a reader."""
+WRITE_SECONDS: Final = 0.005
+"""For each resource that one write stores or deletes, besides what every write may take."""
 SNAPSHOT: Final = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 T = TypeVar("T")
 

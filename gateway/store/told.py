@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from gateway.core.storage import StoreChange
 
@@ -35,3 +35,13 @@ class Told:
             asyncio.get_running_loop().call_soon(self.tell, changes[AT_ONCE:], done)
         else:
             done()
+
+
+class Telling:
+    """Tells of one write, as what `Database.run` is to call after the commit. over: once all of it is told."""
+
+    def __init__(self, told: Told) -> None:
+        self._told, self.over = told, asyncio.Event()
+
+    def __call__(self, done: tuple[Any, Sequence[StoreChange]]) -> None:
+        self._told.tell(done[1], self.over.set)

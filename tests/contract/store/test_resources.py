@@ -30,6 +30,14 @@ async def test_a_resource_is_read_as_it_was_written(store: ControlStore, place: 
     assert read == made and read.body == body and list(read.body) == list(body)
 
 
+async def test_those_of_some_names_are_read_at_once(store: ControlStore) -> None:
+    for name in ("a", "b", "c"):
+        await store.create("models", name, {"is": name}, actor="x")
+    await store.create("engines", "d", {}, actor="x")
+    found = await store.those("models", ["c", "a", "d", "nul\0", *(f"n{number}" for number in range(1100))])
+    assert sorted((one.name, one.body["is"]) for one in found) == [("a", "a"), ("c", "c")]
+
+
 async def test_an_update_replaces_the_body_and_counts(store: ControlStore, place: Place) -> None:
     made = await store.create("models", "m", {"a": 1}, actor="x", tenant="t")
     place.clock.advance(5)

@@ -8,13 +8,14 @@ from collections.abc import Awaitable
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from gateway.core.approvals import Requester
 from gateway.core.batches import BatchRecord, Creator, FileRecord
 from gateway.core.conversations import KeepAnswer, ResponsesSpec, Said
-from gateway.core.errors import PermissionDenied, VersionMismatch
+from gateway.core.errors import NotFound, PermissionDenied, VersionMismatch
 from gateway.core.jobs import Benchmark, JobRecord
-from gateway.core.storage import Removal
+from gateway.core.storage import Removal, Write
 from gateway.store.store import Store
 from tests.contract.store.place import ANY, Place
 from tests.contract.store.test_approvals import BOUNDS, hold
@@ -199,3 +200,27 @@ async def test_of_a_deletion_and_a_request_at_the_same_moment_one_sees_the_other
         await asyncio.gather(store.delete("tenants", "acme", actor="x"), *keeping)
         assert await kept(store, *(f"resp_{number}_{one}" for one in range(3))) == []
         place.clock.advance(100.0)
+
+
+async def test_many_go_with_few_statements(place: Place) -> None:
+    store = await place.open()
+    names = [f"t{number:03}" for number in range(120)]
+    await store.write_all([Write("tenants", name, {}, name) for name in names], actor="x")
+    await keep(store, "resp_1", "api_key app-3", "t003")
+    await keep(store, "resp_2", "user bob", "t003")
+    for name in names[:40]:
+        await store.create_key(name, ANY, actor="x", id=f"app-{int(name[1:])}")
+    await store.create("captures", "app-7", {}, actor="x")
+    said: list[str] = []
+    sa.event.listen(store._database.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+    await store.write_all([], actor="x", removals=[Removal("keys", f"app-{number}", 1) for number in range(40)])
+    assert len(said) < 25 and await kept(store, "resp_1", "resp_2", tenant="t003") == ["resp_2"]
+    with pytest.raises(NotFound):
+        await store.get("captures", "app-7")
+    said.clear()
+    await store.write_all([], actor="x", removals=[Removal("tenants", name, 1) for name in names])
+    assert len(said) < 25 and not (await store.list("tenants")).items and not await kept(store, "resp_2", tenant="t003")
+    with pytest.raises(PermissionDenied):
+        await keep(store, "resp_3", "user bob", "t119")
+    heard = (await store.changes_since(0, 1000)).changes
+    assert [change.name for change in heard if change.kind == "tenants" and change.action == "deleted"] == names

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gateway.app.configuration.plugins import OURS
 from gateway.app.configuration.resource_check import ResourceCheck
+from gateway.config.merge import Merged
+from gateway.core.beside import Beside
 from gateway.core.errors import ConfigError
 
 
@@ -32,3 +35,33 @@ async def test_a_guardrail_that_asks_a_model_can_be_stored(check: ResourceCheck)
 async def test_one_with_wrong_settings_cannot(check: ResourceCheck) -> None:
     with pytest.raises(ConfigError, match="labels"):
         await check("guardrails", guardrail(labels={}))
+
+
+class Additions:
+    """Counts how often what would be in force is put together."""
+
+    def __init__(self) -> None:
+        self.generation, self.made = 1, list[tuple[int, frozenset[tuple[str, str]]]]()
+
+    async def read(self) -> None:
+        return None
+
+    async def candidate(self, file: Any, wanted: Any, without: Any) -> Merged:
+        self.made.append((len(wanted), without))
+        return Merged(cast(Any, None))
+
+
+async def test_what_is_stored_together_is_put_together_once() -> None:
+    additions: Any = Additions()
+    changes: Any = SimpleNamespace(in_force=SimpleNamespace(file=object()))
+    checking = ResourceCheck(changes, cast(Any, SimpleNamespace(additions=additions)), cast(Any, None), OURS)
+    prices = [("prices", {"name": f"p{number}", "model": "m"}) for number in range(50)]
+    beside = Beside(prices, [("limits", "gone")])
+    for kind, body in prices:
+        await checking(kind, body, beside)
+    assert additions.made == [(50, frozenset({("limits", "gone")}))]
+    additions.generation = 2  # somebody else has written
+    await checking(*prices[0], beside)
+    await checking(*prices[0])
+    await checking(*prices[0])
+    assert [count for count, _ in additions.made] == [50, 50, 1, 1]

@@ -10,7 +10,7 @@ import pytest
 from gateway.app.limits.times import FILE, SWITCH, LimitTimes
 from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
 from gateway.core.specs.limits import LimitMatchSpec, RollingSpec
-from gateway.limits.meter import meters_of
+from gateway.limits.meter import Meter, meters_of
 
 DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="day"))
 HOUR = LimitSpec(name="hour", requests=RateSpec(rate=10, per=3600.0))
@@ -128,3 +128,18 @@ def test_a_directory_that_cannot_be_written_does_not_stop_a_change(tmp_path: Pat
     times = LimitTimes(tmp_path / "none")
     times.applied([DAY])
     assert "cannot be written" in caplog.text and at(times, 1.0) == (True, True)
+
+
+async def test_a_limit_that_has_not_changed_is_not_read_again(times: LimitTimes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def meters(limit: LimitSpec) -> list[Meter]:
+        read.append(limit.name)
+        return meters_of(limit)
+
+    monkeypatch.setattr("gateway.app.limits.times.meters_of", meters)
+    fast = LimitSpec(name="fast", requests=RateSpec(rate=10, per=1.0))
+    for limits in ((DAY, HOUR, fast), (fast, DAY, changed(HOUR, enforce=False))):
+        await times.prepare(limits)
+        times.applied(limits)
+    assert read == ["day", "hour", "hour"]
