@@ -95,8 +95,9 @@ def unbound(connection: sa.Connection, roles: Collection[str]) -> None:
     named = sa.or_(*(text.contains(json.dumps(role), autoescape=True) for role in roles)) if len(roles) <= NAMED else sa.true()
     gone = frozenset(roles)
     for user in connection.execute(sa.select(resources.c.name, resources.c.body).where(resources.c.kind == "users", named)):
-        if (role := next((one for one in user.body.get("roles", ()) if one in gone), None)) is not None:
-            raise role_in_use(f"The user {user.name!r} still has the role {role!r}: take it first.")
+        for role in user.body.get("roles", ()):
+            if role in gone:
+                raise role_in_use(f"The user {user.name!r} still has the role {role!r}: take it first.")
 
 
 def role_in_use(message: str) -> VersionMismatch:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from gateway.core.batches import OVER
+from gateway.core.batches import OVER, Creator
 from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
 from gateway.core.jobs import OVER as JOB_OVER
@@ -71,7 +72,11 @@ def forget_callers(tx: Transaction, kind: str, callers: Sequence[tuple[str, str]
     _expire_open(tx, kind, of)
     if kind == "user":
         for tenant, ids in of.items():
-            cancel_all(tx.connection, tx.now, tenant, lambda creator, ids=ids: creator.kind != "api_key" and creator.user in ids)
+            cancel_all(tx.connection, tx.now, tenant, partial(_by_login, ids))
+
+
+def _by_login(users: Collection[str], creator: Creator) -> bool:
+    return creator.kind != "api_key" and creator.user in users
 
 
 def _expire_open(tx: Transaction, kind: str, of: Mapping[str, Collection[str]]) -> None:

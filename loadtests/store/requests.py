@@ -1,12 +1,13 @@
 """What a request, the start and memory cost as the store grows: tenants, keys, roles and bindings, limits, guardrails, engines, and others.
 
-    python -m loadtests.store.requests [--sizes 1,1000,100000] [--only keys,limits] [--rounds 200] [--turns 3] [--instructions]
+    python -m loadtests.store.requests [--sizes 1,1000,100000] [--only keys,limits] [--rounds 200] [--turns 3]
+                                       [--instructions [--build DIRECTORY]]
 
 Rows are written into the tables directly (SQLite). Then the gateway of loadtests.pipeline.bench starts on them, in one process, without
 sockets, with an engine that answers at once. One object of each kind concerns the request. `us` is the smallest CPU time of a request over
 all rounds and turns, in which the sizes take turns; start and resident memory (of the start alone: the interpreter and libraries come on
 top) are those of the turn that started fastest. --instructions counts instructions as loadtests/pipeline/instructions.py does, which takes
-minutes for 1,000 objects and hours for 100,000.
+minutes for 1,000 objects and hours for 100,000, and needs valgrind and a build of these very sources (scripts/compile.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sqlalchemy as sa
 
 from gateway.store.store import Store
 from gateway.store.tables import resources
+from loadtests.pipeline.instructions import TIMEOUT
 from loadtests.store.keys import PEPPER, fill, opened, table_of
 from loadtests.store.others import FIXED
 
@@ -114,11 +116,12 @@ async def filled(state: Path, kind: str, count: int) -> str:
     return key
 
 
-def measured(state: Path, key: str, rounds: int, instructions: bool) -> tuple[float, ...]:
+def measured(state: Path, key: str, rounds: int, instructions: bool, build: str | None = None) -> tuple[float, ...]:
     """Seconds, seconds of CPU, MiB, microseconds; or the instructions. Raises RuntimeError."""
     environ = {**os.environ, "GATEHOUSE_PEPPER": PEPPER, **({"BENCH_KEY": key} if key else {})}
     command = [sys.executable, "-m", "loadtests.pipeline." + ("instructions" if instructions else "bench"), "--rounds", str(rounds)]
-    done = subprocess.run([*command, "--state", str(state)], capture_output=True, text=True, check=False, timeout=3600, env=environ)
+    command += ["--build", build] if build else []
+    done = subprocess.run([*command, "--state", str(state)], capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environ)
     found = FOUND.search(done.stdout)
     if found is None:
         raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "no figure")
@@ -132,6 +135,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--build", help="with --instructions: a directory that scripts/compile.py made of these sources")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     for kind in given.only.split(","):
@@ -141,7 +145,7 @@ def main() -> None:
             turns: dict[int, list[tuple[float, ...]]] = {size: [] for size in sizes}
             for _ in range(1 if given.instructions else given.turns):
                 for size in sizes:
-                    turns[size].append(measured(places[size], keys[size], given.rounds, given.instructions))
+                    turns[size].append(measured(places[size], keys[size], given.rounds, given.instructions, given.build))
             rows = []
             for size, found in turns.items():
                 best = min(found)
