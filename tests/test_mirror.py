@@ -249,7 +249,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/audit_questions.py": ("tests/unit/gateway/audit/test_index.py", "AuditSearch"),
     "gateway/core/batch_messages.py": ("tests/unit/gateway/app/workers/test_lines.py", "LineRan"),
     "gateway/core/batches.py": ("tests/e2e/test_batches.py", "batches.retrieve"),
-    "gateway/core/beside.py": ("tests/unit/gateway/app/configuration/test_resource_check.py", "Beside("),
     "gateway/core/caching.py": ("tests/unit/gateway/caches/test_registry.py", "Answer("),
     "gateway/core/conversations.py": ("tests/unit/gateway/pipeline/test_conversations.py", "owner_of"),
     "gateway/core/errors.py": ("tests/unit/gateway/server/test_app.py", "gateway.core.errors"),
