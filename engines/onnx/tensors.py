@@ -157,6 +157,8 @@ class Schema:
                 raise TensorError(codec.subject("output", output.name), "an output that is a tensor", "one that is not")
             if output.name not in self.outputs:
                 raise TensorError(codec.subject("output", output.name), f"one of the outputs {_list(self.outputs)}", "an unknown name")
+            if classes := (output.parameters or {}).get("classification"):
+                raise TensorError(codec.subject("output", output.name), "no 'classification', which this engine lacks", str(classes))
         symbols: dict[str, tuple[int, str]] = {}
         for tensor in request.inputs:
             self._check(tensor, self.inputs[tensor.name], symbols)

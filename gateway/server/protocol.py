@@ -474,7 +474,7 @@ class Connection(RequestReader):
             self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
         else:
             lines = cors_headers(cors, request.headers) if cors.origins else b""
-            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines, request.raw_path))
+            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines, request.raw_path, request.headers))
 
     def _close(self) -> None:
         """Closes behind what was written, and lingers so that it arrives (see closing.py)."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.types import Headers
 from gateway.pipeline.statuses import status_line
 from gateway.wire.table import identity_lines, refusal
 
-NO_HEADERS: Final[dict[bytes, bytes]] = {}
+NO_HEADERS: Final[Headers] = {}
 
 
-def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"", path: bytes = b"") -> bytes:
-    """The whole response; the connection closes after it. lines: further header lines. path: of the request, where it is known."""
-    status, body = refusal(error, path, NO_HEADERS, request_id)
+def plain_error(
+    error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"", path: bytes = b"", headers: Headers = NO_HEADERS
+) -> bytes:
+    """The whole response; the connection closes after it. lines: further header lines. path, headers: of the request, where known."""
+    status, body = refusal(error, path, headers, request_id)
     extra = (
         lines
         + identity_lines(path, request_id)

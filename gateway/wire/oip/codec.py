@@ -6,7 +6,7 @@ its `data` (decoded on demand in gateway.wire.oip.values).
 
 The codec checks the following; each violation is a :class:`TensorError` (400) that names the tensor, what was expected and what came:
 names (present, unique), datatypes (the specification's and BF16), shapes (no negative or absurd dimension), byte counts and
-element counts, a JSON header that is longer than the body, bytes left over, NaN and infinity in JSON.
+element counts, a JSON header that is longer than the body, bytes left over, NaN and infinity in JSON, data that is elsewhere.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ HEADER_LENGTH = "inference-header-content-length"
 """Lower-case name of the header that gives the length of the JSON part in front of binary tensor data."""
 V2_MODELS = b"/v2/models/"
 EXTENSIONS = ("binary_tensor_data",)
+SHARED_MEMORY = "shared_memory_"
+"""How the parameters of Triton's extensions begin that name memory of the engine's machine instead of sending data."""
 
 SIZES = {
     "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
@@ -241,6 +243,9 @@ def parse_request(body: bytes, json_length: int | None = None) -> InferRequest:
         raise TensorError("inputs", "at least one input", "none")
     outputs = tuple(request.outputs or ())
     _check_names([output.name for output in outputs], "output")
+    for output in outputs:
+        if output.parameters:
+            _check_place(output.parameters, subject("output", output.name))
     inputs = _tensors(request.inputs, body, json_length, "input")
     return InferRequest(inputs, outputs, request.id, request.parameters or {})
 
@@ -266,6 +271,8 @@ def _tensors(items: list[_Tensor], body: bytes, json_length: int | None, role: s
         if item.datatype not in SIZES:
             raise TensorError(subject(role, item.name), f"a datatype of {', '.join(SIZES)}", short(item.datatype))
         parameters = item.parameters or {}
+        if parameters:
+            _check_place(parameters, subject(role, item.name))
         size = parameters.get("binary_data_size")
         if size is None:
             if not item.data or item.data == _NULL:
@@ -278,6 +285,14 @@ def _tensors(items: list[_Tensor], body: bytes, json_length: int | None, role: s
     if offset != len(body):
         raise TensorError("body", f"{offset} bytes as the tensors' sizes add up to", f"{len(body)} bytes")
     return tuple(tensors)
+
+
+def _check_place(parameters: Parameters, who: str) -> None:
+    """Refuses data in memory that an engine shares with others (an extension of Triton): nothing between the two would see it, and the
+    memory may be anybody's. An engine that has the extension prefers that memory to the data that is sent."""
+    for name in parameters:
+        if name.startswith(SHARED_MEMORY):
+            raise TensorError(who, "its data in the message", short(name))
 
 
 def _binary(item: _Tensor, size: object, elements: int, rest: memoryview, json_length: int | None, role: str) -> memoryview:

@@ -157,6 +157,17 @@ def test_requests_that_do_not_fit(
     assert received in caught.value.received
 
 
+def test_an_extension_that_the_engine_does_not_have_is_refused_and_not_ignored(tmp_path: Path) -> None:
+    schema = Schema(open_model(tmp_path, models.named()))
+    for classes, refused in ((0, False), (2, True)):
+        asked = request(GOOD, NAME, outputs=[{"name": "doubled", "parameters": {"classification": classes}}])
+        if refused:
+            with pytest.raises(TensorError, match=r"output 'doubled': expected no 'classification', .* received 2"):
+                schema.feeds(asked)
+        else:
+            assert schema.feeds(asked).outputs == ("doubled",)
+
+
 def test_a_fixed_dimension(tmp_path: Path) -> None:
     schema = Schema(open_model(tmp_path, models.affine()))
     with pytest.raises(TensorError, match=r"input 'x': expected 4 along axis 1 \(shape \(-1, 4\)\), received shape \[1, 5\]"):

@@ -278,6 +278,15 @@ def test_a_request_refused_by_its_head_keeps_its_identifier_and_its_page_may_rea
 
 
 @pytest.mark.parametrize(
+    ("agent", "form"), [(b"python/gevent-http-client-2.3.1", b'{"error":"Encoded'), (b"curl/8", b'{"error":{"message":"Encoded')]
+)
+def test_a_request_refused_by_its_head_is_told_so_in_the_form_that_its_client_reads(agent: bytes, form: bytes) -> None:
+    wire = Wire()
+    wire.receive(post(b"/v2/models/m/infer", b"body", b"content-encoding: gzip", b"user-agent: %b" % agent))
+    assert wire.written.startswith(b"HTTP/1.1 415 ") and form in wire.written
+
+
+@pytest.mark.parametrize(
     "broken", [b"NONSENSE\r\n\r\n", post(b"/broken", b"body", b"expect: nonsense"), post(b"/broken", b"")[:-2] + b"a\x00: b\r\n\r\n"]
 )
 @pytest.mark.parametrize("at_once", [True, False])

@@ -244,6 +244,21 @@ def test_broken_tensors(change: dict[str, Any], subject: str) -> None:
     assert refusal(request({**tensor("FP32", [1], [1]), **change})).subject == subject
 
 
+@pytest.mark.parametrize("name", ["shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"])
+def test_memory_of_the_engine_is_named_neither_for_inputs_nor_for_outputs(name: str) -> None:
+    """Nothing that reads the data would see what lies there, and an engine may prefer it to the data that was sent."""
+    memory = {name: "of-another" if name.endswith("region") else 8}
+    assert refusal(request({**tensor("FP32", [1], [1]), "parameters": memory})).message == (
+        f"input 'x': expected its data in the message, received {name}"
+    )
+    body, length = binary("FP32", [1], b"four")
+    named = json.loads(body[:length])
+    named["inputs"][0]["parameters"].update(memory)
+    head = json.dumps(named).encode()
+    assert refusal(head + b"four", len(head)).received == name
+    assert refusal(request(tensor("FP32", [1], [1]), outputs=[{"name": "y", "parameters": memory}])).subject == "output 'y'"
+
+
 def test_broken_frames() -> None:
     one = tensor("FP32", [1], [1])
     assert refusal(request()).expected == "at least one input"
