@@ -73,8 +73,8 @@ class Owner(Protocol):
 class EngineCall:
     """One request under way: the Call that `EngineClient.send` returns. It ends exactly once: end, failure or cancellation.
 
-    `request`: head and body as one, or separately where the body is too large to be copied. `source`: gives the rest of a body that
-    is still arriving, in chunks.
+    `request`: head and body as one, or separately where the body is too large to be copied; empty once the response's head is complete.
+    `source`: gives the rest of a body that is still arriving, in chunks.
     `due`: the monotonic time of the next deadline; 0.0 until the first sweep sees the call.
     `active`: bytes arrived since the last sweep. `heard`: a byte of the response has arrived. `lost`: the engine closed a connection
     without a word when it had the request.
@@ -166,15 +166,16 @@ class EngineCall:
 
     def overdue(self, now: float) -> bool:
         """Whether a deadline has passed. Called by the sweep; also starts and renews the deadlines."""
-        if self.active or self.paused or not self.due:
+        waits = bool(self.request)  # until the head is complete: interim responses and pieces of a head do not move that deadline
+        if self.paused or not self.due or (self.active and not waits):
             self.active = False
-            self.due = now + (self.idle_timeout if self.heard else self.first_byte_timeout)
+            self.due = now + (self.first_byte_timeout if waits else self.idle_timeout)
             return False
         return now >= self.due
 
     def expire(self) -> None:
         """Ends the call because a deadline has passed."""
-        what = "went silent in the middle of its answer" if self.heard else "did not answer in time"
+        what = "did not answer in time" if self.request else "went silent in the middle of its answer"
         self.fail(failure(f"The engine {what}.", safe=not self.heard, kind=EngineTimeout))
 
     def _leave(self) -> None:

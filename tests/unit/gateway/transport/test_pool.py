@@ -157,6 +157,22 @@ async def test_the_first_byte_has_a_deadline(way: Way) -> None:
     await way.engine.until(lambda: len(way.engine.cancelled) == 1)
 
 
+@pytest.mark.parametrize("piece", [b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", b"HTTP/1.1 200 OK\r\n"], ids=["interim", "in pieces"])
+async def test_what_comes_before_the_end_of_the_head_does_not_move_its_deadline(way: Way, piece: bytes) -> None:
+    sink = way.send(STREAM, fake="hang:at=before")
+    await way.engine.until(lambda: len(way.engine.requests) == 1)
+    assert sink.call is not None and sink.call.connection is not None
+    for now in range(1000, 1030, 3):
+        sink.call.connection.data_received(piece)
+        way.client.tick(float(now))
+        assert not sink.over
+        piece = piece if b"103" in piece else b"x-a: b\r\n"
+    way.client.tick(1030.1)
+    error = sink.error
+    assert isinstance(error, EngineTimeout) and "did not answer in time" in error.message
+    assert not error.safe, "a byte of an answer has come"
+
+
 async def test_a_pause_of_this_process_is_no_silence_of_the_engine(way: Way) -> None:
     sink = way.send(fake="hang:at=before")
     await way.engine.until(lambda: len(way.engine.requests) == 1)
