@@ -112,7 +112,7 @@ class DataApplication:
         worked = self._work is not None and serves(path)
         known = worked or handler is not None or posts or path.startswith((codec.V2_MODELS, responses.PREFIX))
         try:
-            if path.startswith(responses.PREFIX) and method != "OPTIONS":
+            if path.startswith(responses.PREFIX) and not inference and method != "OPTIONS":
                 return await self._responses.answer(scope, await self._principal(scope))
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight

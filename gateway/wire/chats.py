@@ -1,11 +1,15 @@
-"""Chat completions as other formats read them, to say the same in their own shape: whole ones and the chunks of streams."""
+"""Chat completions as other formats read them, to say the same in their own shape: whole ones, the chunks of streams, and counts of their
+prompts' tokens."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
 
+from gateway.core.errors import EngineError
+from gateway.core.wire import WholeAnswer
 from gateway.wire.openai.views import UsageView
 
 
@@ -78,3 +82,34 @@ class ChatAnswer(Struct, gc=False):
 
 
 CHAT: Final = json.Decoder(ChatAnswer)
+
+# --- counts
+
+COUNT_PATH: Final = b"/v1/chat/completions/input_tokens"
+"""Where an engine that speaks only chat completions counts."""
+
+
+class CountView(Struct, gc=False):
+    """The answer to a count."""
+
+    input_tokens: Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+
+_COUNT: Final = json.Decoder(CountView)
+
+
+def counted(body: bytes) -> int:
+    """How many tokens an engine says a prompt has. Raises EngineError."""
+    try:
+        return _COUNT.decode(body).input_tokens
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError("The engine's answer is not a token count.") from None
+
+
+class CountAnswer(WholeAnswer):
+    """The answer to a count of tokens: a number, which no guardrail reads."""
+
+    __slots__ = ()
+
+    def replaced(self, texts: Sequence[str]) -> bytes:
+        return self.body

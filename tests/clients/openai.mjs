@@ -5,7 +5,7 @@
 // SCENARIO  chat | completion | models | model: one call
 //           stream | stream-completion: reads to the end
 //           transcribe: a recording of params.bytes, with the rest of params before or behind it
-//           response | stream-response: one response; kept-response | erase-response: of {"id": ...}
+//           response | stream-response: one response; count-response: its input's tokens; kept-response | erase-response: of {"id": ...}
 //           batch: sends params.lines as a file, makes a batch of it, waits for its end, reads its results and deletes the file
 //           cancel: leaves a chat stream after `after` chunks (1 unless told), as a closed browser tab does
 // JSON      {"params": {...}}        handed to the call as they are
@@ -91,6 +91,7 @@ const scenarios = {
   stream: () => collect(client.chat.completions.create({ ...params, stream: true }), (choice) => choice.delta.content),
   "stream-completion": () => collect(client.completions.create({ ...params, stream: true }), (choice) => choice.text),
   response: () => once(client.responses.create(params), told),
+  "count-response": async () => ({ count: await client.responses.inputTokens.count(params) }),
   "kept-response": () => once(client.responses.retrieve(id), told),
   "erase-response": async () => {
     await client.responses.delete(id);

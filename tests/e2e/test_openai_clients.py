@@ -65,6 +65,15 @@ def test_python_completion_stop_and_usage(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == plain.usage.completion_tokens  # type: ignore[union-attr]
 
 
+def test_counts_are_what_a_response_uses(real: Gatehouse, client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo-chat", "input": "What is Gatehouse?", "instructions": "Be brief."}
+    asked["tools"] = [{"type": "function", "name": "search", "parameters": {"type": "object"}, "strict": False}]
+    counted = client.responses.input_tokens.count(**asked)
+    used = client.responses.create(**asked, max_output_tokens=1, store=False).usage
+    assert used is not None and (counted.object, counted.input_tokens) == ("response.input_tokens", used.input_tokens)
+    assert node(real, "count-response", params=asked)["count"] == counted.model_dump()
+
+
 def test_python_errors(real: Gatehouse, client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="nothing", messages=QUESTION)  # type: ignore[arg-type]

@@ -155,15 +155,6 @@ def _places(document: dict[str, Any]) -> list[Place]:
     return found
 
 
-class CountAnswer(WholeAnswer):
-    """The answer to a count of tokens: a number, which no guardrail reads."""
-
-    __slots__ = ()
-
-    def replaced(self, texts: Sequence[str]) -> bytes:
-        return self.body
-
-
 # --- errors
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.errors import GatehouseError
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import JSON, EventReader, HashBody, RequestTexts, WholeAnswer, WireApi
@@ -21,8 +21,9 @@ from gateway.wire.anthropic import answers, calls, chat, fields, replay, structu
 from gateway.wire.anthropic.chat_stream import ChatReader
 from gateway.wire.anthropic.passages import MessagesTexts
 from gateway.wire.anthropic.stream import MessagesReader
-from gateway.wire.anthropic.views import COUNT, METADATA, STEPS, CountRequest, MessagesRequest
+from gateway.wire.anthropic.views import METADATA, STEPS, CountRequest, MessagesRequest
 from gateway.wire.bodies import decode_error
+from gateway.wire.chats import COUNT_PATH, CountAnswer, counted
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import calls as openai_calls
 from gateway.wire.openai import usage as openai_usage
@@ -193,19 +194,16 @@ class CountApi(MessagesApi):
         request.prompt_tokens = 0
 
     def _foreign_path(self) -> bytes:
-        return chat.COUNT_PATH
+        return COUNT_PATH
 
     def received(self, request: InferenceRequest, body: bytes) -> bytes:
-        try:
-            return b'{"input_tokens":%d}' % COUNT.decode(body).input_tokens
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise EngineError("The engine's answer is not a token count.") from None
+        return b'{"input_tokens":%d}' % counted(body)
 
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         return Usage()
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
-        return answers.CountAnswer(body)
+        return CountAnswer(body)
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
         return body, ()

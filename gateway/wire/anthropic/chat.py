@@ -20,7 +20,6 @@ from gateway.wire.chats import CHAT, ChatAnswer, ChatMessage
 from gateway.wire.openai.views import UsageView
 
 PATH: Final = b"/v1/chat/completions"
-COUNT_PATH: Final = b"/v1/chat/completions/input_tokens"
 _ENCODER: Final = msgspec.json.Encoder()
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
 _WITH_USAGE: Final = {"include_usage": True}

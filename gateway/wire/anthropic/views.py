@@ -212,12 +212,5 @@ class EventView(Struct, gc=False):
     usage: CountsView | None = None
 
 
-class CountView(Struct, gc=False):
-    """The answer to a count."""
-
-    input_tokens: Annotated[int, Meta(ge=0, le=1_000_000_000)]
-
-
 ANSWER: Final = json.Decoder(MessageView)
 EVENT: Final = json.Decoder(EventView)
-COUNT: Final = json.Decoder(CountView)

@@ -19,6 +19,7 @@ from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, HashBody, Memory, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error
+from gateway.wire.chats import COUNT_PATH, CountAnswer, counted
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import usage as openai_usage
 from gateway.wire.openai.structure import only_keys, only_keys_steps
@@ -40,8 +41,8 @@ class ResponsesApi(JsonApi):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__("chat", (PATH,), ResponsesRequest, fields.TOP, generates=True, dialect=DIALECT)
+    def __init__(self, path: bytes = PATH, known: frozenset[str] = fields.TOP, *, generates: bool = True) -> None:
+        super().__init__("chat", (path,), ResponsesRequest, known, generates=generates, dialect=DIALECT)
         self.remembers_any = True
 
     # --- requests
@@ -80,12 +81,15 @@ class ResponsesApi(JsonApi):
             asked = {"model": model, **chat.request_fields(request.fields, request.stream)}
             if salt:
                 asked["cache_salt"] = salt.decode()
-            return chat.PATH, ENCODER.encode(asked)
+            return self._foreign_path(), ENCODER.encode(asked)
         if salt:
             return request.path, ENCODER.encode({**request.fields, "model": model, "cache_salt": salt.decode()})
         if model != request.model:
             return request.path, ENCODER.encode({**request.fields, "model": model})
         return request.path, ENCODER.encode(request.fields)
+
+    def _foreign_path(self) -> bytes:
+        return chat.PATH
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
         return ResponsesTexts(request)
@@ -234,6 +238,57 @@ class ResponsesApi(JsonApi):
         )
 
 
+class CountApi(ResponsesApi):
+    """`POST /v1/responses/input_tokens`: how long a response's prompt would be, by the engine's own tokenizer and template. It costs a
+    request and no tokens, and nothing of it is kept."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(PATH + b"/input_tokens", fields.COUNTED, generates=False)
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        super()._finish(request, length)
+        del request.fields["store"]
+        request.prompt_tokens = request.max_tokens = 0
+        request.stream = False
+
+    def _foreign_path(self) -> bytes:
+        return COUNT_PATH
+
+    def detail(self, request: InferenceRequest, hash_body: HashBody) -> dict[str, Any] | None:
+        memory = request.memory
+        return {"api": "input_tokens"} if memory is None else {"api": "input_tokens", "previous_response": memory.previous}
+
+    def answer_schema(self, request: InferenceRequest) -> bytes | None:
+        return None
+
+    def remembers(self, request: InferenceRequest, keeping: bool) -> Memory | None:
+        memory = super().remembers(request, keeping)
+        if memory is None or not (memory.previous or memory.referred):
+            return None
+        return Memory(memory.previous, False, referred=memory.referred)
+
+    def _reread(self, request: InferenceRequest, given: Raw, kept: Sequence[Raw], param: str) -> None:
+        super()._reread(request, given, kept, param)
+        request.prompt_tokens = 0
+
+    def received(self, request: InferenceRequest, body: bytes) -> bytes:
+        return b'{"object":"response.input_tokens","input_tokens":%d}' % counted(body)
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        return Usage()
+
+    def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        return CountAnswer(body)
+
+    def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
+        return body, ()
+
+    def contents(self, body: bytes) -> Sequence[str]:
+        return ()
+
+
 def items_of(given: Raw) -> list[Raw]:
     """The items of an input; of one that is a text, the message that it stands for."""
     if bytes(given).lstrip()[:1] == b'"':
@@ -245,4 +300,4 @@ def joined(first: Sequence[Raw], then: Sequence[Raw]) -> Raw:
     return Raw(ENCODER.encode([*first, *then]))
 
 
-APIS: Final[tuple[WireApi, ...]] = (ResponsesApi(),)
+APIS: Final[tuple[WireApi, ...]] = (ResponsesApi(), CountApi())

@@ -20,6 +20,11 @@ TOP: Final = names(
     "truncation user include store previous_response_id background context_management conversation prompt client_metadata",
     "top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop logit_bias",
 )
+COUNTED: Final = names(
+    "model input instructions parallel_tool_calls personality previous_response_id reasoning text tool_choice tools truncation",
+    "conversation",
+)
+"""What a request to count its tokens may have."""
 REFUSED: Final[dict[str, str]] = {
     "conversation": "conversations are not kept here; send the items, or previous_response_id where responses are stored",
     "prompt": "no prompt templates are kept here; send instructions and input",

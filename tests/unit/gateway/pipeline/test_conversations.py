@@ -117,6 +117,21 @@ def test_a_request_goes_on_with_an_answer_that_was_kept(native: bool, streamed: 
     assert world.audit.intents[0].detail == {"api": "responses", "previous_response": identity, "kept_as": ""}
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_a_count_goes_on_with_an_answer_that_was_kept_and_is_kept_itself_by_nobody(native: bool) -> None:
+    desk = Desk()
+    identity = first(native, desk)
+    world = made(native, desk)
+    body = {"model": "m", "input": "what is my name?", "previous_response_id": identity}
+    _, client = world.start(json.dumps(body).encode(), path=PATH + b"/input_tokens")
+    sent = json.loads(world.call.request_body)
+    assert len(sent["input"] if native else sent["messages"]) == 3 and not {"previous_response_id", "store"} & set(sent)
+    world.call.answer(b'{"input_tokens":31}', JSON_HEAD)
+    assert json.loads(client.body) == {"object": "response.input_tokens", "input_tokens": 31} and len(desk.kept) == 1
+    assert world.audit.intents[0].detail == {"api": "input_tokens", "previous_response": identity}
+    assert [tokens for tokens, *_ in world.limiter.reserved] == [0]
+
+
 def test_another_tenants_answer_is_as_unknown_as_none() -> None:
     desk = Desk()
     identity = first(True, desk)

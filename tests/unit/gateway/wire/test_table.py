@@ -28,6 +28,7 @@ from gateway.wire.table import APIS, OPERATIONS, Parser, find, identity_lines, i
         (b"/v1/classify", True),
         (b"/v1/messages", True),
         (b"/v1/messages/count_tokens", True),
+        (b"/v1/responses/input_tokens", True),
         (b"/v1/messages/batches", False),
         (b"/v1/responses", True),
         (b"/v1/responses/resp_1", False),

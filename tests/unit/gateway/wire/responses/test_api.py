@@ -343,3 +343,39 @@ def test_the_form_is_chosen_anew_for_each_attempt() -> None:
     assert b"/v1/chat/completions" in made.call.request_head and b'"messages"' in made.call.request_body
     made.call.answer(chat())
     assert json.loads(client.body)["object"] == "response"
+
+
+# --- counts
+
+
+COUNT = PATH + b"/input_tokens"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_count_costs_a_request_and_no_tokens(native: bool) -> None:
+    made = world(native)
+    body = {"model": "m", "input": "hi", "instructions": "Be brief."}
+    _, client = made.start(json.dumps(body).encode(), path=COUNT)
+    path = COUNT if native else b"/v1/chat/completions/input_tokens"
+    assert made.call.request_head.startswith(b"POST %b HTTP/1.1" % path)
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    assert json.loads(made.call.request_body) == (body if native else {"model": "m", "messages": turns})
+    made.call.answer(b'{"object":"x","input_tokens":12,"leaks":"?"}')
+    assert client.status == 200 and client.body == b'{"object":"response.input_tokens","input_tokens":12}'
+    (settled,) = made.limiter.reservations[0].settled
+    assert settled is not None and settled.prompt_tokens == settled.completion_tokens == 0
+    assert made.audit.intents[0].detail == {"api": "input_tokens"}
+
+
+def test_what_is_no_count_of_an_engine_is_its_failure() -> None:
+    made = world(False)
+    _, client = made.start(b'{"model":"m","input":"hi"}', path=COUNT)
+    made.call.answer(b'{"input_tokens":"many"}')
+    assert client.status == 502 and b"not a token count" in client.body
+
+
+@pytest.mark.parametrize("field", ["store", "stream", "max_output_tokens", "temperature", "background"])
+def test_a_count_takes_no_field_of_an_answer(field: str) -> None:
+    made = world(False)
+    _, client = made.start(json.dumps({"model": "m", "input": "hi", field: None}).encode(), path=COUNT)
+    assert client.status == 400 and json.loads(client.body)["error"]["param"] == field

@@ -22,7 +22,7 @@ from gateway.wire.responses.views import Tool
 from gateway.wire.table import parse
 
 PATH = b"/v1/responses"
-(API,) = APIS
+API = APIS[0]
 NAME = st.text("ab_", min_size=1, max_size=40)
 
 
