@@ -17,6 +17,8 @@ from engines.chat.sampling import SamplingParams
 from engines.sidecar.shell import ApiError, Request
 
 T = TypeVar("T")
+MAXIMUM = "this model's maximum context length is"
+"""Words of OpenAI's and vLLM's by which clients recognise a prompt that is too long, and shorten it or turn to another model."""
 MOST_CHARACTERS = 128
 """Of a token, as far as a text can consist of such: vocabularies have spaces by the hundred."""
 
@@ -80,19 +82,19 @@ class TextEngine(ABC):
         """Raises ApiError 400 for a text that cannot fit into the context, however long its tokens are, before it is read: its tokens would
         take forty times its size."""
         if characters > MOST_CHARACTERS * self.context_size:
-            message = f"the prompt has {characters} characters; this model's context is {self.context_size} tokens"
+            message = f"{MAXIMUM} {self.context_size} tokens; the prompt has {characters} characters"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
 
     def check_length(self, prompt: int, max_tokens: int | None, param: str) -> int:
         """The most tokens to generate. Raises ApiError 400 if prompt and answer do not fit into the context."""
         limit = self.context_size
         if prompt >= limit:
-            message = f"the prompt has {prompt} tokens; this model's context is {limit} tokens, prompt and answer together"
+            message = f"{MAXIMUM} {limit} tokens, prompt and answer together; the prompt has {prompt} tokens"
             raise ApiError(400, message, param=param, code="context_length_exceeded")
         if max_tokens is None:
             return limit - prompt
         if prompt + max_tokens > limit:
-            message = f"{prompt} prompt tokens and max_tokens {max_tokens} are more than this model's context of {limit} tokens"
+            message = f"{MAXIMUM} {limit} tokens; {prompt} prompt tokens and max_tokens {max_tokens} are more"
             raise ApiError(400, message, param="max_tokens", code="context_length_exceeded")
         return max_tokens
 

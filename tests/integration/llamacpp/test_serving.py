@@ -256,6 +256,7 @@ def test_structured_output_always_parses(tiny: Sidecar) -> None:
 def test_bad_requests_name_the_parameter_and_the_engine_lives_on(tiny: Sidecar, settings: dict[str, Any], param: str, code: str) -> None:
     error = tiny.error("/v1/completions", **{"prompt": "hello", "max_tokens": 4, **settings})
     assert error["param"] == param and error["code"] == code and error["message"]
+    assert ("this model's maximum context length is" in error["message"]) == (code == "context_length_exceeded")
     assert tiny.complete(max_tokens=1)["usage"]["completion_tokens"] == 1
 
 

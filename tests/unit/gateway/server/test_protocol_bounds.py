@@ -10,6 +10,7 @@ import pytest
 from gateway.core.specs import CorsSpec
 from gateway.pipeline.memory import UNCOUNTED
 from gateway.server.reading import MOST_PARTS
+from tests.fakes import http2
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, World
 from tests.unit.gateway.server.wires import Wire, get, post
 
@@ -235,6 +236,12 @@ def test_a_body_may_speak_of_another_protocol() -> None:
     wire.receive(post(CHAT, body) + post(CHAT, body))
     wire.world.call.answer()
     assert wire.status == 200 and not wire.transport.half_closed
+
+
+def test_a_client_that_begins_with_http_2_is_told_what_is_spoken_here() -> None:
+    wire = Wire()
+    wire.receive(http2.PREFACE)
+    assert wire.written.startswith(b"HTTP/1.1 400 ") and b'"HTTP/2 is not supported; use HTTP/1.1."' in wire.written
 
 
 def test_headers_with_underscores_are_dropped() -> None:
