@@ -47,6 +47,10 @@ class ResponsesEndpoint:
         path: bytes = scope["raw_path"]
         if method == "POST" and not path.startswith(_KEPT):
             raise unknown(path)
+        if method == "POST" and path.endswith(b"/cancel"):
+            raise RequestError(
+                "Only responses with background: true can be cancelled, which is not supported. To end a request, close its connection."
+            )
         desk = self._plane.conversations if snapshot.spec.responses is not None else None
         if desk is None:
             raise RequestError("This gateway keeps no responses (setting: responses).", code="unsupported_parameter")

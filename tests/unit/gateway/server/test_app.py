@@ -165,6 +165,11 @@ async def test_models_need_a_credential(path: bytes) -> None:
     assert (await site.ask(path))[0] == 401
 
 
+async def test_a_response_cannot_be_cancelled_as_none_runs_in_the_background() -> None:
+    status, _, body = await Site().ask(b"/v1/responses/resp_1/cancel", method=b"POST")
+    assert status == 400 and "close its connection" in json.loads(body)["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
@@ -172,6 +177,7 @@ async def test_models_need_a_credential(path: bytes) -> None:
         (b"DELETE", b"/livez", "GET, HEAD"),
         (b"GET", b"/v1/chat/completions", "POST"),
         (b"PUT", b"/v2/models/m/infer", "POST"),
+        (b"GET", b"/v1/responses/input_tokens", "POST"),
     ],
 )
 async def test_methods(method: bytes, path: bytes, allow: str) -> None:
