@@ -194,7 +194,6 @@ def test_what_else_openai_has_does_not_exist(keeping: Gatehouse) -> None:
     with python(keeping.url) as client:
         asks: list[Callable[[], Any]] = [
             lambda: client.responses.compact(model="m1", input="x"),
-            lambda: client.responses.input_tokens.count(model="m1", input="x"),
             lambda: client.images.edit(model="m1", prompt="x", image=("a.png", b"PNG", "image/png")),
             lambda: client.conversations.create(),
         ]
