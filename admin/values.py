@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from admin import explain
+from gateway.core.addresses import SECRET_WORDS, holds_mask, without_login
 from gateway.core.errors import RequestError
 from gateway.core.secret import MASK
 
@@ -20,7 +21,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
 _PLACE = re.compile(r"(.*?) - at `\$\.?([^`]*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
-_SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
 _COUNTED = ("tokens", "max_tokens", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_second")
 _MAX_SHOWN = 400
 
@@ -148,7 +148,8 @@ def _short(text: str) -> str:
 
 
 def mask(value: Any, name: str = "") -> Any:
-    """A copy with ******** for every text below a name that marks it as secret, header values included."""
+    """A copy with ******** for every text below a name that marks it as secret, header values included, and for logins and
+    secrets in addresses."""
     if isinstance(value, dict):
         if name == "headers":
             return dict.fromkeys(value, MASK)
@@ -156,9 +157,9 @@ def mask(value: Any, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [mask(member, name) for member in value]
     lower = name.lower()
-    if isinstance(value, str) and value and lower not in _COUNTED and any(word in lower for word in _SECRET_WORDS):
+    if isinstance(value, str) and value and lower not in _COUNTED and any(word in lower for word in SECRET_WORDS):
         return MASK
-    return value
+    return without_login(value) if isinstance(value, str) and "://" in value else value
 
 
 def refuse_masks(value: Any, path: str = "") -> None:
@@ -169,7 +170,7 @@ def refuse_masks(value: Any, path: str = "") -> None:
     elif isinstance(value, list | tuple):
         for member in value:
             refuse_masks(member, path)
-    elif value == MASK:
+    elif isinstance(value, str) and holds_mask(value):
         raise RequestError("This is the mask of a secret, not a secret; send the secret itself.", param=path)
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from admin import values
+from gateway.core import addresses
 from gateway.core.errors import RequestError
 from gateway.core.secret import MASK
 
@@ -34,9 +35,9 @@ def restored(sent: Any, stored: Any, path: str = "", name: str = "") -> Any:
         return {key: restored(member, there.get(key), f"{path}.{key}" if path else key, key) for key, member in sent.items()}
     if isinstance(sent, list):
         return [_member(member, stored, f"{path}[{index}]", name) for index, member in enumerate(sent)]
-    if sent != MASK:
+    if not isinstance(sent, str) or not addresses.holds_mask(sent):
         return sent
-    if not isinstance(stored, str) or not stored:
+    if not isinstance(stored, str) or not stored or (sent != MASK and sent != masked(stored, name)):
         raise RequestError(
             "The store has no secret here that the mask could stand for: write it, or a reference such as ${env:GATEHOUSE_SECRET_NAME}.",
             param=path,
@@ -57,4 +58,6 @@ def holds_mask(value: Any) -> bool:
     """Whether a text anywhere in it is the mask."""
     if isinstance(value, dict):
         return any(holds_mask(member) for member in value.values())
-    return any(holds_mask(member) for member in value) if isinstance(value, list | tuple) else value == MASK
+    if isinstance(value, list | tuple):
+        return any(holds_mask(member) for member in value)
+    return isinstance(value, str) and addresses.holds_mask(value)

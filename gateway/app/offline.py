@@ -40,6 +40,7 @@ from gateway.core.specs import ConfigSpec
 from gateway.identity.countries import read as read_countries
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
+from gateway.transport.redis.address import target as redis_target
 
 OFFLINE_SECONDS: Final = 600.0
 """For one question, once the log is indexed."""
@@ -68,6 +69,8 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
+    if spec.redis is not None:
+        redis_target(spec.redis)
     check_batches(spec, workers)
     if workers:
         shared_by_workers(spec.listen)

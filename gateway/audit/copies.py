@@ -11,6 +11,7 @@ from urllib.error import HTTPError, URLError
 from gateway.audit.archive import Archive
 from gateway.audit.signing_keys import FILE
 from gateway.audit.sinks.file import checkpoints_name, sync_directory
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.specs.retention import CopySpec
 
@@ -29,7 +30,7 @@ def checked(spec: CopySpec, path: str, archive: Archive | None) -> CopySpec:
     if spec.archive and archive is None:
         raise ConfigError("there is no archive: set audit.retention.archive", path=path)
     if spec.url is not None and not spec.url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-        raise ConfigError(f"{spec.url!r} must begin with https:// (http:// only on this machine)", path=f"{path}.url")
+        raise ConfigError(f"{quotable(spec.url)!r} must begin with https:// (http:// only on this machine)", path=f"{path}.url")
     return spec
 
 

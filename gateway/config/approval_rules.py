@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.config.url_rules import check_url
 from gateway.core.errors import ConfigError
 from gateway.core.specs.approvals import ApprovalsSpec
 
@@ -11,11 +12,11 @@ ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
 
-def check(spec: ApprovalsSpec, error: ErrorAt, check_url: Callable[[str, str, ErrorAt], None], shortest: int) -> None:
+def check(spec: ApprovalsSpec, error: ErrorAt, shortest: int) -> None:
     """shortest: characters of a secret. Raises ConfigError."""
     webhook, path = spec.webhook, "approvals.webhook"
     if webhook is not None:
-        check_url(webhook.url, f"{path}.url", error)
+        check_url(webhook.url, f"{path}.url", error, "deliveries are signed with secret")
         if len(webhook.secret) < shortest:
             raise error(f"{path}.secret", f"must have {shortest} characters or more")
     if spec.max_bytes > spec.max_total_bytes:

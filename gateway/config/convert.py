@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from gateway.config import values
 from gateway.config.environment import resolve
+from gateway.core.addresses import quotable, without_logins
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import (
@@ -426,13 +427,13 @@ def _without_none(target: inspect.Type) -> inspect.Type:
 def without(hidden: Collection[str], message: str) -> str:
     """The message of an error without texts that must not be shown."""
     for text in sorted(hidden, key=len, reverse=True):  # one may be a part of another
-        message = message.replace(text, "(not shown)")
+        message = message.replace(text, "(not shown)").replace(without_logins(text), "(not shown)")  # as an error quotes it
     return message
 
 
 def quoted(text: str) -> str:
-    """A value for an error. Texts as long as a key are not shown."""
-    return f"'{text}'" if len(text) <= MAX_SHOWN else f"a text of {len(text)} characters"
+    """A value for an error. Texts as long as a key are not shown, nor passwords in addresses."""
+    return f"'{quotable(text)}'" if len(text) <= MAX_SHOWN else f"a text of {len(text)} characters"
 
 
 def _shown(node: Node) -> str:

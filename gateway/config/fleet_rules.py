@@ -7,6 +7,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from gateway.config.convert import quoted
+from gateway.config.url_rules import check_url
 from gateway.core.errors import ConfigError
 from gateway.core.placing import OPTIONS
 from gateway.core.specs import ConfigSpec, EngineSpec
@@ -118,8 +119,10 @@ def machines(spec: MachinesSpec, error: Callable[[str, str], ConfigError]) -> No
 
 
 def check_sharing(spec: ConfigSpec, error: Callable[[str, str], ConfigError]) -> None:
-    """Checks the settings of a directory of models that replicas share."""
+    """Checks the settings of models that replicas share."""
     sharing = spec.model_sharing
+    if sharing.store is not None and sharing.store.endpoint is not None:
+        check_url(sharing.store.endpoint, "model_sharing.store.endpoint", error, "use access_key and secret_key")
     if sharing.directory is None:
         return
     if spec.store.url == "sqlite":

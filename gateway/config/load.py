@@ -11,20 +11,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from gateway.config import environment, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas, without
 from gateway.config.environment import read_file
+from gateway.core.addresses import SECRET_WORDS, without_login
 from gateway.core.durations import member_type, shown, shown_setting
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec, RoleSpec, Spec
 from gateway.wire import yamltree
 
-_SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
 ALIKE: Final = 1024
 """Groups of settings that are remembered while the members of a list are described."""
 
@@ -111,7 +110,7 @@ def _parsed(
 def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[str, Any]:
     """The settings as plain values for a dump or the admin API, durations as texts (`1m30s`), every secret masked as ********.
 
-    Masked are secret settings, header values for engines, passwords in URLs, and free-form settings with a name such as `token`.
+    Masked are secret settings, header values for engines, logins and secrets in URLs, and free-form settings with a name such as `token`.
     """
     return {name: list(value) if isinstance(value, Iterator) else value for name, value in described(spec, schemas)}
 
@@ -196,20 +195,10 @@ def _masked(value: Any, name: str) -> Any:
     if isinstance(value, str):
         if _secret(name):
             return MASK
-        return _without_password(value) if "://" in value else value
+        return without_login(value) if "://" in value else value
     return value
 
 
 @lru_cache(1024)
 def _secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET_WORDS)
-
-
-def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return MASK
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:{MASK}@{parts.netloc.rpartition('@')[2]}"))
+    return any(word in name.lower() for word in SECRET_WORDS)

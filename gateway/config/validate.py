@@ -18,6 +18,7 @@ from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules
 from gateway.config.candidates import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
+from gateway.config.url_rules import check_url
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
 from gateway.core.network import parse
@@ -50,7 +51,7 @@ _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
     """Raises ConfigError for the first contradiction. roles: the names of the built-in roles, or None to accept any."""
-    audit_rules.check(spec.audit, error, _url)
+    audit_rules.check(spec.audit, error)
     _listeners(spec, error)
     _upstreams(spec, error)
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
@@ -77,7 +78,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     label_rules.check(spec, error)
     cache_rules.check(spec, error)
-    approval_rules.check(spec.approvals, error, _url, MIN_KEY_LENGTH)
+    approval_rules.check(spec.approvals, error, MIN_KEY_LENGTH)
     telemetry_rules.check(spec.telemetry, error)
     _fail_closed(spec, error)
 
@@ -216,27 +217,11 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
             raise error(f"{path}.{name}", f"is only for engines that Gatehouse starts; '{spec.name}' is external")
     if spec.url is None:
         return
-    _url(spec.url, f"{path}.url", error)
+    check_url(spec.url, f"{path}.url", error)
     if spec.tls is not None and not spec.url.startswith("https://"):
         raise error(f"{path}.tls", "is set, but the url is not https://")
     if spec.tls is not None and (spec.tls.cert is None) != (spec.tls.key is None):
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
-
-
-def _url(url: str, path: str, error: ErrorAt) -> None:
-    if " " in url or not url.isprintable():
-        raise error(path, "must not hold spaces or control characters; write http://HOST:PORT or https://HOST:PORT")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise error(path, "is not a URL; write http://HOST:PORT or https://HOST:PORT") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise error(path, "must begin with http:// or https:// and name a host, such as http://10.0.0.5:8000")
-    if parts.username is not None or parts.password is not None:
-        raise error(path, "must not hold a user or password; use api_key or headers")
-    if parts.query or parts.fragment:
-        raise error(path, "must not hold a query or fragment")
 
 
 def _models(spec: ConfigSpec, error: ErrorAt) -> None:

@@ -36,6 +36,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.core.addresses import quotable, without_logins
+
 
 def one_line(text: str) -> str:
     """The text as one line for a terminal: line breaks, control characters and other unprintable characters are escaped."""
@@ -81,17 +83,23 @@ class GatehouseError(Exception):
 
 
 class ConfigError(GatehouseError):
-    """The configuration cannot be used. `path` is the setting's path, `line` its line in the file (1-based)."""
+    """The configuration cannot be used. `path` is the setting's path, `line` its line in the file (1-based). Logins and secrets in
+    addresses that the message quotes are masked."""
 
     default_code = "invalid_config"
 
     def __init__(self, message: str, *, path: str | None = None, line: int | None = None, file: str | None = None) -> None:
-        super().__init__(message, param=path)
+        super().__init__(without_logins(message), param=_shown(path))
         self.path, self.line, self.file = path, line, file
 
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line) if p is not None)
-        return one_line(": ".join(p for p in (place, self.path, self.message) if p))
+        return one_line(": ".join(p for p in (place, _shown(self.path), self.message) if p))
+
+
+def _shown(path: str | None) -> str | None:
+    """The path of a setting: a key in it may be an address that somebody put there."""
+    return path and without_logins(quotable(path))
 
 
 class EngineChangeFailed(ConfigError):

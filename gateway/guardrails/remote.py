@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from msgspec import Meta
 
+from gateway.core.addresses import quotable
 from gateway.core.deadlines import Patience, within
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.secret import Secret
@@ -79,7 +80,7 @@ class Remote:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not an address to post to; write http://HOST/PATH or https://HOST/PATH")
+            raise ValueError(f"{quotable(url)!r} is not an address to post to; write http://HOST/PATH or https://HOST/PATH")
         if secret is not None and (fault := key_fault(secret.reveal())):
             raise ValueError(f"secret: {fault}")
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

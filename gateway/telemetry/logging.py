@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, TextIO
 
+from gateway.core.addresses import without_logins
 from gateway.telemetry.log_file import LogFile
 
 TRACE: Final = 5
@@ -28,8 +29,7 @@ _ESCAPES = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))} | {
 _CREDENTIALS: Final = re.compile(
     r"(?P<key>\bgh_[A-Za-z0-9_-]{8,})"
     r"|(?P<jwt>\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*){1,3})"
-    r"|(?P<scheme>\b(?:bearer|basic|dpop)\s+)(?P<token>[A-Za-z0-9._~+/=-]{12,})"
-    r"|(?P<url>\b[a-z][a-z0-9+.-]{1,20}://)(?P<login>[^\s/@'\"]{1,256})@",
+    r"|(?P<scheme>\b(?:bearer|basic|dpop)\s+)(?P<token>[A-Za-z0-9._~+/=-]{12,})",
     re.IGNORECASE,
 )
 MASK: Final = "***"
@@ -41,16 +41,14 @@ def clean(text: str) -> str:
 
 
 def masked(text: str) -> str:
-    """The text without what looks like a credential: API keys of ours, JWTs, what follows `Bearer`, `Basic` and `DPoP`, the login in an
-    address."""
-    return _CREDENTIALS.sub(_mask, text)
+    """The text without what looks like a credential: API keys of ours, JWTs, what follows `Bearer`, `Basic` and `DPoP`, logins and
+    secrets in addresses."""
+    return without_logins(_CREDENTIALS.sub(_mask, text), MASK)
 
 
 def _mask(found: re.Match[str]) -> str:
     if (scheme := found["scheme"]) is not None:
         return f"{scheme}{MASK}"
-    if (url := found["url"]) is not None:
-        return f"{url}{MASK}@"
     return f"gh_{MASK}" if found["key"] is not None else MASK
 
 

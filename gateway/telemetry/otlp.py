@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.specs.telemetry import TracesSpec
 from gateway.telemetry.observer import Seen
@@ -138,5 +139,7 @@ def url_of(endpoint: str) -> str:
     """Where to post. Raises ConfigError for what is no address."""
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password or url.query or url.fragment:
-        raise ConfigError(f"{endpoint!r} cannot be used: write http(s)://HOST:PORT; a credential belongs into `token` or `headers`")
+        raise ConfigError(
+            f"{quotable(endpoint)!r} cannot be used: write http(s)://HOST:PORT; a credential belongs into `token` or `headers`"
+        )
     return urlunsplit(url._replace(path=PATH if url.path in ("", "/") else url.path))

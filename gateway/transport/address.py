@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.places import parse_place
 from gateway.core.specs import ClientTlsSpec
@@ -43,24 +44,24 @@ def parse_address(text: str) -> Address:
     """Parses an endpoint's address. Raises ConfigError, which says in one sentence what is wrong."""
     unix = text.startswith("unix:")
     if any(c < " " or c == "\x7f" or (c == " " and not unix) for c in text):
-        raise ConfigError(f"{text!r}: an address must not contain {'' if unix else 'spaces or '}control characters")
+        raise ConfigError(f"{quotable(text)!r}: an address must not contain {'' if unix else 'spaces or '}control characters")
     if unix:
         path = text.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
-            raise ConfigError(f"{text!r}: a Unix socket needs an absolute path, such as unix:/run/engine.sock")
+            raise ConfigError(f"{quotable(text)!r}: a Unix socket needs an absolute path, such as unix:/run/engine.sock")
         if len(path.encode()) > MAX_UNIX_PATH:
-            raise ConfigError(f"{text!r}: the path of a Unix socket is limited to {MAX_UNIX_PATH} bytes")
+            raise ConfigError(f"{quotable(text)!r}: the path of a Unix socket is limited to {MAX_UNIX_PATH} bytes")
         return Address("unix", "", 0, path, b"localhost", b"")
     try:
         url = urlsplit(text)
         port = url.port
         host = (url.hostname or "").encode("idna").decode("ascii") if ":" not in (url.hostname or "") else url.hostname or ""
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not a usable address: {error}") from error
+        raise ConfigError(f"{quotable(text)!r} is not a usable address: {error}") from error
     if url.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{text!r}: an address is http://host:port, https://host:port or unix:/path")
+        raise ConfigError(f"{quotable(text)!r}: an address is http://host:port, https://host:port or unix:/path")
     if not url.path.isascii():
-        raise ConfigError(f"{text!r}: the path of an address must be ASCII; encode other characters as %XX")
+        raise ConfigError(f"{quotable(text)!r}: the path of an address must be ASCII; encode other characters as %XX")
     if url.username is not None or url.password is not None or url.query:
         raise ConfigError(f"{url.scheme}://{host}: an address must not have a user or query")
     try:

@@ -17,6 +17,7 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.joining import BEATS, JOIN, REPORTS, SIGNATURE, Beat, Heard, Joined, Joining, signed
 from gateway.core.tickets import SKEW
@@ -198,10 +199,10 @@ def checked_url(text: str) -> str:
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
-        raise ConfigError(f"--join {text!r} is not a URL; write https://gateway.example:8081") from None
+        raise ConfigError(f"--join {quotable(text)!r} is not a URL; write https://gateway.example:8081") from None
     local = url.host in ("127.0.0.1", "::1", "localhost")
     if not url.host or url.scheme not in ("http", "https") or url.path not in ("", "/") or url.query or url.userinfo:
-        raise ConfigError(f"--join {text!r} is not the URL of an admin listener; write https://gateway.example:8081")
+        raise ConfigError(f"--join {quotable(text)!r} is not the URL of an admin listener; write https://gateway.example:8081")
     if url.scheme == "http" and not local:
-        raise ConfigError(f"--join {text!r} is without TLS: the token and what is done with it would be open to whoever listens")
+        raise ConfigError(f"--join {quotable(text)!r} is without TLS: the token and what is done with it would be open to whoever listens")
     return text.rstrip("/")

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.audit.formats import BODIES, ndjson, records
 from gateway.audit.sinks.contract import Batch, Unacceptable
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
 from gateway.core.specs.sinks import HttpSinkSpec
@@ -43,7 +44,7 @@ class HttpSink:
         url = urlsplit(settings.url)
         if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password or url.fragment:
             raise ConfigError(
-                f"{settings.url!r} cannot be used: write https://HOST/PATH; a user or token belongs into `token` or `headers`"
+                f"{quotable(settings.url)!r} cannot be used: write https://HOST/PATH; a user or token belongs into `token` or `headers`"
             )
         if settings.tls is not None and url.scheme != "https":
             raise ConfigError("there are settings for TLS, but the address begins with http://")

@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.audit.formats import rfc3339
 from gateway.audit.sinks.contract import Batch, Unacceptable
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
 from gateway.core.specs.sinks import SyslogSinkSpec
@@ -61,7 +62,7 @@ class SyslogSink:
         url = urlsplit(settings.address)
         if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/") or url.query or url.username:
             raise ConfigError(
-                f"{settings.address!r} is no address of a syslog server: write tls://HOST:PORT, tcp://HOST:PORT or udp://HOST:PORT"
+                f"{quotable(settings.address)!r} is no address of a syslog server: write tls://HOST:PORT, tcp://HOST:PORT or udp://HOST:PORT"
             )
         self._way, self._host, self._port = url.scheme, url.hostname, url.port or PORTS[url.scheme]
         if settings.tls is not None and self._way != "tls":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs.redis import RedisSpec
@@ -152,7 +153,7 @@ def _server(text: str, port: int, path: str) -> Address:
             return Address(found.hostname, found.port or port)
     except ValueError:
         pass
-    raise ConfigError(f"{text!r} is not HOST or HOST:PORT", path=path)
+    raise ConfigError(f"{quotable(text)!r} is not HOST or HOST:PORT", path=path)
 
 
 def _db(text: str, query: str) -> int:

@@ -37,6 +37,15 @@ def test_members_of_a_list_keep_their_own_secrets_wherever_they_move() -> None:
     assert caught.value.param == "settings.sinks[0]"
 
 
+def test_a_login_in_an_address_is_masked_and_comes_back_with_its_own_address_only() -> None:
+    stored = {"settings": {"url": "https://gate:hunter2@scan.example/v1"}}
+    shown = masked(stored)
+    assert shown == {"settings": {"url": "https://gate:********@scan.example/v1"}} and holds_mask(shown)
+    assert restored(shown, stored) == stored
+    with pytest.raises(RequestError):
+        restored({"settings": {"url": "https://gate:********@elsewhere.example/v1"}}, stored)
+
+
 @pytest.mark.parametrize("stored", [{}, {"api_key": None}, {"api_key": ""}, {"api_key": {"a": 1}}])
 def test_a_mask_of_nothing_is_refused(stored: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:

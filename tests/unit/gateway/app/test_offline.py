@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.app.configuration.plugins import OURS
 from gateway.app.main import app
-from tests.unit.gateway.app.making import config
+from gateway.app.offline import check
+from gateway.config.load import describe, load
+from tests.unit.gateway.app.making import KEY, config
+
+IDENTITY = json.dumps({"api_keys": {"static": [{"id": "k", "key": KEY, "tenant": "t", "models": ["*"]}]}})
 
 
 @pytest.mark.parametrize("command", [["check-config"], ["serve", "--config"]])
@@ -55,6 +61,16 @@ def test_what_workers_cannot_do_is_found_for_them_only(tmp_path: Path, parts: di
         ({"batches": {"enabled": True}}, "batches.enabled: needs files: set files.enabled too"),
         ({"model_dirs": ["nowhere"]}, "model_dirs[0]: there is no directory "),
         ({"audit": {"sinks": [{"type": "file"}, {"type": "file"}]}}, "audit.sinks: exactly one sink of type 'file' is needed"),
+        ({"redis": {"url": "postgresql://u:p@h"}}, "redis.url: is redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://..."),
+        ({"redis": {"sentinels": ["u:p@h:1"], "master": "m"}}, "redis.sentinels[0]: 'u:********@h:1' is not HOST or HOST:PORT"),
+        (
+            {"audit": {"retention": {"archive": {"bucket": "bucket", "endpoint": "https://u:p@h"}}}},
+            "audit.retention.archive.endpoint: must not hold a user or password; use access_key and secret_key",
+        ),
+        (
+            {"model_sharing": {"store": {"bucket": "bucket", "endpoint": "s3.example:9000"}}},
+            "model_sharing.store.endpoint: must begin with http:// or https:// and name a host",
+        ),
         ({"store": {"url": "mysql://h"}}, "store.url: a store is 'sqlite' or postgresql://..."),
         ({"listen": {"tls": {"cert": "/nowhere", "key": "/nowhere"}}}, "listen.tls.cert: /nowhere cannot be read"),
         (
@@ -87,6 +103,61 @@ def test_a_key_in_place_of_its_path_is_not_printed(tmp_path: Path, parts: dict[s
     done = CliRunner().invoke(app, ["check-config", str(file)])
     assert (done.exit_code, done.stdout) == (1, "")
     assert next(iter(parts)) in done.stderr and "KEY-----" not in done.stderr and "MC4CAQ" not in done.stderr
+
+
+WITH_AN_ADDRESS: tuple[dict[str, object], ...] = (
+    {"listen": {"data": "URL"}},
+    {"state_dir": "URL/"},
+    {"store": {"url": "URL"}},
+    {"redis": {"url": "URL"}},
+    {"redis": {"sentinels": ["URL"], "master": "m"}},
+    {"engines": [{"name": "a", "runtime": "external", "url": "URL"}]},
+    {"engines": [{"name": "a", "runtime": "external", "url": "http://h", "dns": {"servers": ["URL"]}}]},
+    {"engines": [{"name": "a", "runtime": "URL", "model": "m"}]},
+    {"identity": {"gateway_tokens": {"issuer": "URL"}}},
+    {"identity": {"oidc": [{"name": "o", "issuer": "URL", "audiences": ["a"], "jwks_url": "URL"}]}},
+    {"identity": {"ldap": [{"name": "l", "servers": ["URL"], "users": {"dn": "uid={username},dc=x"}, "tenant": {"value": "t"}}]}},
+    {"identity": {"dpop": {"urls": ["URL"]}}},
+    {"guardrails": [{"name": "w", "type": "http", "on": ["request"], "settings": {"url": "URL"}}]},
+    {"guardrails": [{"name": "w", "type": "URL", "on": ["request"], "settings": {}}]},
+    {"alerts": {"webhooks": [{"name": "w", "url": "URL", "secret": KEY}]}},
+    {"approvals": {"webhook": {"url": "URL", "secret": KEY}}},
+    {"audit": {"sinks": [{"type": "file"}, {"type": "http", "settings": {"url": "URL"}}]}},
+    {"audit": {"sinks": [{"type": "file"}, {"type": "syslog", "settings": {"address": "URL"}}]}},
+    {"audit": {"sinks": [{"type": "file"}, {"type": "kafka", "settings": {"brokers": ["URL"], "topic": "t"}}]}},
+    {"audit": {"checkpoint": {"copies": [{"url": "URL"}]}}},
+    {"audit": {"retention": {"archive": {"bucket": "bucket", "endpoint": "URL"}}}},
+    {"audit": {"encryption": {"master": {"transit": {"url": "URL", "key": "k", "token": "t"}}}}},
+    {"telemetry": {"traces": {"endpoint": "URL"}}},
+    {"model_sharing": {"store": {"bucket": "bucket", "endpoint": "URL"}}},
+    {"model_sharing": {"listen": "URL"}},
+    {"URL": 1},
+)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://gate:hunter2@db/gate",
+        "redis://:hunter2@cache",
+        "https://hunter2@hooks.example/x",
+        "https://gate:hun/hunter2@h",
+        "https://h:99999/?token=hunter2",
+        "gate:hunter2@h:1",
+    ],
+)
+def test_a_password_in_an_address_is_never_printed(tmp_path: Path, url: str) -> None:
+    """Wherever an address stands, also one of a kind that does not belong there: neither by an error nor by a description."""
+    refused = 0
+    for parts in WITH_AN_ADDRESS:
+        file = tmp_path / "gatehouse.yaml"
+        written = json.loads(json.dumps(parts).replace("URL", url))
+        file.write_text(config(tmp_path, **{"identity": json.loads(IDENTITY) | written.pop("identity", {}), **written}))
+        code, line = check(file, {})
+        refused += code
+        shown = line if code else json.dumps(describe(load(file, {}, OURS.schemas()).spec))
+        assert "hunter2" not in shown or ("://" not in url and not code), line
+    assert refused > len(WITH_AN_ADDRESS) / 2
 
 
 @pytest.mark.parametrize(
