@@ -41,7 +41,14 @@ BUSY_SHARE = 0.8
 CONNECT_TIMEOUT = 2
 GIVE_WAY: Final = 0.1
 """Seconds that the other one of two transactions that waited for each other has to end."""
+STEADY: Final = 1.0
+"""Seconds without a failed call after which the store counts as back: one that fails now and then is not said to come and go each time."""
+FRESH: Final = 2.0
+"""Seconds after which a session that may only read is given up for a new one. A younger one shows that the server takes no writes."""
+READ_ONLY: Final = "25006"
+DISK_FULL: Final = "53100"
 WRITING = "gatehouse_write"
+BORN: Final = "gatehouse_born"
 CACHE_KIB: Final = 256
 """Most memory for the pages of each connection to SQLite between transactions. Its default of 2,000 KiB fills for hours while keys come and
 go: 0.7 KiB a key. A page that is not there comes from the kernel's cache in some microseconds."""
@@ -164,7 +171,22 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
         execution_options={CONNECT_ARGUMENTS: connect_args},
     )
     event.listen(engine, "do_connect", connect)
+    event.listen(engine, "connect", _born)
+    event.listen(engine, "handle_error", _demoted)
     return engine
+
+
+def _born(connection: Any, record: Any) -> None:
+    record.info[BORN] = time.monotonic()
+
+
+def _demoted(context: sa.engine.ExceptionContext) -> None:
+    """After a failover that cut no connections, the pool's sessions are at a server that only reads, and would stay there until they are
+    recycled. They are given up together, and the work is done again on a new one."""
+    if getattr(context.original_exception, "sqlstate", None) != READ_ONLY or context.connection is None:
+        return
+    if time.monotonic() - context.connection.info.get(BORN, 0.0) > FRESH:
+        context.is_disconnect = True
 
 
 def connect(dialect: sa.Dialect, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
@@ -234,6 +256,8 @@ class Database:
         self.engine, self.deadline = engine, deadline
         self.available = True
         self.lost: float | None = None
+        self._failed = 0.0
+        self._unwritten = False
         self._readers = self._writers = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
         if engine.dialect.name == "sqlite":
             # SQLite has one writer at a time anyway. Waiting in our queue costs no sleeping and retrying, and takes no thread from readers.
@@ -284,26 +308,34 @@ class Database:
             raise
         if not future.done():
             job.abandon()
-            self._reached(False, LATE)
+            self._failing(LATE)
             raise StoreUnavailable(LATE, retry_after=1.0)
         if future.cancelled():
             raise StoreUnavailable("The store is closed.")
         try:
             result = future.result()
         except StoreUnavailable as error:
-            self._reached(False, str(error.__cause__ or error))
+            self._failing(str(error.__cause__ or error), isinstance(error.__cause__, _NoWrites))
             raise
-        self._reached(True, "")
+        self._working(write)
         return result
 
-    def _reached(self, reached: bool, why: str) -> None:
-        if reached != self.available:
-            self.available = reached
-            self.lost = None if reached else time.time()
-            if reached:
-                log.info("the store answers again")
-            else:
-                log.error("the store does not answer: %s", why)
+    def _failing(self, why: str, only_writes: bool = False) -> None:
+        """only_writes: it may read all the same, and is back only when it has written."""
+        self._failed = time.monotonic()
+        self._unwritten = self._unwritten or only_writes
+        if self.available:
+            self.available, self.lost = False, time.time()
+            log.error("the store %s: %s", "takes no writes" if only_writes else "does not answer", why)
+
+    def _working(self, write: bool) -> None:
+        if self.available:
+            return
+        if write:
+            self._unwritten = False
+        if not self._unwritten and time.monotonic() - self._failed >= STEADY:
+            self.available, self.lost = True, None
+            log.info("the store answers again")
 
     def _transaction(self, work: Callable[[sa.Connection], T], write: bool, job: Job) -> T:
         """Runs in a thread. The first use of a pooled connection may show that it was lost; the work is then done again on a new one. So it
@@ -358,13 +390,19 @@ def _given_way(error: Exception) -> bool:
     return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40P01", "40001")
 
 
+class _NoWrites(RuntimeError):
+    """The server is there, and takes no writes: it is a standby by now, or its disk is full."""
+
+
 def _bare(error: Exception) -> Exception:
     """The driver's error without the statement and its parameters, which do not belong in a log."""
     original = getattr(error, "orig", None)
     if original is None:
         return RuntimeError(type(error).__name__)
     lines = str(original).strip().splitlines()
-    return RuntimeError(f"{type(original).__name__}: {lines[0] if lines else ''}")
+    full = getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    kind = _NoWrites if full or getattr(original, "sqlstate", None) in (READ_ONLY, DISK_FULL) else RuntimeError
+    return kind(f"{type(original).__name__}: {lines[0] if lines else ''}")
 
 
 STORES: Final = Table(StoreRow, (StoreRow(name="sqlite", build=_sqlite_engine), StoreRow(name="postgresql", build=_postgresql_engine)))

@@ -21,7 +21,8 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import Peer, Principal
 from gateway.identity import keys
 from gateway.identity.stored import StoredKeys
-from gateway.store.database import Database, make_engine
+from gateway.store import database
+from gateway.store.database import THREADS, Database, make_engine
 from gateway.store.feed import ChangePoller
 from gateway.store.store import Store
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
@@ -36,6 +37,16 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: fl
     while not await condition():
         assert time.monotonic() < end, f"{what} did not come within {seconds} s"
         await asyncio.sleep(0.01)
+
+
+async def back(store: Store) -> None:
+    """Waits until it has worked for a while without a failure."""
+
+    async def available() -> bool:
+        await store.list("models")
+        return store.available
+
+    await until(available, "the end of the outage")
 
 
 @pytest.fixture
@@ -100,7 +111,7 @@ async def test_a_server_that_is_down_and_comes_back(
         return True
 
     await until(revoked, "healing")
-    assert store.available
+    await back(store)
     other = await opened()
     await other.create("models", "elsewhere", {}, actor="y")
     await until(lambda: done(any(change[2].name == "elsewhere" for change in heard)), "the change of another replica")
@@ -116,6 +127,44 @@ async def cached(cache: StoredKeys, key: str) -> Principal | None:
 
 async def done(value: bool) -> bool:
     return value
+
+
+async def test_sessions_that_a_failover_left_at_a_read_only_server_are_given_up(
+    postgres: PostgresServer,  # noqa: F811
+    opened: Callable[..., Awaitable[Store]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """New sessions may write: they are at another server."""
+    store = await opened()
+    await asyncio.gather(*(store.list("models") for _ in range(8)))  # every connection of the pool is open
+    url = str(store._database.engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
+    name = store._database.engine.url.database
+
+    def demoted(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+
+    async def demote() -> None:
+        held = threading.Barrier(THREADS)
+
+        def work(connection: sa.Connection) -> None:
+            held.wait(60)  # each in a session of its own
+            demoted(connection)
+
+        await asyncio.gather(*(store._database.run(work, deadline=60.0) for _ in range(THREADS)))
+
+    await demote()
+    with pytest.raises(StoreUnavailable):  # they are young: the server itself may be a standby
+        await store.create("models", "early", {}, actor="x")
+    assert not store.available
+    monkeypatch.setattr(database, "FRESH", 0.0)
+    made = await store.create("models", "m", {}, actor="x")
+    assert await store.get("models", "m") == made
+
+    postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on", url)
+    await demote()  # and so is each new session
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.create("models", "late", {}, actor="x")
+    assert "read-only" in str(caught.value.__cause__)
 
 
 async def test_a_frozen_server_costs_the_deadline_and_no_thread(
@@ -202,5 +251,5 @@ async def test_a_locked_sqlite_file_costs_the_deadline_and_heals(tmp_path: Path)
         return True
 
     await until(written, "healing")
-    assert store.available
+    await back(store)
     await store.aclose()

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.store import database as module
-from gateway.store.database import CACHE_KIB, FILE, MAX_PENDING, SPILL_PAGES, Database, make_engine
+from gateway.store.database import CACHE_KIB, FILE, MAX_PENDING, SPILL_PAGES, STEADY, Database, make_engine
 from tests.waiting import reached
 
 ROOT = Path(__file__).parents[4]
@@ -129,7 +129,8 @@ async def test_calls_under_way_are_bounded(database: Database) -> None:
     assert database.pending == 0
 
 
-async def test_a_call_past_its_deadline_is_broken_off(database: Database) -> None:
+async def test_a_call_past_its_deadline_is_broken_off(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEADY", 0.0)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with pytest.raises(StoreUnavailable, match="in time"):
         await database.run(lambda connection: connection.exec_driver_sql(endless).scalar(), deadline=0.05)
@@ -192,6 +193,52 @@ async def test_a_transaction_that_failed_across_a_pause_is_done_again(database: 
         return connection.exec_driver_sql("SELECT 1").scalar()
 
     assert await database.run(work) == 1 and calls == [1000.0, 1600.0]
+
+
+def fail_full(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("PRAGMA max_page_count = 1").close()
+    try:
+        connection.exec_driver_sql("CREATE TABLE big AS SELECT randomblob(100000) AS x")
+    finally:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000").close()
+
+
+def one(connection: sa.Connection) -> Any:
+    return connection.exec_driver_sql("SELECT 1").scalar()
+
+
+async def test_a_full_disk_is_over_when_something_was_written(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reads go on meanwhile, and say nothing about it."""
+    caplog.set_level("INFO", "gatehouse.store")
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=time.sleep))
+    await database.run(lambda connection: connection.exec_driver_sql("CREATE TABLE t (x)"), write=True)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await database.run(fail_full, write=True)
+        now[0] += 60.0
+        assert await database.run(one) == 1 and not database.available
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("the store takes no writes: OperationalError")
+    await database.run(lambda connection: connection.exec_driver_sql("INSERT INTO t VALUES (1)"), write=True)
+    assert database.available and database.lost is None and caplog.messages[1:] == ["the store answers again"]
+
+
+async def test_a_store_that_fails_now_and_then_is_not_said_to_come_and_go(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gatehouse.store")
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=time.sleep))
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await database.run(lambda connection: connection.exec_driver_sql("SELECT * FROM missing"))
+        now[0] += STEADY / 2
+        assert await database.run(one) == 1 and not database.available
+    now[0] += STEADY / 2
+    assert await database.run(one) == 1 and database.available
+    assert [message.partition(":")[0] for message in caplog.messages] == ["the store does not answer", "the store answers again"]
 
 
 async def test_work_that_raises_changes_nothing(database: Database) -> None:
