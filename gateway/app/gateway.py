@@ -152,7 +152,7 @@ class Gateway:
         self.limit_times = LimitTimes(Path(spec.state_dir))
         told = (lambda: self.plane.current().spec, self.limit_times, self._owner, self.limits.settled, self.opener)
         self.budget_runs = BudgetRuns(self.store_link.store, holder, Path(spec.state_dir), logs, *told)
-        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
+        self.webhooks = Webhooks(link.store, told[0], self.replica, self._owner, redis=spec.redis, ahead=lambda: members.skew)
         self._watch_refusals()
         self.revocations, self.token_keys = Revocations(), TokenKeys()
         self.logins = LocalLogins(SystemClock(), self.login_key)

@@ -1,9 +1,9 @@
 """Webhooks: events are posted to addresses of the configuration, signed, at least once, from a queue in the store that is bounded.
 
 An event that a webhook asks for becomes a delivery in the store, and whichever replica looks first takes it. Until it is answered with 2xx,
-it is tried again after longer and longer pauses, also after a restart and by another replica; then it is given up. A share of a budget is
-told once in a window: its delivery has the same id wherever it is noticed. At the start and each minute the counters of budgets are looked
-at too, so that nothing is lost when a process is killed between counting and telling.
+it is tried again after longer and longer pauses, also after a restart and by another replica; then it is given up. All replicas go by the
+store's clock. A share of a budget is told once in a window: its delivery has the same id wherever it is noticed. At the start and each
+minute the counters of budgets are looked at too, so that nothing is lost when a process is killed between counting and telling.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ MOST_ATTEMPTS: Final = 12
 """With the pauses between them about two and a half hours."""
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 3600.0
+MOST_JITTER: Final = 1.25
+"""Of a pause, when chance makes it longest."""
 HOLD_SECONDS: Final = 30.0
 """For so long beyond the webhook's own deadline an attempt belongs to one replica."""
 MOST_HEARD: Final = 1_000
@@ -68,8 +70,9 @@ GONE: Final = 410
 
 
 class Webhooks:
-    """spec: the configuration in force. replica: this process's. redis: where budgets are counted, if not in the store. Life: `start`, with
-    `heard` subscribed to the feed; its tasks are the owner's; `flush` at the end."""
+    """spec: the configuration in force. replica: this process's. ahead: seconds by which its clock is ahead of the store's. redis: where
+    budgets are counted, if not in the store. Life: `start`, with `heard` subscribed to the feed; its tasks are the owner's; `flush` at the
+    end."""
 
     def __init__(
         self,
@@ -79,16 +82,21 @@ class Webhooks:
         tasks: TaskOwner,
         *,
         now: Callable[[], float] = time.time,
+        ahead: Callable[[], float] = lambda: 0.0,
         entropy: Entropy | None = None,
         redis: RedisSpec | None = None,
     ) -> None:
         self._redis = None if redis is None else BucketBook(redis)
         self._store: ControlStore = store
-        self._spec, self._replica, self._tasks, self._now = spec, replica, tasks, now
+        self._spec, self._replica, self._tasks, self._clock = spec, replica, tasks, now
+        self._ahead = ahead
         self._entropy: Entropy = entropy or SystemEntropy()
         self._heard: deque[Delivery] = deque()
         self._looking = asyncio.Lock()
         self.sent: dict[str, int] = {"delivered": 0, "retried": 0, "failed": 0, "dropped": 0}
+
+    def _now(self) -> float:
+        return self._clock() - self._ahead()
 
     def start(self) -> None:
         self._tasks.every(LOOK_SECONDS, self._look, name="webhooks")
@@ -152,7 +160,7 @@ class Webhooks:
                         wanted += [self._delivery(hook, BUDGET, *told) for hook in hooks]
             if wanted:
                 await self._queue(wanted)
-            await self._store.forget_deliveries(now - KEPT_SECONDS, MOST_KEPT)
+            await self._store.forget_deliveries(KEPT_SECONDS, MOST_KEPT)
         except GatehouseError as error:
             log.debug("alerts of budgets are looked for later: %s", error.message)
 
@@ -194,9 +202,8 @@ class Webhooks:
                     self._heard.popleft()
             if not self._spec().alerts.webhooks:
                 return
-            now = self._now()
-            longest = max(hook.timeout for hook in self._spec().alerts.webhooks)
-            due = await self._store.take_deliveries(now, now + longest + HOLD_SECONDS)
+            hold = HOLD_SECONDS + max(hook.timeout for hook in self._spec().alerts.webhooks)
+            due = await self._store.take_deliveries(hold, hold + MOST_JITTER * LONGEST_PAUSE)
             if due:
                 await asyncio.gather(*(self._attempt(one) for one in due))
 
@@ -226,18 +233,19 @@ class Webhooks:
     async def _attempt(self, delivery: Delivery) -> None:
         hook = next((one for one in self._spec().alerts.webhooks if one.name == delivery.webhook), None)
         code, error = (0, "there is no such webhook here") if hook is None else await self._post(hook, delivery)
-        now = self._now()
+        pause = 0.0
         if hook is not None and 200 <= code < 300:
-            status, due, outcome = "delivered", now, "delivered"
+            status, outcome = "delivered", "delivered"
         elif code == GONE or delivery.attempts >= MOST_ATTEMPTS:
-            status, due, outcome = "failed", now, "failed"
+            status, outcome = "failed", "failed"
             log.warning("webhook %s: event %s is given up after %d attempts: %s", delivery.webhook, delivery.id, delivery.attempts, error)
         else:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (delivery.attempts - 1))
-            status, due, outcome = "pending", now + pause * (0.75 + self._entropy.uniform() / 2), "retried"
+            pause *= MOST_JITTER - self._entropy.uniform() / 2
+            status, outcome = "pending", "retried"
         self.sent[outcome] += 1
         with suppress(GatehouseError):  # then it is tried again
-            await self._store.settle_delivery(delivery.id, status=status, due=due, code=code, error=error)
+            await self._store.settle_delivery(delivery.id, status=status, pause=pause, code=code, error=error)
 
     async def _post(self, hook: WebhookSpec, delivery: Delivery) -> tuple[int, str]:
         """(status, what went wrong) of one attempt, within the webhook's deadline. Redirects are not followed."""
@@ -287,7 +295,7 @@ class Webhooks:
         code, error = await self._post(hook, made)
         status = "delivered" if 200 <= code < 300 else "failed"
         self.sent[status] += 1
-        await self._store.settle_delivery(made.id, status=status, due=now, code=code, error=error)
+        await self._store.settle_delivery(made.id, status=status, pause=0.0, code=code, error=error)
         return Delivery(**{**_fields(made), "status": status, "code": code, "error": error, "attempts": 1})
 
     async def deliveries(self, name: str | None, limit: int) -> Sequence[Delivery]:

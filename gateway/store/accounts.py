@@ -3,8 +3,10 @@ gateway.core.deliveries say what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import sqlalchemy as sa
 
 from gateway.core.deliveries import Delivery
 from gateway.core.ledger import Beside, EngineRow, Position, SessionRow, UsageRow
@@ -69,18 +71,25 @@ class DeliveryTables:
     """Implements gateway.core.deliveries.DeliveryStorage."""
 
     _database: Database
+    _now: Callable[[sa.Connection], float]
 
     async def add_deliveries(self, wanted: Sequence[Delivery], most: int) -> int:
-        return await self._database.run(lambda connection: delivery_rows.add(connection, wanted, most), write=True)
+        return await self._database.run(lambda connection: delivery_rows.add(connection, self._now(connection), wanted, most), write=True)
 
-    async def take_deliveries(self, now: float, until: float, most: int = 16) -> Sequence[Delivery]:
-        return await self._database.run(lambda connection: delivery_rows.take(connection, now, until, most), write=True)
+    async def take_deliveries(self, hold: float, farthest: float, most: int = 16) -> Sequence[Delivery]:
+        def take(connection: sa.Connection) -> list[Delivery]:
+            return delivery_rows.take(connection, self._now(connection), hold, farthest, most)
 
-    async def settle_delivery(self, id: str, *, status: str, due: float, code: int, error: str) -> None:
-        await self._database.run(lambda connection: delivery_rows.settle(connection, id, status, due, code, error), write=True)
+        return await self._database.run(take, write=True)
+
+    async def settle_delivery(self, id: str, *, status: str, pause: float, code: int, error: str) -> None:
+        def settle(connection: sa.Connection) -> None:
+            delivery_rows.settle(connection, id, status, self._now(connection) + pause, code, error)
+
+        await self._database.run(settle, write=True)
 
     async def deliveries(self, webhook: str | None = None, *, limit: int = 100) -> Sequence[Delivery]:
         return await self._database.run(lambda connection: delivery_rows.newest(connection, webhook, limit))
 
-    async def forget_deliveries(self, before: float, most: int) -> int:
-        return await self._database.run(lambda connection: delivery_rows.forget(connection, before, most), write=True)
+    async def forget_deliveries(self, age: float, most: int) -> int:
+        return await self._database.run(lambda connection: delivery_rows.forget(connection, self._now(connection) - age, most), write=True)

@@ -14,32 +14,29 @@ from gateway.store.tables import deliveries as table
 PENDING = "pending"
 
 
-def add(connection: sa.Connection, wanted: Sequence[Delivery], most: int) -> int:
+def add(connection: sa.Connection, now: float, wanted: Sequence[Delivery], most: int) -> int:
     """Replicas may ask at the same moment: then a few more than `most` may wait."""
     insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     known = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_([one.id for one in wanted]))))
     waiting = connection.execute(sa.select(sa.func.count()).where(table.c.status == PENDING)).scalar_one()
     fresh = [one for one in wanted if one.id not in known][: max(0, most - waiting)]
     if fresh:
-        values = [{name: getattr(one, name) for name in Delivery.__struct_fields__} for one in fresh]
+        moments = {"created": now, "due": now}
+        values = [{name: getattr(one, name) for name in Delivery.__struct_fields__} | moments for one in fresh]
         connection.execute(insert(table).on_conflict_do_nothing(index_elements=["id"]), values)
     return len({one.id for one in wanted} & known) + len(fresh)
 
 
-def take(connection: sa.Connection, now: float, until: float, most: int) -> list[Delivery]:
+def take(connection: sa.Connection, now: float, hold: float, farthest: float, most: int) -> list[Delivery]:
     """Two replicas that look at the same time do not wait for each other's rows: each gets others."""
-    due = sa.select(table.c.id).where(table.c.status == PENDING, table.c.due <= now).order_by(table.c.due).limit(most)
+    is_due = sa.and_(table.c.status == PENDING, sa.or_(table.c.due <= now, table.c.due > now + farthest))
+    due = sa.select(table.c.id).where(is_due).order_by(table.c.due).limit(most)
     if connection.dialect.name == "postgresql":
         due = due.with_for_update(skip_locked=True)
     chosen = list(connection.scalars(due))
     if not chosen:
         return []
-    taken = (
-        sa.update(table)
-        .where(table.c.id.in_(chosen), table.c.status == PENDING, table.c.due <= now)
-        .values(due=until, attempts=table.c.attempts + 1)
-        .returning(table)
-    )
+    taken = sa.update(table).where(table.c.id.in_(chosen), is_due).values(due=now + hold, attempts=table.c.attempts + 1).returning(table)
     return [Delivery(**row._mapping) for row in connection.execute(taken)]
 
 

@@ -56,6 +56,7 @@ class Server:
 class World:
     def __init__(self, store: Store, server: Server) -> None:
         self.store, self.server, self.clock = store, server, FakeClock()
+        store._now = lambda connection: self.clock.wall()  # the database's clock
         self.hooks = (WebhookSpec(name="ops", url=f"http://127.0.0.1:{server.port}/in?a=b", secret=Secret(SECRET)),)
         self.limit = LimitSpec(name="month", per="tenant", budget=BudgetSpec(amount=100, unit="tokens"), enforce=False)
         self.webhooks = self.replica()
@@ -146,6 +147,41 @@ async def test_it_is_tried_again_after_longer_and_longer_pauses_and_given_up(wor
     await world.webhooks.deliver()
     assert await world.status() == [("failed", MOST_ATTEMPTS)] and world.webhooks.sent["failed"] == 1
     assert len({headers["webhook-id"] for headers, _ in world.server.seen}) == 1
+
+
+@pytest.mark.parametrize("step", [-86400.0, 86400.0])
+async def test_a_replica_whose_clock_was_set_holds_up_no_event(world: World, step: float) -> None:
+    wrong, own = world.replica("r2"), FakeClock()
+    own.step(step)
+    wrong._clock = own.wall
+    world.server.statuses = [503, 503]
+    world.happens(wrong, scope="acme", percent=50)
+    await wrong.deliver()
+    await world.webhooks.deliver()
+    assert len(world.server.seen) == 1, "not before the pause is over, whoever looks"
+    for attempt in (2, 3):
+        world.clock.advance(1.3 * 5.0 * 2 ** (attempt - 2))
+        own.advance(1.3 * 5.0 * 2 ** (attempt - 2))
+        await (world.webhooks if attempt == 2 else wrong).deliver()
+        assert len(world.server.seen) == attempt
+    assert await world.status() == [("delivered", 3)]
+
+
+async def test_replicas_name_a_window_by_the_stores_clock(world: World) -> None:
+    """Otherwise the one whose clock is ahead would have told already what happens in the next window."""
+    wrong = world.replica("r2")
+    wrong._clock, wrong._ahead = lambda: world.clock.wall() + 32 * 86400.0, lambda: 32 * 86400.0
+    world.happens(wrong, scope="acme", percent=50)
+    await wrong.deliver()
+    world.happens(scope="acme", percent=50)
+    await world.webhooks.deliver()
+    assert len(world.server.seen) == 1
+    ((headers, _),) = world.server.seen
+    assert int(headers["webhook-timestamp"]) == int(world.clock.wall()), "receivers refuse one that is off by minutes"
+    world.clock.advance(32 * 86400.0)
+    world.happens(scope="acme", percent=50)
+    await world.webhooks.deliver()
+    assert len(world.server.seen) == 2
 
 
 async def test_a_receiver_that_is_gone_is_not_asked_again(world: World) -> None:
