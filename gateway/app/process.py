@@ -119,16 +119,20 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
     process = Process(loaded, environ, credentials, plugins, workers, handed)
     try:
         code: int = uvloop.run(process.run())
-        if process.successor is not None:
-            assert process.upgrader is not None
-            become(process.upgrader.command(), process.upgrader.environment(), process.successor)
     except OSError as error:
-        return fail(f"the new program could not be started: {error.strerror}")
+        log.exception("what the system refused has ended the gateway")
+        return fail(str(error))
     except ConfigError as error:
         loaded.place(error)
         return fail(str(error))
     except GatehouseError as error:
         return fail(error.message)
+    if process.successor is not None:
+        assert process.upgrader is not None
+        try:
+            become(process.upgrader.command(), process.upgrader.environment(), process.successor)
+        except OSError as error:
+            return fail(f"the new program could not be started: {error.strerror}")
     return code
 
 

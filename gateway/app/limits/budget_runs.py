@@ -25,7 +25,7 @@ from gateway.audit.ledger import end_of
 from gateway.audit.opening import CLOSED, Opener
 from gateway.audit.segments import segment_size
 from gateway.audit.sinks.file import list_segments
-from gateway.core.errors import GatehouseError
+from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import ControlStore, CounterName
 from gateway.core.tasks import TaskOwner
@@ -84,8 +84,11 @@ class BudgetRuns:
         return self._runs[:-1]
 
     async def begin(self) -> None:
-        """Notes that a run begins. Raises OSError."""
-        await asyncio.to_thread(self._begin)
+        """Notes that a run begins. Raises ConfigError."""
+        try:
+            await asyncio.to_thread(self._begin)
+        except OSError as error:
+            raise ConfigError(f"{self._file} cannot be written: {error.strerror}", path="state_dir") from None
 
     def start(self) -> None:
         """Settles what can be settled, as soon as it can be."""
@@ -123,7 +126,10 @@ class BudgetRuns:
             self._runs[-1].handed = handed
             if given_back:
                 del self._runs[-1]
-            await asyncio.to_thread(self._write)
+            try:
+                await asyncio.to_thread(self._write)
+            except OSError as error:  # the next start looks at this run as at one that was killed
+                log.warning("%s cannot be written: %s", self._file, error.strerror)
 
     def _begin(self) -> None:
         try:

@@ -17,6 +17,7 @@ from gateway.audit.crypto import load_signer
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import SystemClock
+from gateway.core.errors import ConfigError
 from gateway.core.specs import BudgetSpec, ConfigSpec, LimitSpec, RateSpec
 from gateway.core.specs.limits import LimitMatchSpec, RollingSpec
 from gateway.core.tasks import TaskOwner
@@ -143,6 +144,24 @@ async def test_what_another_program_goes_on_with_is_not_given_back(store: Store,
     second = runs(store, tmp_path, "a:2", tasks, DAY)
     await second.begin()
     assert not second.ended
+
+
+async def test_a_full_disk_does_not_break_the_end_off(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is closed after it still tells Redis, leaves the roll of replicas, and closes the audit log. A start says why it fails."""
+    tasks, in_the_way = TaskOwner("test"), tmp_path / f".{FILE}.new"
+    first = runs(store, tmp_path, "a:1", tasks, DAY)
+    await first.begin()
+    in_the_way.mkdir()
+    await first.aclose(handed=False, given_back=True)
+    assert f"{FILE} cannot be written" in caplog.text
+    second = runs(store, tmp_path, "a:2", tasks, DAY)
+    with pytest.raises(ConfigError, match=f"{FILE} cannot be written") as caught:
+        await second.begin()
+    assert caught.value.path == "state_dir"
+    in_the_way.rmdir()
+    third = runs(store, tmp_path, "a:3", tasks, DAY)
+    await third.begin()
+    assert [one.holders for one in third.ended] == [["a:1"]], "as if it had been killed"
 
 
 async def test_without_the_log_everything_counts_as_used(store: Store, tmp_path: Path) -> None:
