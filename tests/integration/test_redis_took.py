@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gateway.app.limits.budget_ledger import BudgetLedger
+from gateway.app.limits.times import LimitTimes
 from gateway.core.secret import Secret
-from gateway.core.specs import BudgetSpec, LimitSpec, RollingSpec
+from gateway.core.specs import BudgetSpec, ConfigSpec, LimitSpec, RollingSpec
 from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal, as_future
@@ -232,3 +235,31 @@ async def test_what_comes_back_to_a_rolling_window_comes_back_where_it_was_taken
         assert hasattr(two.asked(caller("ci"), request(60)), "settle")
     finally:
         world.close()
+
+
+async def test_what_was_taken_while_the_clock_of_redis_was_ahead_is_not_given_back(server: RedisServer, tmp_path: Path) -> None:
+    """Redis goes on with the window that it had begun; the log has nothing of that window yet, so it cannot say what was used of it."""
+    world = World(server, BUDGET)
+    side = world.side("r1")
+    await side.spend(50, 50)
+    ledger = BudgetLedger(
+        None,  # type: ignore[arg-type]  # what Redis counts is not in the store
+        side.replica,
+        lambda: 1,
+        tmp_path,
+        lambda: ConfigSpec(version=1, limits=(BUDGET,)),
+        lambda: SimpleNamespace(all=list),  # type: ignore[arg-type,return-value]
+        LimitTimes(tmp_path),
+        world.book,
+    )
+    assert (await ledger.compare())["not_compared"] == []
+    later = (
+        "local s = cmsgpack.unpack(redis.call('GET', KEYS[1])); s[5] = s[5] + 3e12; redis.call('SET', KEYS[1], cmsgpack.pack(s), 'KEEPTTL')"
+    )
+    server.command("EVAL", later, "1", world.bucket.decode())
+    server.command("EVAL", later.replace("s[5]", "s[1]"), "1", took_of(world.bucket, holder_of("r1", side.who)).decode())
+    found = await ledger.compare()
+    assert found["budgets"] == [] and [one["limit"] for one in found["not_compared"]] == ["budget"] and await ledger.settle()
+    assert await world.used() == 50
+    for one in world.sides:
+        await one.process.aclose()

@@ -33,7 +33,7 @@ COUNTERS: Final = 10_000
 MADE_FULL: Final = "since"
 STEP: Final = 5.0
 """Seconds by which clocks may be apart before the times of the log say too little to give anything back by them."""
-STEPPED: Final = "the clock of this replica has stepped, or is not that of Redis: its log does not say what counts in which window"
+STEPPED: Final = "the clock of this replica or of Redis has stepped, or they differ: the log does not say what counts in which window"
 CLOCKS: Final = 2.0
 """Seconds by which the clock of Redis and those of the log may differ, with what is rounded: a rate refills meanwhile."""
 Amounts = dict[Key, int]

@@ -51,7 +51,7 @@ class InRedis:
         self._index = [one.name for one in self._shape.meters].index(meter.name)
         self._seen, self._took, self._now, self._still = seen, took, now, still
         self.apart = 0.0
-        """Seconds between our clock and that of Redis."""
+        """Seconds between our clock and that of Redis; or by which that of Redis was set back while something was counted."""
         fresh = {(bucket, who): one.units for bucket, whose in took.items() for who, one in whose.items()}
         for place in [place for place in still if place not in fresh]:
             del still[place]
@@ -67,7 +67,8 @@ class InRedis:
         apart = abs(now / 1_000_000 - time.time())
         took = await book.took(shape, meter, replica, now) if meter.budget is not None else {}
         made = cls(book, limit, meter, replica, dict(await book.all_of(shape, MOST)), took, now, still)
-        made.apart = apart
+        # Of a window that has not begun yet, the log has nothing: all that was taken of it would count as too much.
+        made.apart = max([apart, *((one.since[made._index] - now) / 1_000_000 for one in made._seen.values())])
         return made
 
     def tally(self, now: float, times: Times) -> Tally:
