@@ -74,7 +74,8 @@ def test_an_outage_and_its_end(postgres: PostgresServer, launch: Launch, engine:
     finally:
         postgres.start()
     until(lambda: gateway.chat(key=second).status_code == 200, what="the second key")
-    assert gateway.metric("gatehouse_store_available") == 1 and "store_lost" not in readiness(gateway)
+    until(lambda: gateway.metric("gatehouse_store_available") == 1, what="the notice that it is back")
+    assert readiness(gateway)["store"] is True and "store_lost" not in readiness(gateway)
     revoke(url, tmp_path, first_id)
     until(lambda: gateway.chat(key=first).status_code == 401, what="the refusal of what was revoked after the outage")
 
