@@ -3,7 +3,8 @@
     tool (the name under which the call is judged), arguments (the decoded JSON: `arguments.path`, `arguments["to"][0]`, or a text),
     kind (`call` or `result`), model, principal.id, .tenant, .user, .agent
 
-An evaluation is bounded: CEL's own budget of steps, and arguments of at most MAX_ARGUMENTS characters and MAX_VALUES values.
+An evaluation is bounded: CEL's own budget of steps, and arguments of at most MAX_ARGUMENTS characters and MAX_VALUES values. Arguments that
+a tool may read otherwise than the condition does (policies.guardrails.tool_arguments) cannot be evaluated.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 import re2
 
 from gateway.core.errors import ConfigError
+from policies.guardrails.tool_arguments import Readings, Reads
 
 MAX_LENGTH: Final = 4096
 MAX_ARGUMENTS: Final = 32 * 1024
@@ -26,14 +28,15 @@ _PATTERN: Final = re.compile(r"""\.matches\(\s*r?(['"])(.*?)\1\s*\)""")
 class ToolCondition:
     """One compiled expression. Immutable."""
 
-    __slots__ = ("_expression", "text")
+    __slots__ = ("_expression", "_reads", "text")
 
-    def __init__(self, text: str, expression: Any) -> None:
-        self.text, self._expression = text, expression
+    def __init__(self, text: str, expression: Any, reads: Reads) -> None:
+        self.text, self._expression, self._reads = text, expression, reads
 
     def holds(self, facts: dict[str, Any] | None, otherwise: bool) -> bool:
-        """Whether it is true; `otherwise` where it cannot be evaluated: a field is missing, too many steps, `facts` is None."""
-        if facts is None:
+        """Whether it is true; `otherwise` where it cannot be evaluated: a field is missing or its name is spelled otherwise, too many
+        steps, `facts` is None."""
+        if facts is None or self._reads.doubtful(facts["arguments"]):
             return otherwise
         try:
             found = self._expression.eval(data=facts).value()
@@ -51,6 +54,7 @@ class ToolLanguage:
         text = kind.STRING
         variables = {"tool": text, "arguments": kind.DYN, "kind": text, "model": text, "principal": kind.Map(text, text)}
         self._environment = self._cel.NewEnv(variables=variables)
+        self._readings = Readings()
 
     def compile(self, text: str) -> ToolCondition:
         """Raises ConfigError with the place in the text for an expression that is wrong, or that is not a yes or no."""
@@ -67,7 +71,7 @@ class ToolLanguage:
             raise ConfigError(_readable(str(error))) from None
         if expression.return_type() != self._cel.Type.BOOL:
             raise ConfigError("is not a condition: it must be true or false, such as arguments.amount <= 100")
-        return ToolCondition(text, expression)
+        return ToolCondition(text, expression, self._readings.of(expression))
 
 
 def bounded(value: Any) -> bool:

@@ -88,6 +88,18 @@ def test_a_condition_that_cannot_be_evaluated_fails_to_the_strict_side(arguments
     assert action(lax, call("pay", arguments=arguments)) == "block"
 
 
+def test_a_condition_is_not_evaded_by_another_spelling_of_an_argument() -> None:
+    guard = made(
+        {"tool": "pay", "when": "has(arguments.amount) && arguments.amount > 100", "action": "hold"},
+        {"tool": "read", "when": 'arguments.path.startsWith("/data/")', "action": "allow"},
+        {"tool": "pay", "action": "allow"},
+    )
+    assert action(guard, call("pay", arguments={"amount": 1})) == "allow"
+    assert action(guard, call("pay", arguments={"amount": 1, "Amount": 1000})) == "hold"
+    assert action(guard, call("read", arguments={"path": "/data/x", "env": {"PATH": "/bin"}})) == "allow"
+    assert action(guard, call("read", arguments={"path": "/data/x", "Path": "/etc/shadow"})) == "block"
+
+
 def test_arguments_with_too_many_values_are_not_evaluated() -> None:
     guard = made({"tool": "*", "when": "arguments.n == 1", "action": "allow"})
     assert action(guard, call("x", arguments={"n": 1})) == "allow"
