@@ -22,6 +22,8 @@ LATEST: Final = 253402300799.0
 """Seconds since the epoch: the end of the year 9999, the last moment that a timestamp can tell."""
 _TOOLS: Final = ("tools", "functions")
 """The fields in which requests of all formats offer tools. Labels are in `metadata`."""
+_TEMPLATE: Final = "chat_template_kwargs"
+"""May hold tools, too, and so may messages, which the request notes in `unknown` (`messages[0].tools`)."""
 _LISTS: Final = ("models", "operations", "groups", "roles", "scopes", "limits")
 _OF_LOGIN: Final = ("strength", "issuer", "acr")
 
@@ -86,6 +88,8 @@ def request_facts(request: InferenceRequest, model: str, peer: Peer, size: int =
     where the record does not have it."""
     fields, asked = request.fields, request.asked or request.model
     plain = "tools" not in fields and "functions" not in fields and "metadata" not in fields
+    if plain and (_TEMPLATE in fields or (request.unknown and any([place.endswith("].tools") for place in request.unknown]))):
+        plain = False
     if plain and size < 0 and asked == model and not request.version and not peer.thumbprint:  # most requests
         return DecisionFacts(max_tokens=request.max_tokens) if request.max_tokens > 0 else None
     unrecorded: list[str] = []
@@ -129,7 +133,7 @@ def _label(request: InferenceRequest, unrecorded: list[str]) -> str:
 
 def _tools(request: InferenceRequest, unrecorded: list[str]) -> tuple[str, ...]:
     size = 0
-    for name in _TOOLS:
+    for name in (*_TOOLS, _TEMPLATE):
         given = request.fields.get(name)
         if given is not None:
             size += len(given)

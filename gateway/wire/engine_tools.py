@@ -26,6 +26,8 @@ AUDIO: Final = "stored_audio"
 """How the setting names a sound that the engine generated and kept: whoever knows its id may use it, whose ever it is."""
 _AUDIO_PLACE: Final = re.compile(r"messages\[\d+\]\.audio\.id")
 _TOOL_PLACE: Final = re.compile(r"tools\[(\d+)\]\.type")
+_OFFERING: Final = re.compile(r"messages\[\d+\]\.tools")
+"""Tools of the caller in a message: known, and noted because conditions, rules and records count them."""
 _DATED: Final = re.compile(r"_(?:\d{8}|\d{4}_\d{2}_\d{2})$", re.ASCII)
 _SERVER: Final = ("server_label", "mcp_server_name")
 ELSEWHERE: Final = names(
@@ -73,6 +75,8 @@ def others(fields: dict[str, Raw], unknown: Sequence[str], policy: str, allowed:
                 _refuse_elsewhere(tool, place[: -len(".type")])
         elif place in NAMED:
             name, may = NAMED[place], NAMED[place] in allowed
+        elif _OFFERING.fullmatch(place):
+            continue
         elif _AUDIO_PLACE.fullmatch(place):
             name, may = AUDIO, AUDIO in allowed
         else:

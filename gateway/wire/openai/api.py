@@ -24,7 +24,6 @@ from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import in_order, in_order_steps, settle_unknown
 from gateway.wire.openai.usage import finish_in
 from gateway.wire.openai.views import (
-    TOOLS,
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
@@ -177,15 +176,7 @@ class ChatApi(OpenAiApi):
         return [value for name, value in request.fields.items() if name not in SILENT]
 
     def tools(self, request: InferenceRequest) -> list[str]:
-        found: list[str] = []
-        for field in ("tools", "functions"):
-            given = request.fields.get(field)
-            if given is not None:
-                try:
-                    found += [name for tool in TOOLS.decode(given) or () for name in tool.names]
-                except msgspec.DecodeError as error:
-                    raise RequestError(f"{field}: {error}.", param=field, code="invalid_value") from None
-        return found
+        return [name for use in calls.offered(request.fields) for name in use.names]
 
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         messages: list[Any] = request.view.messages

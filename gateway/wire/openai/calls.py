@@ -8,6 +8,7 @@ than one way is `unreadable`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, RequestError
 from gateway.core.tools import Kind, ToolUse
-from gateway.wire.openai.views import TOOLS
+from gateway.wire.openai.fields import OFFERS, TEMPLATE
+from gateway.wire.openai.views import TOOLS, Tool
 
 KEYS: Final = frozenset({"tool_call", "tool_calls", "function_call", "function_calls"})
 TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "custom_tool_call", "function_call", "mcp_call"})
@@ -27,8 +29,18 @@ MAX_CALLS: Final = 256
 """Of one answer, and of one request."""
 MAX_CHARACTERS: Final = 1024 * 1024
 """Of all calls of one answer: judging them takes about 5 ms for each 256 KiB."""
+_NAME: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _MARKS: Final = (b"_call", b"tool_use", b"\\u")
 """One of these is in every event or answer with a call; the last, as any letter may be written so."""
+
+
+class _Offering(msgspec.Struct):
+    """A message, of which only its tools are read."""
+
+    tools: Raw = Raw()
+
+
+_MESSAGE_TOOLS: Final = msgspec.json.Decoder(list[_Offering])
 
 
 def suspicious(data: bytes) -> bool:
@@ -202,18 +214,59 @@ class OpenAiCalls:
 # --- requests
 
 
+def offered(fields: dict[str, Raw]) -> list[ToolUse]:
+    """The tools that a chat request offers: of all its messages, of one, or as arguments of the engine's template. Raises RequestError."""
+    found: list[ToolUse] = []
+    for field in OFFERS:
+        given = fields.get(field)
+        if given is not None:
+            found += _listed(given, field)
+    messages = fields.get("messages")
+    if messages is not None and may_offer(messages):
+        for number, message in enumerate(_MESSAGE_TOOLS.decode(messages)):
+            if bytes(message.tools):
+                found += _listed(message.tools, f"messages[{number}].tools")
+    given = fields.get(TEMPLATE)
+    if given is not None:
+        arguments = msgspec.json.decode(given)
+        for name, value in arguments.items() if isinstance(arguments, dict) else ():
+            if value and any(word in name.casefold() for word in ("tool", "function")):
+                found += _argued(value, f"{TEMPLATE}.{name}")
+    return found
+
+
+def may_offer(messages: Raw) -> bool:
+    """Whether one of the messages may bring tools of its own."""
+    raw = bytes(messages)
+    return raw.find(b'"tools"') >= 0 or raw.find(b"\\u") >= 0
+
+
+def _listed(given: Raw, place: str) -> list[ToolUse]:
+    try:
+        tools = TOOLS.decode(given) or ()
+    except msgspec.DecodeError as error:
+        raise RequestError(f"{place}: {error}.", param=place, code="invalid_value") from None
+    return [ToolUse("definition", tuple(tool.names), "", f"{place}[{number}]") for number, tool in enumerate(tools)]
+
+
+def _argued(value: Any, place: str) -> list[ToolUse]:
+    """Tools that a template writes into the prompt: definitions, names, or what only the template can read."""
+    if isinstance(value, list):
+        return [use for number, one in enumerate(value) for use in _argued(one, f"{place}[{number}]")]
+    if isinstance(value, dict):
+        try:
+            return [ToolUse("definition", tuple(msgspec.convert(value, Tool).names), "", place)]
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{place}: {error}.", param=place, code="invalid_value") from None
+    if isinstance(value, str):
+        return [ToolUse("definition", (value,), "", place, "" if _NAME.fullmatch(value) else "it is written for the template")]
+    return []
+
+
 def in_request(fields: dict[str, Raw]) -> list[ToolUse]:
     """The tools that a chat request offers, and the results that it carries, each by the name of the call that it answers. Raises
     RequestError."""
-    uses: list[ToolUse] = []
-    for field in ("tools", "functions"):
-        given = fields.get(field)
-        if given is not None:
-            try:
-                offered = TOOLS.decode(given) or []
-            except msgspec.DecodeError as error:
-                raise RequestError(f"{field}: {error}.", param=field, code="invalid_value") from None
-            uses += [ToolUse("definition", tuple(tool.names), "", f"{field}[{number}]") for number, tool in enumerate(offered)]
+    uses = offered(fields)
     called: dict[str, list[str]] = {}
     for number, message in enumerate(msgspec.json.decode(fields["messages"])):
         calls = message.get("tool_calls") or ()

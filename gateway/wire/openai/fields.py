@@ -139,6 +139,16 @@ is an unknown field."""
 AUDIO: Final = names("data format transcript expires_at")
 """Of a sound in a message. Its `id` names one that the engine generated and kept (gateway.wire.engine_tools): it is an unknown field."""
 TOOL_FUNCTION: Final = names("name description parameters strict defer_loading")
+OFFERS: Final = ("tools", "functions")
+"""Where a request offers tools."""
+TEMPLATE: Final = "chat_template_kwargs"
+FREE: Final = frozenset({TEMPLATE, "mm_processor_kwargs", "media_io_kwargs"})
+"""Arguments that an engine hands to a function. Names of NEVER are none."""
+ARGUMENTS: Final = NEVER | names(
+    "messages conversation tokenize tokenizer tokenizer_kwargs padding truncation max_length return_tensors return_dict",
+    "return_assistant_tokens_mask",
+)
+"""Names with which the arguments of a template would replace what the request says elsewhere."""
 FORMAT: Final = names("type json_schema schema")
 SETTING: Final = "models[].unknown_fields"
 
@@ -155,6 +165,12 @@ def never(place: str) -> bool:
     """Whether the field at a place may not reach an engine, whatever `unknown_fields` says."""
     name = place.rpartition(".")[2].casefold()
     return name in NEVER or (name in STORED and ".content[" in place)
+
+
+def unheard(place: str) -> RequestError:
+    """The 400 for a field that never reaches an engine."""
+    text = f"{place[:256]}: this field never reaches an engine; leave it out."
+    return RequestError(text, param=place[:256], code="unsupported_parameter")
 
 
 def refused(place: str, known: frozenset[str]) -> RequestError:

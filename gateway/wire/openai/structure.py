@@ -12,11 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from gateway.core.errors import RequestError
 from gateway.wire import engine_tools, unique
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as lists
 from gateway.wire.openai import media
-from gateway.wire.openai.fields import AUDIO, CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
+from gateway.wire.openai.fields import AUDIO, CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, NEVER, PART, PROSE, TEXT_PART, wrong_case
 from gateway.wire.scan import occurrences
 
 SPACED: Final = (b" :", b"\n:", b"\t:", b"\r:")
@@ -140,15 +141,16 @@ class Structure:
             _cases(found, lists.STREAM_OPTIONS, "stream_options.")
         elif name == "response_format":
             _cases(found, lists.FORMAT, "response_format.")
+        elif name in lists.FREE and isinstance(found, dict):
+            fixed = lists.ARGUMENTS if name == lists.TEMPLATE else NEVER
+            for key in found:
+                if key.casefold() in fixed:
+                    raise lists.unheard(f"{name}.{key}")
         elif name == "tools" and isinstance(found, list):
             for number, tool in enumerate(found):
-                _cases(tool, lists.TOOL, f"tools[{number}].")
+                _tool(tool, f"tools[{number}]")
                 if self._operation == "chat" and isinstance(tool, dict) and not _at_clients(tool):
                     self.unknown.append(f"tools[{number}].type")
-                for inner, value in tool.items() if isinstance(tool, dict) else ():
-                    if inner.casefold().endswith("url"):
-                        media.check_url(value, f"tools[{number}].{inner}")
-                _cases(tool.get("function") if isinstance(tool, dict) else None, lists.TOOL_FUNCTION, f"tools[{number}].function.")
                 if number % PAUSE == PAUSE - 1:
                     yield
 
@@ -161,6 +163,8 @@ class Structure:
                 media.refuse_addresses(message["audio"], f"messages[{number}].audio")
                 if isinstance(message["audio"], dict):
                     self._audio(message["audio"], f"messages[{number}].audio.")
+            if message.get("tools"):
+                self._own_tools(message["tools"], f"messages[{number}].tools")
             content = message.get("content")
             if content.__class__ is list:
                 for at, part in enumerate(content):
@@ -182,6 +186,15 @@ class Structure:
             seen += 1
             if seen % PAUSE == 0:
                 yield
+
+    def _own_tools(self, tools: Any, place: str) -> None:
+        """Tools that only one message offers. The caller runs them."""
+        for number, tool in enumerate(tools if isinstance(tools, list) else ()):
+            _tool(tool, f"{place}[{number}]")
+            if isinstance(tool, dict) and not _at_clients(tool):
+                where = f"{place}[{number}].type"
+                raise RequestError(f"{where}: a message may only offer tools that the caller runs; offer others in `tools`.", param=where)
+        self.unknown.append(place)
 
     def _part(self, part: dict[str, Any], place: str) -> None:
         for name, value in part.items():
@@ -221,6 +234,15 @@ class Structure:
             if name not in known:
                 wrong_case(name, known, place)
                 self.unknown.append(f"{place}{name}")
+
+
+def _tool(tool: Any, place: str) -> None:
+    if isinstance(tool, dict):
+        _cases(tool, lists.TOOL, f"{place}.")
+        for inner, value in tool.items():
+            if inner.casefold().endswith("url"):
+                media.check_url(value, f"{place}.{inner}")
+        _cases(tool.get("function"), lists.TOOL_FUNCTION, f"{place}.function.")
 
 
 def _at_clients(tool: dict[str, Any]) -> bool:

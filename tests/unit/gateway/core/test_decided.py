@@ -18,7 +18,7 @@ from gateway.core.decided import MAX_CALLER, MAX_TEXT, MAX_TOOLS, caller_facts, 
 from gateway.core.errors import RequestError
 from gateway.core.types import DecisionFacts, InferenceRequest, IntentRecord, Login, Peer, Principal, Scope
 from gateway.core.wire import WireApi
-from gateway.wire.table import APIS
+from gateway.wire.table import APIS, parse
 
 PEER = Peer("192.0.2.1")
 
@@ -126,6 +126,13 @@ def asked(tools: tuple[str, ...] = (), label: str | None = "", **more: Any) -> I
 )
 def test_what_is_kept_of_a_request(request_: Callable[[], InferenceRequest], facts: DecisionFacts | None) -> None:
     assert request_facts(request_(), "m", PEER) == facts
+
+
+def test_tools_in_a_message_or_a_templates_arguments_are_kept() -> None:
+    message = {"role": "user", "content": "x", "tools": [{"type": "function", "function": {"name": "a"}}]}
+    for body in ({"messages": [message]}, {"messages": [{"role": "user"}], "chat_template_kwargs": {"tools": [{"name": "a"}]}}):
+        request = parse(b"/v1/chat/completions", json.dumps({"model": "m", **body}).encode(), {})
+        assert request_facts(request, "m", PEER) == DecisionFacts(tools=("a",))
 
 
 def test_definitions_of_tools_that_are_too_large_are_not_read() -> None:

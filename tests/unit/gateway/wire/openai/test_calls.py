@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, RequestError
 from gateway.core.tools import ToolUse
-from gateway.wire.openai.calls import MAX_CALLS, OpenAiCalls, in_request, of_answer, suspicious
+from gateway.wire.openai.calls import MAX_CALLS, OpenAiCalls, in_request, of_answer, offered, suspicious
 
 
 def function(name: str = "delete_file", arguments: Any = '{"path":"/x"}', **more: Any) -> dict[str, Any]:
@@ -186,6 +186,31 @@ def test_a_request_offers_tools_and_brings_results() -> None:
         (("read_file",), "y"),
         (("read_file", "another"), '{"z":1}'),
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"messages": [{"role": "developer", "tools": [{"type": "function", "function": {"name": "shell"}}]}]}, [("shell",)]),
+        ({"messages": [{"role": "user", "tools": None}, {"role": "user", "content": '"tools"'}]}, []),
+        ({"chat_template_kwargs": {"tools": [{"name": "shell"}, {"function": {"name": "mail"}}]}}, [("shell",), ("mail",)]),
+        ({"chat_template_kwargs": {"builtin_Tools": ["shell"], "functions": {"name": "mail"}}}, [("shell",), ("mail",)]),
+        ({"chat_template_kwargs": {"enable_tools": True, "tools_in_user_message": False, "thinking": ["x"], "xml_tools": []}}, []),
+        ({"chat_template_kwargs": ["tools"]}, []),
+    ],
+)
+def test_tools_count_wherever_an_engine_is_offered_them(given: dict[str, Any], names: list[tuple[str, ...]]) -> None:
+    assert [use.names for use in offered(fields(**given)) if use.kind == "definition"] == names
+    escaped = {name: Raw(bytes(value).replace(b"tools", b"t\\u006fols")) for name, value in fields(**given).items()}
+    assert [use.names for use in offered(escaped)] == names
+
+
+def test_tools_that_only_a_template_can_read_have_no_name() -> None:
+    (use,) = offered(fields(chat_template_kwargs={"python_tools": "def shell(command):\n    ..."}))
+    assert use.unreadable
+    with pytest.raises(RequestError) as refused:
+        offered(fields(chat_template_kwargs={"tools": [{"function": "shell"}]}))
+    assert refused.value.param == "chat_template_kwargs.tools[0]"
 
 
 def test_a_request_whose_tools_cannot_be_read_or_are_too_many_is_refused() -> None:

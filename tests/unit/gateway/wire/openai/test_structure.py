@@ -299,3 +299,33 @@ def test_a_sound_that_the_engine_kept_is_the_models_setting() -> None:
     assert settled(spoken(id="audio_1", transcript="b"), "drop")["messages"][1]["audio"] == {"transcript": "b"}
     with pytest.raises(RequestError, match="lower case"):
         spoken(ID="audio_1")
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        *(("chat_template_kwargs", name) for name in ("chat_template", "Chat_Template", "messages", "conversation", "tokenize")),
+        ("mm_processor_kwargs", "prompt_embeds"),
+        ("media_io_kwargs", "lora_path"),
+    ],
+)
+def test_arguments_of_engines_functions_replace_nothing_of_the_request(field: str, name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat(**{field: {"enable_thinking": True, name: "x"}})
+    assert caught.value.param == f"{field}.{name}"
+    assert chat(**{field: {"enable_thinking": True, "documents": [{"messages": 1}]}}).unknown == ()
+
+
+def test_a_message_offers_only_tools_that_the_caller_runs() -> None:
+    def offering(tool: dict[str, Any]) -> InferenceRequest:
+        return parse({"model": "m", "messages": [{"role": "developer", "content": "x", "tools": [tool]}, USER]})
+
+    found = offering({"type": "function", "function": {"name": "shell"}})
+    assert found.unknown == ("messages[0].tools",), "noted for records"
+    for policy in ("refuse", "forward", "drop"):
+        assert settled(found, policy)["messages"][0]["tools"]
+    with pytest.raises(RequestError) as caught:
+        offering({"type": "mcp", "server_url": "data:,x"})
+    assert caught.value.param == "messages[0].tools[0].type"
+    with pytest.raises(RequestError, match="lower case"):
+        offering({"Function": {"name": "shell"}})
