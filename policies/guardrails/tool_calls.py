@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gateway.core.canonical import digest, parsed
+from gateway.core.canonical import canonical, digest, parsed
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Context
 from gateway.core.specs import Timeout
@@ -21,6 +21,7 @@ from gateway.core.specs.base import Spec
 from gateway.core.tools import SEVERITY, Action, Kind, Reversibility, ToolFinding, ToolUse
 from gateway.core.types import ALLOW, Principal, Verdict
 from policies.guardrails.folding import fold
+from policies.guardrails.tool_arguments import loose
 from policies.guardrails.tool_conditions import MAX_ARGUMENTS, ToolCondition, ToolLanguage, bounded
 from policies.patterns import matches
 
@@ -28,6 +29,8 @@ MAX_NAME: Final = 256
 """Characters of a tool's name. OpenAI's API allows 64; no tool has a longer one than this."""
 PREFIXES: Final = ("functions.", "functions::", "tools.", "default_api.")
 """What some models put before a name, and some clients take away again."""
+WRAPPER: Final = "multitooluse"
+"""Within a name as `loose` writes it: `multi_tool_use.parallel`, whose arguments are calls of other tools."""
 Glob = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Subject = Annotated[str, Meta(pattern=r"^(user|group|role|key)/[^\s].{0,254}$")]
 
@@ -126,6 +129,10 @@ class ToolCalls:
                 if worst is None or SEVERITY[found[0]] > SEVERITY[worst[0]]:
                     worst = found
         assert worst is not None
+        for inner in wrapped(use, read.value):
+            one = self._finding(inner, facts)
+            if SEVERITY[one.action] > SEVERITY[worst[0]]:
+                worst = one.action, one.rule, one.reversibility
         return ToolFinding(use, worst[0], worst[1], worst[2], read.sha256)
 
     def _decided(self, kind: Kind, name: str, exact: bool, facts: dict[str, Any] | None) -> tuple[Action, int, Reversibility]:
@@ -177,6 +184,25 @@ def spellings(name: str) -> list[tuple[bool, str]]:
         if name.startswith(prefix) and len(name) > len(prefix):
             rest = name[len(prefix) :]
             found += [(True, rest), (False, fold(rest).strip())]
+    return found
+
+
+def wrapped(use: ToolUse, value: Any) -> list[ToolUse]:
+    """The calls within a call of WRAPPER, which some models make of several, and some clients take apart again."""
+    if use.kind != "call" or not any(WRAPPER in loose(name) for name in use.names):
+        return []
+    given = value.get("tool_uses") if isinstance(value, dict) else None
+    if not isinstance(given, list):
+        return [ToolUse("call", use.names, unreadable="it holds no list of calls")]
+    found: list[ToolUse] = []
+    for one in given:
+        inside = one if isinstance(one, dict) else {}
+        names = [inside[key] for key in ("recipient_name", "name") if isinstance(inside.get(key), str)]
+        arguments = [inside[key] for key in ("parameters", "arguments") if key in inside]
+        clear = names and len(arguments) <= 1 and not any(WRAPPER in loose(name) for name in names)
+        first = arguments[0] if arguments else {}
+        text = first if isinstance(first, str) else canonical(first).decode()
+        found.append(ToolUse("call", tuple(names), text, unreadable="" if clear else "it can be read in more than one way"))
     return found
 
 

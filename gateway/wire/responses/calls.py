@@ -18,6 +18,7 @@ from gateway.core.tools import ToolUse
 from gateway.wire.bodies import plain
 from gateway.wire.openai.calls import MAX_CALLS, MAX_CHARACTERS, document_of, in_answer
 from gateway.wire.responses.answers import decoded
+from gateway.wire.responses.fields import IN_NAMESPACE
 from gateway.wire.responses.structure import kind_of
 from gateway.wire.responses.tool_names import NAMESPACE
 from gateway.wire.responses.views import NAMED
@@ -67,8 +68,8 @@ def use_of(item: dict[str, Any], place: str, fault: str = "") -> ToolUse:
 
 
 def offered(fields: dict[str, Raw]) -> list[str]:
-    """The names of the tools that a request offers, those of a namespace also with it in front (`files.read`); of one without a name its
-    type. Raises RequestError."""
+    """The names of the tools that a request offers, those of a namespace also with it in front (`files.read`); of one that is known by its
+    type, that, whatever name the request adds. Raises RequestError."""
     return [name for names in _offered(fields) for name in names]
 
 
@@ -85,7 +86,8 @@ def _offered(fields: dict[str, Raw]) -> list[tuple[str, ...]]:
         if tool.type == NAMESPACE:
             found += [_names_of(tool.name, inner.name) for inner in tool.tools]
         else:
-            found.append((tool.name or tool.type,))
+            kind = "" if tool.type in IN_NAMESPACE else tool.type
+            found.append((tool.name, kind) if tool.name and kind else (tool.name or tool.type,))
     return found
 
 

@@ -100,6 +100,35 @@ def test_a_condition_is_not_evaded_by_another_spelling_of_an_argument() -> None:
     assert action(guard, call("read", arguments={"path": "/data/x", "Path": "/etc/shadow"})) == "block"
 
 
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        ([{"recipient_name": "functions.read", "parameters": {"path": "/data/x"}}], "allow"),
+        ([{"recipient_name": "functions.read", "parameters": {"path": "/etc"}}], "block"),
+        ([{"recipient_name": "functions.read", "parameters": '{"path": "/etc"}'}], "block"),
+        ([{"name": "list", "arguments": {}}, {"recipient_name": "Delete_File", "parameters": {}}], "block"),
+        ([{"recipient_name": "mail"}], "hold"),
+        ([{"recipient_name": "list", "name": "delete_file"}], "block"),
+        ([{"recipient_name": "list", "parameters": {}, "arguments": {"x": 1}}], "block"),
+        ([{"recipient_name": "multi_tool_use.parallel", "parameters": {"tool_uses": []}}], "block"),
+        ([{"parameters": {}}], "block"),
+        (["delete_file"], "block"),
+        ("delete_file", "block"),
+        ([], "allow"),
+    ],
+)
+@pytest.mark.parametrize("name", ["multi_tool_use.parallel", "Multi_Tool_Use-Parallel", "functions.multi_tool_use.parallel"])
+def test_calls_within_a_call_are_judged(name: str, inside: Any, expected: str) -> None:
+    guard = made(
+        {"tool": "delete_*", "action": "block"},
+        {"tool": "read", "when": '!arguments.path.startsWith("/data/")', "action": "block"},
+        {"tool": "mail", "action": "hold"},
+        {"tool": "*", "action": "allow"},
+    )
+    assert action(guard, call(name, arguments={"tool_uses": inside})) == expected
+    assert action(guard, call("parallel", arguments={"tool_uses": inside})) == "allow", "any other tool's arguments are its own"
+
+
 def test_arguments_with_too_many_values_are_not_evaluated() -> None:
     guard = made({"tool": "*", "when": "arguments.n == 1", "action": "allow"})
     assert action(guard, call("x", arguments={"n": 1})) == "allow"

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest
 from gateway.wire.responses import chat
 from gateway.wire.responses.api import APIS
+from gateway.wire.responses.calls import in_request
 from gateway.wire.responses.chat_stream import ChatReader
 from gateway.wire.responses.structure import settle_unknown
 from gateway.wire.responses.tool_names import MAX_NAME, OfferedTool, ToolNames
@@ -136,6 +138,11 @@ def test_calls_go_back_to_their_namespaces() -> None:
         ("function_call", None, "made_up"),
     ]
     assert items[1]["arguments"] == '{"a":1}' and items[2]["input"] == "x"
+
+
+def test_a_tool_that_is_known_by_its_type_hides_behind_no_name() -> None:
+    fields = {"input": Raw(b'"x"'), "tools": Raw(b'[{"type":"shell","name":"weather"},{"type":"custom","name":"a"},{"type":"shell"},{}]')}
+    assert [use.names for use in in_request(fields)] == [("weather", "shell"), ("a",), ("shell",), ("",)]
 
 
 def test_policies_see_them_under_both_names() -> None:
