@@ -15,7 +15,7 @@ from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.openai.answers import FREE, WHOLE, Figure
 from gateway.wire.openai.media import is_base64, is_media, written
-from gateway.wire.openai.parts import joined, separated
+from gateway.wire.openai.parts import Place, joined, separated, spoken, texts_at, unchanged
 
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
 _NONE: Final[frozenset[str]] = frozenset()
@@ -59,6 +59,8 @@ class BlockTexts(RequestTexts):
             self.texts.append(text)
             self._places.append((_Parts, parts))
             self._sources.append(source)
+        for places in spoken(blocks):
+            self._together(places, source)
         for block in blocks:
             kind = block.get("type")
             of = "tool" if kind.__class__ is str and kind.endswith(self._results) else source
@@ -76,6 +78,12 @@ class BlockTexts(RequestTexts):
                         self._figures(block, name, of)
                 else:
                     self._file(value, of)
+
+    def _together(self, places: list[Place], source: str) -> None:
+        """Texts of several blocks as one, both ways."""
+        self.texts += joined(texts_at(places))
+        self._places += [(_Spoken, places)] * 2
+        self._sources += [source] * 2
 
     def _is_opaque(self, value: Any) -> bool:
         """Whether a value in a place for what no model reads as a text is only base64, bare or as a data URL."""
@@ -142,6 +150,7 @@ class BlockTexts(RequestTexts):
 
     def replace(self, texts: Sequence[str]) -> None:
         number, places = 0, self._places
+        split: list[int] = []
         while number < len(places):
             holder, key = places[number]
             if holder is _Parts:
@@ -152,16 +161,26 @@ class BlockTexts(RequestTexts):
                         part["text"] = text
                 number += count
                 continue
+            if holder is _Spoken:
+                split.append(number)
+                number += 2
+                continue
             if texts[number] != self.texts[number]:
                 if holder is None:
                     raise GuardrailViolation("The name of a field or a file has content that a policy would rewrite.", code="guardrail")
                 holder[key] = texts[number]
             number += 1
+        for number in split:
+            unchanged(texts_at(places[number][1]), self.texts[number : number + 2], texts[number : number + 2])
 
     def write(self) -> None:
         fields = self._request.fields
         for name, value in self._decoded.items():
             fields[name] = Raw(msgspec.json.encode(value))
+
+
+class _Spoken:
+    """Stands for the holder of texts that engines read in several blocks by their types."""
 
 
 class _Parts:

@@ -17,6 +17,7 @@ from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import MEDIA
 from gateway.wire.openai.media import CONTENT, is_media, written
+from gateway.wire.openai.parts import Place, joined, spoken, texts_at, unchanged
 from gateway.wire.openai.views import Message
 
 SILENT: Final = frozenset({"model"})
@@ -97,6 +98,8 @@ _STRUCTURE: Final = frozenset(
 )
 """Words of the formats themselves, as keys and as values, which no user wrote."""
 _NONE: Final[frozenset[str]] = frozenset()
+_SPLIT: Final = object()
+"""Stands for the place of a text that is split over parts."""
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
 
 
@@ -139,6 +142,8 @@ class OpenAiTexts(RequestTexts):
     def replace(self, texts: Sequence[str]) -> None:
         for (holder, key), old, new in zip(self._places, self.texts[self._own :], texts[self._own :], strict=True):
             if new == old:
+                continue
+            if key is _SPLIT:
                 continue
             if holder is None:
                 raise GuardrailViolation("The name of a field or a file has content that a policy would rewrite.", code="guardrail")
@@ -186,23 +191,37 @@ class OpenAiTexts(RequestTexts):
 class ChatTexts(OpenAiTexts):
     """The texts of a chat, whose messages are forwarded as decoded here."""
 
-    __slots__ = ("_messages",)
+    __slots__ = ("_messages", "_split")
 
     def _read_own_fields(self) -> Generator[None, None, None]:
+        self._split: list[tuple[int, int, list[Place]]] = []
         self._messages: list[dict[str, Any]] = plain(self._request.fields["messages"], "messages")
         yield
-        for message in self._messages:
+        for number, message in enumerate(self._messages):
             content = message.get("content")
             if isinstance(content, list):
                 for part in content:
                     if len(part) > 2 or part.get("text") is None:
                         self._read_part(part)
+                for places in spoken(content):
+                    self._split.append((len(self.texts), number, places))
+                    self.texts += joined(texts_at(places))
+                    self._places += [(None, _SPLIT)] * 2
             if len(message) > 2 or "content" not in message:
                 self._read_object(message, _MESSAGE)
                 for call in message.get("tool_calls") or ():
                     self._read_object(call, _FUNCTION)
                     if function := call.get("function"):
                         self._read_object(function, _ARGUMENTS if function.get("arguments") else _NONE)
+
+    def replace(self, texts: Sequence[str]) -> None:
+        super().replace(texts)
+        for at, number, places in self._split:
+            if texts[at : at + 2] != self.texts[at : at + 2]:
+                parts = zip(self._messages[number]["content"], self._request.view.messages[number].content, strict=True)
+                shown = {id(part): view.text for part, view in parts if view.text is not None}
+                now = [str(shown.get(id(holder), holder[key]) if key == "text" else holder[key]) for holder, key in places]
+                unchanged(now, self.texts[at : at + 2], texts[at : at + 2])
 
     def sources(self) -> list[str]:
         known: list[str] = self._request.view.sources()

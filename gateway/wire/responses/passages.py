@@ -8,6 +8,7 @@ from typing import Any, Final
 from gateway.core.types import InferenceRequest
 from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import names
+from gateway.wire.openai.parts import Place
 from gateway.wire.passages import BlockTexts
 
 _SILENT: Final = frozenset({"model", "previous_response_id"})
@@ -40,6 +41,8 @@ _TOLD: Final = "_output"
 _BY_ENGINE: Final = frozenset({"code_interpreter_call", "mcp_call", "mcp_list_tools"})
 """Items that say what a tool that the engine ran has given."""
 
+_NONE: Final[dict[str, Any]] = {}
+
 
 class ResponsesTexts(BlockTexts):
     """Every text of one request."""
@@ -61,6 +64,7 @@ class ResponsesTexts(BlockTexts):
             elif found.__class__ is list:
                 for item in found:
                     self._read(item)
+                self._thoughts(found)
             yield
         for name, raw in fields.items():
             if name not in _FIRST and name not in _SILENT and may_speak(bytes(raw)):
@@ -68,6 +72,18 @@ class ResponsesTexts(BlockTexts):
                 yield
                 self._item(self._decoded, name, "other")
                 yield
+
+    def _thoughts(self, items: list[dict[str, Any]]) -> None:
+        """Reasoning of several items in a row, which the translation into a chat makes one text of."""
+        run: list[list[Place]] = []
+        for item in [*items, _NONE]:
+            if item.get("type") == "reasoning":
+                parts = next((parts for name in ("content", "summary") if (parts := item.get(name)) and parts.__class__ is list), ())
+                run.append([(one, "text") for one in parts if one.__class__ is dict and one.get("text").__class__ is str])
+                continue
+            if sum(map(bool, run)) > 1:
+                self._together([place for places in run for place in places], "assistant")
+            run = []
 
     def _read(self, item: dict[str, Any]) -> None:
         kind, role = item.get("type", "message"), item.get("role")

@@ -110,6 +110,63 @@ def test_who_said_it() -> None:
     assert dict(zip(found.texts, found.sources(), strict=True)) == {"s": "system", "a": "user", "r": "tool", "t": "tool", "b": "user"}
 
 
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": "c2ln"}
+
+
+def written(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **more}
+
+
+SOURCE = {"type": "text", "media_type": "text/plain", "data": "falcon"}
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [thought("a red"), thought("falcon")],
+        [thought("a red"), written("XXX"), thought("falcon")],
+        [written("a red"), thought("XXX"), written("falcon")],
+        [written("a red"), {"type": "document", "source": SOURCE}],
+        [{"type": "document", "title": "a red", "source": SOURCE}],
+        [written("a red"), {"type": "document", "source": {"type": "content", "content": [written("falcon")]}}],
+        [{"type": "search_result", "title": "a red", "source": "falcon", "content": [written("x")]}],
+        [written("a red"), {"type": "tool_result", "tool_use_id": "t", "content": [written("XXX")]}, written("falcon")],
+    ],
+)
+def test_blocks_are_read_as_the_translation_puts_them_together(blocks: list[dict[str, Any]]) -> None:
+    request = parsed(messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": blocks}])
+    found = request.api.texts(request)
+    assert any("a redfalcon" in text for text in found.texts) and any("a red\nfalcon" in text for text in found.texts)
+    assert len(found.sources()) == len(found.texts)
+    found.replace([text.replace("red", "[X]") for text in found.texts])
+    found.write()
+    assert json.loads(bytes(request.fields["messages"]))[1]["content"] == json.loads(json.dumps(blocks).replace("red", "[X]"))
+    with pytest.raises(GuardrailViolation, match="split over content parts"):
+        found.replace([text.replace("redfalcon", "[X]") for text in found.texts])
+
+
+def test_nesting_multiplies_nothing() -> None:
+    inner: list[dict[str, Any]] = [written("x" * 1000), written("y")]
+    for _ in range(20):
+        inner = [{"type": "search_result", "title": "t", "source": "s", "content": inner}]
+    request = parsed(messages=[{"role": "user", "content": inner}])
+    assert sum(map(len, request.api.texts(request).texts)) < 10_000
+
+
+def test_reasoning_in_a_row_is_read_as_one_text() -> None:
+    items = [{"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": text}]} for text in ("a red", " falcon", "x")]
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "a red"}, {"type": "refusal", "refusal": " falcon"}]}
+    for given in (items[:2], [said]):
+        body = {"model": "m", "input": [*given, {"role": "user", "content": "b"}, items[2]]}
+        request = table.parse(b"/v1/responses", json.dumps(body).encode(), {})
+        found = request.api.texts(request)
+        assert "a red falcon" in found.texts and len(found.sources()) == len(found.texts)
+        found.replace([text.replace("red", "[X]") for text in found.texts])
+        with pytest.raises(GuardrailViolation):
+            found.replace([text.replace("red falcon", "[X]") for text in found.texts])
+
+
 def test_blocks_of_one_message_are_one_text() -> None:
     request = parsed(messages=[{"role": "user", "content": [{"type": "text", "text": "verm"}, {"type": "text", "text": "ilion"}]}])
     assert request.api.texts(request).texts == ["verm\nilion", "vermilion"]

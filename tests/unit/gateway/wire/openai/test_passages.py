@@ -167,6 +167,35 @@ def test_text_that_is_split_over_parts_is_read_as_one() -> None:
     assert [part.get("text") for part in content] == ["a [X]", None, "falcon"]
 
 
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "text": "XXX"}
+SPLIT: list[list[dict[str, Any]]] = [
+    [{"type": "text", "text": "a red"}, {"type": "refusal", "refusal": "falcon"}],
+    [{"type": "refusal", "refusal": "a red"}, {"type": "text", "text": "falcon"}],
+    [{"type": "thinking", "thinking": "a red"}, {"type": "text", "text": "falcon"}],
+    [{"type": "thinking", "thinking": [{"type": "text", "text": "a red"}, {"type": "text", "text": "falcon"}]}],
+    [{"type": "text", "text": "a red"}, PICTURE, {"type": "text", "text": "falcon"}],
+    [{"type": "refusal", "refusal": "a red", "text": "XXX"}, {"type": "refusal", "refusal": "falcon", "text": "XXX"}],
+]
+
+
+@pytest.mark.parametrize("parts", SPLIT)
+def test_parts_are_read_as_an_engine_reads_them_by_their_types(parts: list[dict[str, Any]]) -> None:
+    found = request(CHAT, messages=[{"role": "assistant", "content": parts}])
+    texts = found.api.texts(found)
+    assert {"a red\nfalcon", "a redfalcon"} <= set(texts.texts) and len(texts.sources()) == len(texts.texts)
+    texts.replace([text.replace("red", "[X]") for text in texts.texts])
+    texts.write()
+    assert forwarded(found)["messages"][0]["content"] == json.loads(json.dumps(parts).replace("red", "[X]"))
+    with pytest.raises(GuardrailViolation, match="split over content parts"):
+        texts.replace([text.replace("red\nfalcon", "[X]") for text in texts.texts])
+
+
+def test_parts_of_text_only_are_read_once() -> None:
+    parts = [{"type": "text", "text": "a"}, {**PICTURE, "text": None}, {"type": "input_text", "text": "b"}]
+    texts = request(CHAT, messages=[{"role": "user", "content": parts}])
+    assert texts.api.texts(texts).texts.count("a\nb") == 1
+
+
 # --- a scan of the request's bytes in the place of its texts
 
 HERE = Context(name="g")
