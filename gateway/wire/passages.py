@@ -14,7 +14,7 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.openai.answers import FREE, WHOLE, Figure
-from gateway.wire.openai.media import is_base64, is_media, written
+from gateway.wire.openai.media import is_base64, is_media, unquoted, written
 from gateway.wire.openai.parts import Place, joined, separated, spoken, texts_at, unchanged
 
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
@@ -74,6 +74,8 @@ class BlockTexts(RequestTexts):
                     self._source(value, of)
                 elif name != self._opaque.get(kind, "") or not self._is_opaque(value):
                     self._item(block, name, of)
+                    if (hidden := unquoted(value)) is not None:
+                        self._one(None, None, hidden, of)
                     if name in FREE:
                         self._figures(block, name, of)
                 else:

@@ -6,6 +6,7 @@ import re
 import string
 from base64 import b64decode
 from typing import Any, Final
+from urllib.parse import unquote
 
 from gateway.core.errors import RequestError
 
@@ -53,6 +54,14 @@ def written(value: str) -> str | None:
             return None
     data = _decoded(value[begin:])
     return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace") or None
+
+
+def unquoted(value: Any) -> str | None:
+    """What a data URL with percent-encoding says (RFC 2397), which is no base64 as it stands. None for all other values."""
+    if value.__class__ is not str or not value.startswith("data:") or "%" not in value:
+        return None
+    plain = unquote(value)
+    return written(plain) if is_media(plain) else plain
 
 
 def _decoded(value: str) -> bytes:

@@ -16,7 +16,7 @@ from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import MEDIA
-from gateway.wire.openai.media import CONTENT, is_media, written
+from gateway.wire.openai.media import CONTENT, is_media, unquoted, written
 from gateway.wire.openai.parts import Place, joined, spoken, texts_at, unchanged
 from gateway.wire.openai.views import Message
 
@@ -238,16 +238,21 @@ class ChatTexts(OpenAiTexts):
                     self._read_name(name)
                     if name not in CONTENT or content.__class__ is not str or not is_media(content):
                         self._read_item(value, name)
+                        self._read_decoded(unquoted(content))
                     else:
                         self._read_file(content)
             elif key not in MEDIA or value.__class__ is not str or not is_media(value):
                 self._read_item(part, key)
+                self._read_decoded(unquoted(value))
             else:
                 self._read_file(value)
 
     def _read_file(self, media: str) -> None:
         """A file that is a text can be read, and not replaced."""
-        if (text := written(media)) is not None:
+        self._read_decoded(written(media))
+
+    def _read_decoded(self, text: str | None) -> None:
+        if text is not None:
             self.texts.append(text)
             self._places.append((None, None))
 

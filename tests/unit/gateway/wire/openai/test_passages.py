@@ -167,6 +167,16 @@ def test_text_that_is_split_over_parts_is_read_as_one() -> None:
     assert [part.get("text") for part in content] == ["a [X]", None, "falcon"]
 
 
+@pytest.mark.parametrize("url", ["data:text/plain,a%20red%20falcon", "data:text/plain;base64,YSByZWQgZmFsY29u%41%3D%3D%3D"])
+def test_percent_encoding_hides_nothing(url: str) -> None:
+    for part in ({"type": "image_url", "image_url": {"url": url}}, {"type": "image_url", "image_url": url}):
+        found = request(CHAT, messages=[{"role": "user", "content": [part]}])
+        assert any("a red falcon" in text for text in found.api.texts(found).texts)
+    given = {"model": "m", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+    found = parse(b"/v1/responses", json.dumps(given).encode())
+    assert any("a red falcon" in text for text in found.api.texts(found).texts)
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "text": "XXX"}
 SPLIT: list[list[dict[str, Any]]] = [
     [{"type": "text", "text": "a red"}, {"type": "refusal", "refusal": "falcon"}],
