@@ -68,6 +68,8 @@ def _lines_back(parts: Sequence[str], text: str) -> list[str]:
 def spoken(parts: Sequence[Any]) -> list[list[Place]]:
     """The texts of one message in the order in which engines may put them together: all, and thoughts and the rest apart. Only what the
     `joined` text fields do not show already."""
+    if _plain(parts):
+        return []
     said: list[Place] = []
     thoughts: list[Place] = []
     whole: list[Place] = []
@@ -84,6 +86,16 @@ def spoken(parts: Sequence[Any]) -> list[list[Place]]:
     shown = [(part, "text") for part in parts if part.__class__ is dict and part.get("text").__class__ is str]
     ways = [whole, said, thoughts] if said and thoughts else [whole]
     return [way for way in ways if len(way) > 1 and not _same(way, shown)]
+
+
+def _plain(parts: Sequence[Any]) -> bool:
+    """Whether there are only texts and what says nothing, as in nearly all messages."""
+    for part in parts:
+        if part.__class__ is dict:
+            kind = part.get("type")
+            if kind != "text" and ("text" in part or kind.__class__ is not str or kind in _SAID):
+                return False
+    return True
 
 
 def texts_at(places: Sequence[Place]) -> list[str]:
