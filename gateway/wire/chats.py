@@ -3,13 +3,11 @@ prompts' tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
 
 from gateway.core.errors import EngineError
-from gateway.core.wire import WholeAnswer
 from gateway.wire.openai.views import UsageView
 
 
@@ -104,12 +102,3 @@ def counted(body: bytes) -> int:
         return _COUNT.decode(body).input_tokens
     except (DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("The engine's answer is not a token count.") from None
-
-
-class CountAnswer(WholeAnswer):
-    """The answer to a count of tokens: a number, which no guardrail reads."""
-
-    __slots__ = ()
-
-    def replaced(self, texts: Sequence[str]) -> bytes:
-        return self.body

@@ -23,10 +23,11 @@ from gateway.wire.anthropic.passages import MessagesTexts
 from gateway.wire.anthropic.stream import MessagesReader
 from gateway.wire.anthropic.views import METADATA, STEPS, CountRequest, MessagesRequest
 from gateway.wire.bodies import decode_error
-from gateway.wire.chats import COUNT_PATH, CountAnswer, counted
+from gateway.wire.chats import COUNT_PATH, counted
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import calls as openai_calls
 from gateway.wire.openai import usage as openai_usage
+from gateway.wire.openai.answers import CountAnswer
 from gateway.wire.openai.structure import only_keys, only_keys_steps
 
 DIALECT: Final = "messages"

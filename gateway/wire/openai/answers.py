@@ -452,3 +452,12 @@ _ROWS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 def _is_base64(text: str) -> bool:
     """Whether a text is only what `encoding_format: base64` writes."""
     return text.isascii() and not text.encode().translate(None, BASE64)
+
+
+class CountAnswer(WholeAnswer):
+    """The answer to a count of tokens: a number, which no guardrail reads."""
+
+    __slots__ = ()
+
+    def replaced(self, texts: Sequence[str]) -> bytes:
+        return self.body

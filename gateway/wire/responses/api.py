@@ -19,9 +19,10 @@ from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, HashBody, Memory, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error
-from gateway.wire.chats import COUNT_PATH, CountAnswer, counted
+from gateway.wire.chats import COUNT_PATH, counted
 from gateway.wire.json_api import ENCODER, JsonApi
 from gateway.wire.openai import usage as openai_usage
+from gateway.wire.openai.answers import CountAnswer
 from gateway.wire.openai.structure import only_keys, only_keys_steps
 from gateway.wire.responses import answers, calls, chat, fields, references, replay, structure
 from gateway.wire.responses.chat_stream import ChatReader
