@@ -169,6 +169,7 @@ SUPPRESSED = [
         "GatehouseHintsAreAway instance=a carrier=redis",
         "GatehouseHintsAreAway instance=a carrier=postgresql",
     ),
+    ("GatehouseRedisIsAway instance=a", "GatehouseCacheIsAway instance=a tier=redis", "GatehouseCacheIsAway instance=a tier=disk"),
     ("GatehouseRedisIsAway instance=a", "GatehouseProofsAreAlone instance=a", "GatehouseLimitsForget instance=a"),
     ("GatehouseAuditRefuses instance=a", "GatehouseAuditIsSlow instance=a", "GatehouseAuditLostRecords instance=a"),
     ("GatehouseErrorBudgetBurnsFast", "GatehouseErrorBudgetBurns", "GatehouseErrorBudgetBurns job=other"),
@@ -267,7 +268,17 @@ def whole(state: Path, port: int, names: str, redis: str, siem: str, authority: 
         state,
         listen={"tls": {"cert": served.cert, "key": served.key}},
         engines=[vllm, sidecar],
-        models=[{"name": "chat", "pool": ["vllm"]}, {"name": "own", "pool": ["own"]}],
+        models=[
+            {"name": "chat", "pool": ["vllm"], "cache": {"also_in": "disk", "temperature": "any"}},
+            {"name": "own", "pool": ["own"]},
+            {"name": "trying", "pool": ["vllm", "own"], "canary": {"engine": "own"}},
+        ],
+        caches={"disk": {"max_bytes": "8MiB"}},
+        files={"enabled": True},
+        batches={"enabled": True},
+        jobs={"enabled": True},
+        responses={},
+        alerts={"webhooks": [{"name": "mail", "url": siem, "secret": KEYS["admin"]}]},
         redis={"url": f"unix://{redis}"},
         limits=[
             {"name": "few", "match": {"key": "other"}, "requests": {"rate": 1, "per": "1h"}},
@@ -316,6 +327,15 @@ NOTHING_HERE = {
     "gatehouse-policy: Guardrails that failed",  # none does
     "gatehouse-policy: Archive: age of the oldest segment that waits",  # no bucket
     "gatehouse-machine: Time in the queue",  # nobody has to wait
+    "gatehouse-policy: The master key and the archive answer",  # nothing is encrypted, no bucket
+    "gatehouse-work: Attempts at jobs",  # none was made
+    "gatehouse-work: Mirrored requests",  # the rest: no shadow, no pipeline, no machine, no store of models
+    "gatehouse-work: Likeness of answers, mean",
+    "gatehouse-work: Hedged requests",
+    "gatehouse-work: Steps of pipelines",
+    "gatehouse-work: Machines",
+    "gatehouse-work: Engines of machines: slots in use",
+    "gatehouse-work: The store of model files works",
 }
 """What may show nothing in this gateway. That its metrics and labels exist, `test_every_query_asks_for_what_its_metrics_have` says."""
 
