@@ -243,8 +243,8 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
     VersionMismatch (412) for a lost update; RequestError (400) for a name, cursor or value that cannot be stored.
-    `dry_run=True` runs a write and rolls it back: the same errors, the same answer, no change. `actor` is who asked for it. `version` is the
-    expected one (If-Match); None overwrites any version.
+    `dry_run=True` runs a write and rolls it back: the same errors, the same answer, no change. `actor` is who asked for it. `version` is
+    the expected one (If-Match); None overwrites any version.
     """
 
     # --- resources
