@@ -293,9 +293,18 @@ def style_violations(module: Module) -> Iterator[tuple[int, str]]:
             yield imported.line, f"{imported.target} is imported inside a function: import it at the top, or cut the dependency"
 
 
+def loaded(target: str) -> Iterator[str]:
+    """The module and the packages that it lies in: Python runs these first."""
+    parts = target.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
 def cycles(modules: dict[str, Module]) -> list[str]:
-    """One line for every circle of imports, found depth first; imports for type checking count too."""
-    graph = {name: sorted({i.target for i in module.imports if i.target in modules} - {name}) for name, module in modules.items()}
+    """One line for every circle of imports, found depth first; imports for type checking count too, and the packages around a module."""
+    graph = {
+        name: sorted({each for i in module.imports for each in loaded(i.target) if each in modules and not within(name, each)})
+        for name, module in modules.items()
+    }
     found: list[str] = []
     done: set[str] = set()
     path: list[str] = []
@@ -508,4 +517,9 @@ def test_what_is_forbidden_is_found(tmp_path: Path, files: dict[str, str], expec
 
 def test_every_circle_is_named_once(tmp_path: Path) -> None:
     files = {"policies/a.py": "import policies.b\n", "policies/b.py": "import policies.a\n", "policies/c.py": "import policies.a\n"}
+    assert plant(tmp_path, files) == ["circular import: policies.a -> policies.b -> policies.a"]
+
+
+def test_a_package_that_imports_what_imports_its_module_is_a_circle(tmp_path: Path) -> None:
+    files = {"policies/a/__init__.py": "import policies.b\n", "policies/a/c.py": "", "policies/b.py": "import policies.a.c\n"}
     assert plant(tmp_path, files) == ["circular import: policies.a -> policies.b -> policies.a"]

@@ -20,9 +20,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.core.clock import Entropy
-from gateway.core.conversations import AnswerFound, KeepAnswer, ResponsesSpec, Said
+from gateway.core.conversations import AnswerFound, KeepAnswer, Said
 from gateway.core.errors import Overloaded, RequestError
 from gateway.core.slices import portions
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import kept_answers as table

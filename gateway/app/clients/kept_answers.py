@@ -8,9 +8,10 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer, ResponsesSpec
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.messages import Done
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.core.tasks import TaskOwner
 from gateway.store.kept_answers import KeptAnswers, Sizes
 

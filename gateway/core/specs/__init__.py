@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from gateway.core.conversations import ResponsesSpec
 from gateway.core.specs.alerts import AlertsSpec, WebhookSpec
 from gateway.core.specs.approvals import ApprovalsSpec
 from gateway.core.specs.audit import EncryptionSpec, PrivacySpec, TextSpec
@@ -73,6 +72,7 @@ from gateway.core.specs.moderation import ModerationSpec
 from gateway.core.specs.pipelines import PipelineSpec
 from gateway.core.specs.prices import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.specs.redis import RedisSpec
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.core.specs.retention import CheckpointSpec, RetentionSpec
 from gateway.core.specs.telemetry import ExporterSpec, TelemetrySpec, TracesSpec
 

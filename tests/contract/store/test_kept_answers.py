@@ -9,8 +9,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from gateway.core.conversations import AnswerFound, KeepAnswer, ResponsesSpec, Said
+from gateway.core.conversations import AnswerFound, KeepAnswer, Said
 from gateway.core.errors import Overloaded, RequestError
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.store.kept_answers import KeptAnswers, Sizes
 from gateway.store.tables import kept_answers as table
 from tests.contract.store.place import Place

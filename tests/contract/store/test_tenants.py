@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from gateway.core.approvals import Requester
 from gateway.core.batches import BatchRecord, Creator, FileRecord
-from gateway.core.conversations import KeepAnswer, ResponsesSpec, Said
+from gateway.core.conversations import KeepAnswer, Said
 from gateway.core.errors import NotFound, PermissionDenied, VersionMismatch
 from gateway.core.jobs import Benchmark, JobRecord
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.core.storage import Removal, Write
 from gateway.store.store import Store
 from tests.contract.store.place import ANY, Place

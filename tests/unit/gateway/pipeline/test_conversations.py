@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer, ResponsesSpec, owner_of
+from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer, owner_of
 from gateway.core.errors import Overloaded, StoreUnavailable
 from gateway.core.messages import Done
+from gateway.core.specs.responses import ResponsesSpec
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
 from gateway.pipeline.conversations import MAX_REFERRED
