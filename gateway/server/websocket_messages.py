@@ -82,6 +82,15 @@ def read(data: bytes | bytearray) -> Request | Cancel | Auth:
     return message
 
 
+def is_utf8(data: bytes) -> bool:
+    """Whether a text message may be one (RFC 6455, 8.1)."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def own_headers(given: Mapping[str, str]) -> Headers:
     """The headers of one request. Raises RequestError for one that it may not have, or whose value no header can have."""
     found: Headers = {}

@@ -47,6 +47,7 @@ from gateway.server.websocket_messages import (
     Cancel,
     Request,
     done,
+    is_utf8,
     own_headers,
     read,
     refused,
@@ -58,7 +59,7 @@ from gateway.wire.table import refusal as refusal_of
 
 TURN_SECONDS: Final = 0.004
 """How long a socket works on one read before others have their turn."""
-NORMAL, GOING_AWAY, UNSUPPORTED, VIOLATION, TRY_AGAIN = 1000, 1001, 1003, 1008, 1013
+NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, VIOLATION, TRY_AGAIN = 1000, 1001, 1003, 1007, 1008, 1013
 """Codes of close frames (RFC 6455, 7.4.1, and its registry)."""
 LOGIN_SECONDS: Final = 10.0
 FAILED_LOGINS: Final = 5
@@ -228,7 +229,10 @@ class Socket:
         try:
             message = read(data)
         except RequestError as error:
-            self._refuse(NO_ID, error)
+            if is_utf8(data):
+                self._refuse(NO_ID, error)
+            else:
+                self.close(NOT_TEXT, "A text message must be UTF-8.")
             return
         if isinstance(message, Request):
             self._request(message)

@@ -253,6 +253,9 @@ def test_binary_broken_and_oversized_messages_end_a_socket(gatehouse: Gatehouse)
         client.wire.send(b"\x00\x01")
         assert client.closed()[0] == 1003
     with opened(gatehouse) as client:
+        client.wire.send(b'{"type": "\xff"}', text=True)
+        assert client.closed()[0] == 1007
+    with opened(gatehouse) as client:
         with suppress(ConnectionClosed):  # it may be closed before all of it has left
             client.wire.send("x" * (9 * 1024 * 1024))
         assert client.closed()[0] == 1009
