@@ -10,6 +10,7 @@ Compiled code differs from the sources in a few ways; the tests therefore run on
 - the values of Finals and the targets of calls among these modules are fixed: replacing a module's name has no effect;
 - the bounds of a slice of a memoryview, or of anything else but a list, tuple, text or bytes, are evaluated twice: no call with an effect
   stands there;
+- a value of type Any is checked when it is assigned to a name of another type, also by `:=`; a wrong one raises TypeError;
 - objects have no `__dict__`.
 """
 

@@ -78,8 +78,7 @@ class ResponsesTexts(BlockTexts):
         run: list[list[Place]] = []
         for item in [*items, _NONE]:
             if item.get("type") == "reasoning":
-                parts = next((parts for name in ("content", "summary") if (parts := item.get(name)) and parts.__class__ is list), ())
-                run.append([(one, "text") for one in parts if one.__class__ is dict and one.get("text").__class__ is str])
+                run.append(_reasoning(item))
                 continue
             if sum(map(bool, run)) > 1:
                 self._together([place for places in run for place in places], "assistant")
@@ -100,3 +99,12 @@ class ResponsesTexts(BlockTexts):
                 self._content(item, name, value, source)
             elif name != opaque or not self._is_opaque(value):
                 self._item(item, name, source)
+
+
+def _reasoning(item: dict[str, Any]) -> list[Place]:
+    """The texts of a reasoning item that the translation into a chat takes: its content, or else its summary."""
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        if parts and parts.__class__ is list:
+            return [(one, "text") for one in parts if one.__class__ is dict and one.get("text").__class__ is str]
+    return []
