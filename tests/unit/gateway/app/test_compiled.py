@@ -138,7 +138,9 @@ SLICES = {
         "data[begin:end]": "returned before",
     },
     "gateway/wire/passages.py": {
+        "self.texts[number:number + 2]": "a list",
         "self.texts[number:number + count]": "a list",
+        "texts[number:number + 2]": "a list",
         "texts[number:number + count]": "a list",
     },
     "gateway/wire/responses/chat_stream.py": {
@@ -168,6 +170,7 @@ SLICES = {
         "text[at:at + most]": "a str",
     },
     "gateway/wire/openai/media.py": {"value[begin:begin + _HEAD]": "a constant is added to where the beginning ends"},
+    "gateway/wire/openai/passages.py": {"self.texts[at:at + 2]": "a list", "texts[at:at + 2]": "a list"},
     "gateway/wire/openai/tokenizing.py": {"data[1:-1]": "a JSON array has two brackets"},
     "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
