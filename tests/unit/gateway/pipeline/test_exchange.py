@@ -383,7 +383,17 @@ def test_chunks_are_written_and_read_back() -> None:
     assert unchunk(chunked(b"abc") + chunked(b"d" * 300) + b"0\r\n\r\n") == (b"abc" + b"d" * 300, True)
 
 
-@pytest.mark.parametrize(("status", "line"), [(200, b"200 OK"), (429, b"429 Too Many Requests"), (418, b"418 Status")])
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        (200, b"200 OK"),
+        (429, b"429 Too Many Requests"),
+        (426, b"426 Upgrade Required"),
+        (413, b"413 Content Too Large"),
+        (529, b"529 Overloaded"),
+        (499, b"499 Status"),
+    ],
+)
 def test_status_lines(status: int, line: bytes) -> None:
     assert status_line(status) == line
 
