@@ -23,8 +23,15 @@ _IGNORABLE_CLASS = (
 IGNORABLE = re.compile(f"[{_IGNORABLE_CLASS}]")
 MAX_HIDDEN = 32
 """No writing has more invisible characters in a row than this; more of them hide something."""
-_HIDDEN_RUN = re2._re2.RE2(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1}}}".encode(), re2.Options())
-_EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
+_TAG_CLASS = "\U000e0001\U000e0020-\U000e007f"
+_TAG = re.compile(f"[{_TAG_CLASS}]")
+_BLACK_FLAG = "\U0001f3f4"
+_UNSEEN = "\u200b"
+_HIDES = re2._re2.RE2(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1}}}|[{_TAG_CLASS}]".encode(), re2.Options())
+_HIDDEN_RUN = re.compile(f"{_BLACK_FLAG}?[{_IGNORABLE_CLASS}]+")
+# The three flags that are written with tags: England, Scotland and Wales (emoji-sequences.txt of UTS 51); and their beginnings.
+_TAGGED = [f"gb{of}\x7f".translate({code: 0xE0000 + code for code in range(128)}) for of in ("eng", "sct", "wls")]
+_FLAG = re.compile(_BLACK_FLAG + "(?:" + "|".join(name[:end] for end in range(6, -1, -1) for name in _TAGGED) + ")")
 _WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD and ASCII_BYTES turn all other white space into spaces
 YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter, once marks are in order
 
@@ -115,11 +122,9 @@ def unveiled(text: str) -> str:
 
 
 def hidden_run(text: str) -> bool:
-    """Whether there are more than MAX_HIDDEN invisible characters in a row."""
-    if text.isascii():
-        return False
-    data = text.encode("utf-8", "replace")
-    return bool(_HIDDEN_RUN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+    """Whether there are more than MAX_HIDDEN invisible characters in a row, or letters of the tag block that belong to no flag: people do
+    not see these, and models read them."""
+    return not text.isascii() and _may_hide(text) and trim_hidden(text, "")[2]
 
 
 def _spaced(folded: str) -> bytes:
@@ -155,33 +160,51 @@ def in_order(marks: list[str]) -> list[str]:
     return ["\u03b9" if mark == YPOGEGRAMMENI else mark for mark in ordered]
 
 
-def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
-    """Cuts every run of invisible characters to MAX_HIDDEN. `before`: how many the text before ended with.
+def trim_hidden(text: str, before: str) -> tuple[str, str, bool]:
+    """Cuts every run of invisible characters to MAX_HIDDEN, and removes letters of the tag block that are no part of a flag. `before`: the
+    second of the values that the text before gave; "" if there was none.
 
-    Returns the text, how many it ends with now, and whether anything was cut.
+    Returns the text, what the next one needs to know (as many invisible characters as are at the end, and a flag that may go on), and
+    whether anything was cut. How a text is cut into pieces makes no difference.
     """
     if text.isascii():
-        return text, 0 if text else before, False
-    if before + len(text) <= MAX_HIDDEN or (not hidden_run(text) and (not before or not IGNORABLE.match(text))):
-        end = size = len(text)
-        while end and IGNORABLE.match(text, end - 1):
-            end -= 1
-        return text, size - end + (0 if end else before), False
-    cut = False
-    pieces = []
-    position = 0
-    run = before
-    for match in _EDGE_HIDDEN.finditer(text):
+        return text, "" if text else before, False
+    if (len(before) + len(text) <= MAX_HIDDEN and text.isprintable()) or not (before or _may_hide(text)):
+        return text, _ending(before + text), False
+    text = before + text
+    pieces: list[str] = []
+    position, ending, cut = 0, "", False
+    for match in _HIDDEN_RUN.finditer(text):
         start, end = match.span()
-        if start > 0:
-            run = 0
-        pieces.append(text[position:start])
-        kept = min(end - start, MAX_HIDDEN - run)
-        pieces.append(text[start : start + kept])
-        cut = cut or kept < end - start
-        run += kept
+        run = text[start:end]
+        kept, goes_on = _trimmed(run)
+        pieces += text[position:start], kept
         position = end
+        cut = cut or len(kept) < len(run)
+        if end == len(text):
+            ending = kept if goes_on else _UNSEEN * (len(kept) - (kept[:1] == _BLACK_FLAG))
     if position < len(text):
-        run = 0
+        ending = _BLACK_FLAG if text[-1] == _BLACK_FLAG else ""
         pieces.append(text[position:])
-    return "".join(pieces), run, cut
+    return "".join(pieces)[len(before) :], ending, cut
+
+
+def _may_hide(text: str) -> bool:
+    data = text.encode("utf-8", "replace")
+    return bool(_HIDES.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def _ending(text: str) -> str:
+    """The invisible characters at the end of a text, with a black flag in front of them."""
+    end = len(text)
+    while end and IGNORABLE.match(text, end - 1):
+        end -= 1
+    return text[end - 1 if end and text[end - 1] == _BLACK_FLAG else end :]
+
+
+def _trimmed(run: str) -> tuple[str, bool]:
+    """What stays of a run of invisible characters, and whether it may still go on as a flag."""
+    flag = _FLAG.match(run)
+    end = flag.end() if flag else 0
+    rest = _TAG.sub("", run[end:])
+    return (run[:end] + rest)[: MAX_HIDDEN + (end > 0)], end == len(run)

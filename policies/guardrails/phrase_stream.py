@@ -88,7 +88,7 @@ class DenyListStream:
         self._marks: list[str] = []  # combining marks that wait to be put in order
         self._mark_place = 0  # the place of the last of them
         self._long_run = False
-        self._hidden = 0  # invisible characters at the end of the text so far
+        self._hidden = ""  # the end of the text so far, as `trim_hidden` wants it
         self._replaced = 0  # phrases in the piece that is fed
         self._veiled = False  # whether control characters stand in other shapes here
         self.findings: list[Finding] = []

@@ -119,7 +119,7 @@ class EntityStream:
         self._before = ""  # the last folded characters that were released
         self._before_data = b""
         self._held = ""
-        self._hidden = 0  # invisible characters at the end of the text so far
+        self._hidden = ""  # the end of the text so far, as `trim_hidden` wants it
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
         self._leadless = False  # whether nothing in the piece at hand leads to anything

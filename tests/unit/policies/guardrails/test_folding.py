@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.guardrails.folding import MAX_HIDDEN, encoded, fold, fold_character, in_order, is_word, trim_hidden
+from policies.guardrails.folding import MAX_HIDDEN, encoded, fold, fold_character, hidden_run, in_order, is_word, trim_hidden
 
 texts = st.text(max_size=40) | st.text(st.sampled_from("aé\u0301\u0323\u0345ͺᾳ ﬁßİ℡\u200b\u00ad\n\u2028가\u1161禁ัก"), max_size=30)
 
@@ -82,16 +82,56 @@ def test_what_a_word_ends_at(character: str) -> None:
     assert not is_word(character)
 
 
+def tagged(text: str) -> str:
+    """ASCII in letters of the tag block; `.` is the tag that ends a flag."""
+    return "".join(chr(0xE0000 + (0x7F if character == "." else ord(character))) for character in text)
+
+
+FLAG = "\U0001f3f4"
+PIECES = [
+    "a",
+    "é",
+    "\u200b",
+    "\u200d" * 20,
+    "\u200b" * 40,
+    "",
+    FLAG,
+    *map(tagged, ["g", "gb", "eng", "eng.", "wls.", "x", "."]),
+    FLAG + tagged("gbsct."),
+]
+
+
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["a", "é", "\u200b", "\u200d" * 20, "\u200b" * 40, ""]), max_size=12))
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
 def test_runs_of_invisible_characters_are_cut_however_they_arrive(pieces: list[str]) -> None:
-    whole, run, cut = trim_hidden("".join(pieces), 0)
-    parts, state, any_cut = [], 0, False
-    for piece in pieces:
-        part, state, one = trim_hidden(piece, state)
-        parts.append(part)
-        any_cut = any_cut or one
-    assert ("".join(parts), state, any_cut) == (whole, run, cut)
-    longest = max((len(part) for part in whole.replace("é", "a").split("a")), default=0)
+    text = "".join(pieces)
+    whole, state, cut = trim_hidden(text, "")
+    for way in (pieces, list(text)):
+        parts, after, any_cut = [], "", False
+        for piece in way:
+            part, after, one = trim_hidden(piece, after)
+            parts.append(part)
+            any_cut = any_cut or one
+        assert ("".join(parts), any_cut) == (whole, cut)
+        assert trim_hidden(tagged("gbeng."), after)[::2] == trim_hidden(tagged("gbeng."), state)[::2]
+    longest = max((len(part) for part in whole.replace("é", "a").replace(FLAG, "a").split("a")), default=0)
     assert longest <= MAX_HIDDEN
-    assert cut == (whole != "".join(pieces))
+    assert cut == (whole != text) == hidden_run(text)
+    assert trim_hidden(whole, "")[0] == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (tagged("kill"), ""),
+        ("a" + tagged("bad") + "b\U000e0001", "ab"),
+        (FLAG + tagged("gbeng.") + "rules", FLAG + tagged("gbeng.") + "rules"),
+        (FLAG + tagged("gbwls.bomb"), FLAG + tagged("gbwls.")),
+        (FLAG + tagged("bomb."), FLAG),
+        (FLAG + "\u200d" + tagged("gbeng."), FLAG + "\u200d"),
+        (FLAG + tagged("xgbeng."), FLAG),
+    ],
+)
+def test_only_flags_are_written_with_tags(text: str, left: str) -> None:
+    assert trim_hidden(text, "")[0] == left
+    assert hidden_run(text) == (text != left)
