@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from gateway.core.errors import LimitExceeded, Overloaded
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from policies.loops import Loop, measured
@@ -16,14 +18,88 @@ Scope = tuple[LimitSpec, tuple[str, ...]]
 """A limit and the key of its bucket: for `per: key`, ("team", "api_key", "ci") is tenant, kind and id."""
 
 
+FIELDS: Final = ("key", "user", "agent", "group", "tenant", "role", "model", "operation")
+"""Of a limit's `match`, the one that fewest requests fit first."""
+AT_ONCE: Final = 256
+"""Limits that are added in a step."""
+
+
+class Numbers:
+    """The numbers of limits by a name. Most names have one: a list for each would be a hundred thousand objects that end in one step."""
+
+    __slots__ = ("_first", "_more")
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._more: dict[str, list[int]] = {}
+
+    def add(self, name: str, number: int) -> None:
+        if name not in self._first:
+            self._first[name] = number
+        else:
+            self._more.setdefault(name, []).append(number)
+
+    def of(self, name: str) -> list[int]:
+        first = self._first.get(name)
+        return [] if first is None else [first, *self._more.get(name, ())]
+
+
 class LimitRules:
-    """The limits of a configuration, in its order: all that they count but places of queues, or with `places` only those."""
+    """The limits of a configuration, in its order: all that they count but places of queues, or with `places` only those.
+
+    A limit is found by the first field of its `match` that is a name without `*`, so only limits without any are looked at for each
+    caller."""
 
     def __init__(self, limits: Iterable[LimitSpec], places: bool = False) -> None:
-        given = tuple(limits)
-        self._names = frozenset(limit.name for limit in given)
-        part = queue_part if places else counted_part
-        self._limits = tuple(found for limit in given if (found := part(limit)) is not None)
+        self._names: set[str] = set()
+        self._limits: list[LimitSpec] = []
+        self._all: list[int] = []
+        """The places of the limits that are looked at for everybody."""
+        self._found: dict[str, Numbers] = {}
+        """Of the others, by field and name."""
+        self._named = Numbers()
+        """Of those that a key may name instead, by the limit's name."""
+        self._part = queue_part if places else counted_part
+        self.add(limits)
+
+    def add(self, limits: Iterable[LimitSpec]) -> None:
+        """Adds limits behind those that are there; only before anybody asks."""
+        for limit in limits:
+            self._names.add(limit.name)
+            part = self._part(limit)
+            if part is not None:
+                self._add(part)
+
+    def _add(self, limit: LimitSpec) -> None:
+        number = len(self._limits)
+        self._limits.append(limit)
+        match = limit.match
+        values = (match.key, match.user, match.agent, match.group, match.tenant, match.role, match.model, match.operation)
+        for field, value in zip(FIELDS, values, strict=True):
+            if "*" not in value:
+                if field not in self._found:
+                    self._found[field] = Numbers()
+                self._found[field].add(value, number)
+                if field == "key":
+                    self._named.add(limit.name, number)
+                return
+        self._all.append(number)
+
+    def _candidates(self, principal: Principal, model: str, operation: str) -> list[LimitSpec]:
+        """Those that may apply, in their order."""
+        if not self._found:
+            return self._limits
+        numbers = set(self._all)
+        for field, known in self._found.items():
+            for value in _values(field, principal, model, operation):
+                numbers.update(known.of(value))
+        for name in principal.limits:
+            numbers.update(self._named.of(name))
+        return [self._limits[number] for number in sorted(numbers)]
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._limits)
 
     def missing(self, principal: Principal) -> tuple[str, ...]:
         """Limits that the credential names and that are not there."""
@@ -38,7 +114,7 @@ class LimitRules:
         if principal.limits and (missing := self.missing(principal)):
             raise Overloaded(f"The limit {missing[0]!r} of this key is not in force.", code="limit_not_in_force", retry_after=1.0)
         found: list[Scope] = []
-        for limit in self._limits:
+        for limit in self._candidates(principal, model, operation):
             if _fits(limit, principal, model, operation):
                 for key in _bucket_keys(limit, principal, model, operation):
                     found.append((limit, key))
@@ -47,7 +123,7 @@ class LimitRules:
     def loops(self, principal: Principal, model: str, operation: str = "") -> tuple[Loop, ...]:
         """The bounds on conversations that apply: they need no bucket, because each request carries its conversation."""
         found: list[Loop] = []
-        for limit in self._limits:
+        for limit in self._candidates(principal, model, operation):
             bounds = limit.session
             if bounds is not None and (bounds.depth or bounds.same_tool_calls) and _fits(limit, principal, model, operation):
                 found.append((limit.name, bounds.depth or 0, bounds.same_tool_calls or 0, limit.enforce))
@@ -68,6 +144,15 @@ class LimitRules:
             if found:
                 would.append(name)
         return would
+
+
+def rules_of(limits: Sequence[LimitSpec], places: bool = False) -> Steps[LimitRules]:
+    """The LimitRules of so many limits that making them at once would hold the loop."""
+    rules = LimitRules((), places)
+    for some in portions(limits, AT_ONCE):
+        rules.add(some)
+        yield
+    return rules
 
 
 def counted_part(limit: LimitSpec) -> LimitSpec | None:
@@ -118,6 +203,23 @@ def _fits(limit: LimitSpec, principal: Principal, model: str, operation: str) ->
     if match.role != "*" and not any(matches(match.role, role) for role in principal.roles):
         return False
     return matches(match.key, principal.id) or limit.name in principal.limits
+
+
+def _values(field: str, principal: Principal, model: str, operation: str) -> list[str]:
+    """What a pattern without `*` may be that fits in this field."""
+    if field == "key":
+        return [principal.id]
+    if field == "user":
+        return [principal.user, f"{principal.user}@{principal.tenant}"]
+    if field == "agent":
+        return [principal.agent]
+    if field == "group":
+        return [value for name in principal.groups for value in (name, f"{name}@{principal.tenant}")]
+    if field == "tenant":
+        return [principal.tenant]
+    if field == "role":
+        return list(principal.roles)
+    return [model] if field == "model" else [operation]
 
 
 def _of_tenant(pattern: str, name: str, tenant: str) -> bool:

@@ -114,7 +114,7 @@ async def explain(call: Call) -> Answer:
     if refusal:
         denied = {"allow": False, "reason": f"The key is {refusal}.", "rule": "credential", "rules": [], "limits": [], "guardrails": []}
         return Answer({**shown, **denied})
-    return Answer({**shown, **call.ports.policies.explain(principal, trial)})
+    return Answer({**shown, **await call.ports.policies.explain(principal, trial)})
 
 
 async def principal_of(call: Call, id: str, source: str = "") -> tuple[Principal, str]:

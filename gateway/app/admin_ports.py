@@ -22,8 +22,9 @@ from gateway.audit.sinks.file import list_segments
 from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.clock import SystemClock
 from gateway.core.ports import Authenticator
+from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.snapshot import Snapshot
-from gateway.core.specs import AuditSpec, ConfigSpec
+from gateway.core.specs import AuditSpec, ConfigSpec, GuardrailSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal, Trial
 from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
@@ -34,7 +35,7 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.wire.table import APIS
 from policies.callers import concerning
 from policies.facts import Asked
-from policies.limits import LimitRules
+from policies.limits import AT_ONCE, rules_of
 from policies.patterns import matches
 
 
@@ -93,7 +94,7 @@ class PolicyTrial:
     def __init__(self, plane: DataPlane, country: Callable[[str], str] = lambda address: "") -> None:
         self._plane, self._country = plane, country
 
-    def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
+    async def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
         snapshot = self._plane.current()
         entry = snapshot.models.get(trial.model)
         name = trial.model if entry is None else entry.name
@@ -113,7 +114,8 @@ class PolicyTrial:
 
         decision = snapshot.authorizer.judge(*question, read)
         considered = snapshot.authorizer.considered(*question, read)
-        rules, places = LimitRules(snapshot.spec.limits), LimitRules(snapshot.spec.limits, places=True)
+        limits = snapshot.spec.limits
+        rules, places = await in_slices(rules_of(limits)), await in_slices(rules_of(limits, places=True))
         if missing := rules.missing(principal):
             return {
                 "allow": False,
@@ -123,12 +125,6 @@ class PolicyTrial:
                 "limits": [],
                 "guardrails": [],
             }
-        reading = [
-            g.name
-            for g in snapshot.spec.guardrails
-            if any(matches(pattern, name) for pattern in g.models)
-            and ((concerns := concerning(g.tenants, g.roles)) is None or concerns(principal))
-        ]
         return {
             "allow": decision.allow,
             "reason": decision.reason,
@@ -137,9 +133,19 @@ class PolicyTrial:
             "limits": list(
                 dict.fromkeys(limit.name for one in (rules, places) for limit, _ in one.applying(principal, name, trial.operation))
             ),
-            "guardrails": reading,
+            "guardrails": await in_slices(_reading(snapshot.spec.guardrails, name, principal)),
             **_labelled(snapshot, principal, name, trial.label),
         }
+
+
+def _reading(guardrails: Sequence[GuardrailSpec], model: str, principal: Principal) -> Steps[list[str]]:
+    """The guardrails that read a model's requests or answers for this caller."""
+    found: list[str] = []
+    for some in portions(guardrails, AT_ONCE):
+        fitting = [one for one in some if any(matches(pattern, model) for pattern in one.models)]
+        found += [one.name for one in fitting if (concerns := concerning(one.tenants, one.roles)) is None or concerns(principal)]
+        yield
+    return found
 
 
 def _labelled(snapshot: Snapshot, principal: Principal, model: str, label: str) -> dict[str, list[str]]:

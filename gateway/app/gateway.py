@@ -149,7 +149,7 @@ class Gateway:
         self.halts = Halts(self.store_link.store, self.plane.standing, Path(spec.state_dir), self.events.record, self._owner)
         members, holder = self.replicas.members, f"{self.replica}:{self.replicas.members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
-        self.limit_times = LimitTimes(Path(spec.state_dir))
+        self.limit_times = LimitTimes(Path(spec.state_dir), tasks=self._owner)
         told = (lambda: self.plane.current().spec, self.limit_times, self._owner, self.limits.settled, self.opener)
         self.budget_runs = BudgetRuns(self.store_link.store, holder, Path(spec.state_dir), logs, *told)
         self.webhooks = Webhooks(link.store, told[0], self.replica, self._owner, redis=spec.redis, ahead=lambda: members.skew)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -131,14 +132,15 @@ class StoreAdditions:
         return read
 
     async def _some(self, kind: str, names: set[str]) -> None:
-        read = dict(self.by_kind[kind])
+        before = self.by_kind[kind]
+        read = dict(before)
         for name in names:
             try:
                 read[name] = self._addition(await self._store.get(kind, name))
             except NotFound:
                 read.pop(name, None)
-        if read.keys() != self.by_kind[kind].keys():
-            read = await in_slices(_in_order(read))
+        if any((name in read) != (name in before) for name in names):
+            read = await in_slices(_in_order(before, read, names))
         self.by_kind[kind] = read
 
     def _addition(self, resource: Resource) -> Addition:
@@ -171,12 +173,20 @@ def _dated(spec: Spec, made: float) -> Spec:
     return spec
 
 
-def _in_order(found: dict[str, Addition]) -> Steps[dict[str, Addition]]:
-    ordered: dict[str, Addition] = {}
-    names = sorted(found)
-    for some in portions(names):
+def _in_order(before: Mapping[str, Addition], found: dict[str, Addition], changed: Iterable[str]) -> Steps[dict[str, Addition]]:
+    """before: in order. changed: what may be new or gone since; so it is put in its place, and nothing is sorted."""
+    names: list[str] = []
+    for some in portions(list(before)):
+        names += [name for name in some if name in found]
         yield
+    for name in changed:
+        if name in found and name not in before:
+            insort(names, name)
+    yield
+    ordered: dict[str, Addition] = {}
+    for some in portions(names):
         ordered.update([(name, found[name]) for name in some])
+        yield
     return ordered
 
 

@@ -21,7 +21,7 @@ from gateway.config.convert import nearest, quoted
 from gateway.config.pipeline_rules import pipeline_fault
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec, Spec
 
 BINDINGS = 200
@@ -63,7 +63,8 @@ class Merged:
 def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()) -> Steps[Merged]:
     """Yields about evenly, far more often than once a millisecond. Raises ConfigError for a limit, a guardrail or a binding that denies, if
     it cannot be used. built_in: names of roles that bindings may name beside those of the configuration."""
-    limits, guardrails = _policies("limits", additions, LimitSpec), _policies("guardrails", additions, GuardrailSpec)
+    limits = yield from _policies("limits", additions, LimitSpec, file.limits)
+    guardrails = yield from _policies("guardrails", additions, GuardrailSpec, file.guardrails)
     left_out = {(kind, name): one.error for kind in ("engines", "models") for name, one in additions[kind].items() if one.error}
     engines = yield from _engines(file, tuple(_specs(additions["engines"], EngineSpec)), left_out)
     yield
@@ -80,7 +81,7 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
     }
     roles, bindings, unusable = yield from merge_access(file, additions, built_in)
     left_out.update(unusable)
-    prices = (*file.prices, *_others(_policies("prices", additions, PriceSpec), file.prices))
+    prices = (*file.prices, *(yield from _policies("prices", additions, PriceSpec, file.prices)))
     if len(prices) > len(file.prices):
         yield from price_rules.checking(prices, _in_store)
     for count, one in enumerate(guardrails):
@@ -92,8 +93,8 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
         prices=prices,
         roles=roles,
         bindings=bindings,
-        limits=(*file.limits, *_others(limits, file.limits)),
-        guardrails=(*file.guardrails, *_others(guardrails, file.guardrails)),
+        limits=(*file.limits, *limits),
+        guardrails=(*file.guardrails, *guardrails),
         engines=engines,
         models=(*file.models, *models),
     )
@@ -114,17 +115,17 @@ def _specs(additions: Mapping[str, Addition], wanted: type[S]) -> Iterable[S]:
     return (one.spec for one in additions.values() if isinstance(one.spec, wanted))
 
 
-def _policies(kind: str, additions: Additions, wanted: type[P]) -> tuple[P, ...]:
-    found = additions.get(kind, {})
-    for name, one in found.items():
-        if one.error is not None:
-            raise ConfigError(one.error.message, path=f"{kind}.{name}", file="the store")
-    return tuple(_specs(found, wanted))
-
-
-def _others(added: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:
+def _policies(kind: str, additions: Additions, wanted: type[P], own: tuple[P, ...]) -> Steps[tuple[P, ...]]:
+    """What the store adds to the file's own. Raises ConfigError for one that cannot be used."""
     names = {policy.name for policy in own}
-    return tuple(policy for policy in added if policy.name not in names)
+    found: list[P] = []
+    for some in portions(list(additions.get(kind, {}).items())):
+        for name, one in some:
+            if one.error is not None:
+                raise ConfigError(one.error.message, path=f"{kind}.{name}", file="the store")
+        found += [one.spec for _, one in some if isinstance(one.spec, wanted) and one.spec.name not in names]
+        yield
+    return tuple(found)
 
 
 def merge_access(

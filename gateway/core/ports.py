@@ -385,7 +385,7 @@ class ModelControl(Protocol):
 class PolicyTester(Protocol):
     """The data plane's decisions, without a request."""
 
-    def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
+    async def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
         """{"allow", "reason", "rule", "rules": as `Authorizer.explain`, "limits": names of those that apply, "guardrails": names}."""
         ...
 

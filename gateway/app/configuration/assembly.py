@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import is_
 from typing import Final
 
 from gateway.app.caches.answer_versions import version_of
@@ -32,7 +33,7 @@ from gateway.core.rollouts import Watch
 from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.snapshot import Inspector, ModelEntry, Reach, Reaches, Snapshot
-from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
@@ -45,6 +46,7 @@ from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
+from policies.limits import LimitRules, rules_of
 from policies.pattern_index import PatternIndex
 from policies.patterns import matches
 from policies.prices import not_listed, of_models, unmatched
@@ -144,7 +146,8 @@ class Assembled:
 class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
-    audit: where outcomes go. limiter: makes the Limiter of settings and their version, or that of places in queues. salts: the secret of
+    audit: where outcomes go. limiter: makes the Limiter of settings and their version over the rules of their limits, or over
+    those of places in queues. salts: the secret of
     the salts (gateway.core.isolation), and of nonces. claim: uses up proofs. caches, trials: of the process."""
 
     def __init__(
@@ -153,7 +156,7 @@ class Assembler:
         metrics: Metrics,
         audit: AuditLog,
         parts: PartsBuilder,
-        limiter: Callable[[ConfigSpec, int, bool], Limiter],
+        limiter: Callable[[ConfigSpec, LimitRules, int, bool], Limiter],
         salts: Callable[[], bytes],
         countries: Countries,
         claim: Claim,
@@ -164,6 +167,7 @@ class Assembler:
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts, self._claim = limiter, salts, claim
         self._countries, self._networks = countries, countries.networks
+        self._rules: dict[bool, tuple[tuple[LimitSpec, ...], LimitRules]] = {}
         self._access = AccessBuilder(self._networks.country)
         self.plugins = PluginOwner()
 
@@ -231,12 +235,13 @@ class Assembler:
         identity, prover = chain(tuple(parts.logins.values())), None
         if spec.identity.dpop is not None:
             identity = prover = Proving(identity, spec.identity.dpop, SystemClock(), self._salts(), self._claim)
+        limiter, queued = yield from self._limiters(version, spec)
         snapshot = Snapshot(
             version,
             spec,
             Networked(identity, networks, tenants),
             authorizer,
-            self._limiter(spec, version, False),
+            limiter,
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             parser.parse,
@@ -246,12 +251,24 @@ class Assembler:
             networks.rules(spec.listen.networks),
             networks.rules(spec.listen.admin_networks),
             prover,
-            self._limiter(spec, version, True) if any(limit.queued is not None for limit in spec.limits) else None,
+            queued,
             moderations,
             Labels(spec.labels, matches) if spec.labels else None,
             parts.prefilter,
         )
         return Assembled(snapshot, router, parts)
+
+    def _limiters(self, version: int, spec: ConfigSpec) -> Steps[tuple[Limiter, Limiter | None]]:
+        """Of all that is counted, and of places in queues. What was made of the same limits before is used again."""
+        found: list[LimitRules] = []
+        for places in (False, True):
+            known = self._rules.get(places)
+            if known is None or len(known[0]) != len(spec.limits) or not all(map(is_, known[0], spec.limits)):
+                known = self._rules[places] = (spec.limits, (yield from rules_of(spec.limits, places)))
+            found.append(known[1])
+            yield
+        counted, queued = found
+        return self._limiter(spec, counted, version, False), self._limiter(spec, queued, version, True) if queued else None
 
     def _reading(self, spec: ConfigSpec, parts: Parts) -> Steps[list[_Reading]]:
         reading: list[_Reading] = []

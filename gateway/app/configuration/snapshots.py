@@ -143,12 +143,12 @@ class SnapshotBuilder:
         ):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
 
-    def _limiter(self, spec: ConfigSpec, version: int, places: bool) -> Limiter:
+    def _limiter(self, spec: ConfigSpec, rules: LimitRules, version: int, places: bool) -> Limiter:
         self._estimates.bounds = bounds_of(spec.models)
         if self.shared_limits is not None:
-            return self.shared_limits.limiter(spec, places)
+            return self.shared_limits.limiter(spec, rules, places)
         return LocalLimiter(
-            LimitRules(spec.limits, places),
+            rules,
             self.buckets,
             estimate=nothing if places else self._estimates.estimate,
             learn=self._estimates.learn,

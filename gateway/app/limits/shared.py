@@ -101,11 +101,11 @@ class SharedLimitsPart:
             await asyncio.sleep(0.005)
         await self.keeper.aclose()
 
-    def limiter(self, spec: ConfigSpec, places: bool) -> Limiter:
-        """The Limiter of these settings. places: of places in queues."""
+    def limiter(self, spec: ConfigSpec, rules: LimitRules, places: bool) -> Limiter:
+        """The Limiter of these settings. rules: of their limits, or of places in queues."""
         self._estimates.bounds = bounds_of(spec.models)
         estimate = nothing if places else self._estimates.estimate
-        return RedisLimiter(LimitRules(spec.limits, places), self.shared, self.pots, estimate=estimate)
+        return RedisLimiter(rules, self.shared, self.pots, estimate=estimate)
 
     def _remind(self) -> None:
         """Shows that this replica counts here. An earlier version that believes itself alone would take charges beyond its own log for

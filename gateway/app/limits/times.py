@@ -6,18 +6,20 @@ So whoever compares the two asks here what of the log counts. Kept in the state 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gateway.core.slices import Steps, at_once, in_slices, portions
 from gateway.core.specs import LimitSpec
+from gateway.core.tasks import TaskOwner
 from gateway.limits.meter import Meter, lasts, meters_of
 
 log = logging.getLogger("gatehouse.limits")
@@ -65,21 +67,37 @@ class Times:
         return False, True
 
 
+class Prepared(NamedTuple):
+    """limits: those that were read. counts: how each amount that lasts counts. differing: what is to be looked at when they come into
+    force. turn: so many configurations were in force before."""
+
+    limits: Sequence[LimitSpec]
+    counts: dict[str, str]
+    differing: list[str]
+    turn: int
+
+
 class LimitTimes:
     """state_dir: of this replica. `applied` is to be called with each configuration, before anything is served by it, and `prepare` before
-    that: then the loop is not held while thousands of limits are read."""
+    that: then the loop is not held while thousands of limits are read, and `tasks` may write the file soon after."""
 
-    def __init__(self, state_dir: Path, now: Callable[[], float] = time.time) -> None:
-        self._file, self._now = state_dir / FILE, now
+    def __init__(self, state_dir: Path, now: Callable[[], float] = time.time, *, tasks: TaskOwner | None = None) -> None:
+        self._file, self._now, self._tasks = state_dir / FILE, now, tasks
         self._times: dict[str, list[Time]] | None = None
         self._known: dict[str, tuple[LimitSpec, dict[str, str]]] = {}
         """The limits that last, and how their amounts count, by their names."""
-        self._prepared: tuple[Sequence[LimitSpec], dict[str, str]] = ((), {})
-        self._applied: dict[str, str] | None = None
+        self._prepared = Prepared((), {}, [], -1)
+        self._turn = 0
+        self._changes = self._written = 0
+        self._writing_soon = False
 
     async def prepare(self, limits: Sequence[LimitSpec]) -> None:
         """Reads limits that are about to be in force."""
-        self._prepared = (limits, await in_slices(self._counting(limits)))
+        self._prepared = await in_slices(self._preparing(limits))
+
+    def _preparing(self, limits: Sequence[LimitSpec]) -> Steps[Prepared]:
+        turn, counts = self._turn, (yield from self._counting(limits))
+        return Prepared(limits, counts, (yield from self._differing(counts)), turn)
 
     def _counting(self, limits: Sequence[LimitSpec]) -> Steps[dict[str, str]]:
         """How each amount that lasts counts. What was read of a limit that has not changed is kept."""
@@ -95,20 +113,38 @@ class LimitTimes:
         self._known = known
         return wanted
 
+    def _differing(self, wanted: dict[str, str]) -> Steps[list[str]]:
+        """The amounts that begin, end, count in another way or have times that need not be remembered any more."""
+        times, found = self._times or {}, []
+        long_ago = self._now() - KEPT
+        for some in portions(list(times)):
+            for name in some:
+                known = times[name]
+                last, first = known[-1], known[0]
+                if wanted.get(name) != (None if last.end else last.counts) or (first.end and first.end <= long_ago):
+                    found.append(name)
+            yield
+        for some in portions(list(wanted)):
+            found += [name for name in some if name not in times]
+            yield
+        return found
+
     def applied(self, limits: Sequence[LimitSpec]) -> None:
         """Limits that are in force from now on. Where nothing was noted yet, they always were."""
         first = self._times is None and not self._read()
-        wanted = self._prepared[1] if self._prepared[0] is limits else at_once(self._counting(limits))
-        if wanted == self._applied:
-            return
-        self._applied = wanted
-        if self._apply(wanted, 0.0 if first else self._now()) or first:
-            try:
+        ready = self._prepared
+        if prepared := ready.limits is limits and ready.turn == self._turn:
+            counts, differing = ready.counts, ready.differing
+        else:
+            _, counts, differing, _ = at_once(self._preparing(limits))
+        self._turn += 1
+        if self._apply(differing, counts, 0.0 if first else self._now()) or first:
+            self._changes += 1
+            if not prepared or self._tasks is None:
                 self._write()
-            except OSError as error:
-                log.warning(
-                    "%s cannot be written, so `limits reconcile` will not know of this change after a restart: %s", self._file, error
-                )
+            elif not self._writing_soon:
+                self._writing_soon = True
+                self._tasks.spawn(self._write_soon(), name="times of limits")
 
     def of(self, limit: LimitSpec, meter: Meter) -> Times:
         return Times((self._times or {}).get(_name(limit, meter), ()), _counts(limit, meter))
@@ -125,31 +161,63 @@ class LimitTimes:
             return False
         return True
 
-    def _apply(self, wanted: dict[str, str], now: float) -> bool:
+    def _apply(self, names: Sequence[str], wanted: dict[str, str], now: float) -> bool:
         """Whether something has changed."""
         assert self._times is not None
         changed = False
-        for name, times in list(self._times.items()):
-            last = times[-1]
-            if not last.end and wanted.get(name) != last.counts:
-                last.end, changed = now, True
-            if times[0].end:
-                self._times[name] = [one for one in times if not one.end or one.end > self._now() - KEPT]
-                if not self._times[name]:
-                    del self._times[name]
-        for name, counts in wanted.items():
-            times = self._times.setdefault(name, [])
-            if not times or times[-1].end:
+        for name in names:
+            counts = wanted.get(name)
+            times = [one for one in self._times.get(name, ()) if not one.end or one.end > self._now() - KEPT]
+            if times and not times[-1].end and times[-1].counts != counts:
+                times[-1].end, changed = now, True
+            if counts is not None and (not times or times[-1].end):
                 times.append(Time(now, 0.0, counts))
                 changed = True
+            if times:
+                self._times[name] = times
+            else:
+                self._times.pop(name, None)
         return changed
 
+    async def _write_soon(self) -> None:
+        try:
+            while self._written != self._changes:
+                changes = self._changes
+                try:
+                    draft = await in_slices(self._writing())
+                    await asyncio.to_thread(draft.rename, self._file)  # ext4 writes the file out before it replaces another one
+                except OSError as error:
+                    self._complain(error)
+                self._written = changes
+        finally:
+            self._writing_soon = False
+            if self._written != self._changes:  # the process ends
+                self._write()
+
     def _write(self) -> None:
+        self._written = self._changes
+        try:
+            at_once(self._writing()).rename(self._file)
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        log.warning("%s cannot be written, so `limits reconcile` will not know of this change after a restart: %s", self._file, error)
+
+    def _writing(self) -> Steps[Path]:
+        """A file that is to take the place of the one that is there. Raises OSError."""
+        times = self._times or {}
         draft = self._file.with_name(f".{FILE}.new")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self._times))
-        draft.rename(self._file)
+            before = b"{"
+            for some in portions(list(times)):
+                if text := msgspec.json.encode({name: times[name] for name in some if name in times})[1:-1]:
+                    file.write(before + text)
+                    before = b","
+                yield
+            file.write(b"}" if before == b"," else b"{}")
+        return draft
 
 
 def _name(limit: LimitSpec, meter: Meter) -> str:

@@ -285,12 +285,12 @@ class Worker:
         self.audit.configured(version)
         self.observing.follow(spec.telemetry)
 
-    def _limiter(self, spec: ConfigSpec, version: int, places: bool) -> Limiter:
+    def _limiter(self, spec: ConfigSpec, rules: LimitRules, version: int, places: bool) -> Limiter:
         self._estimates.bounds = bounds_of(spec.models)
         if self.shared_limits is not None:
-            return self.shared_limits.limiter(spec, places)
+            return self.shared_limits.limiter(spec, rules, places)
         estimate = nothing if places else self._estimates.estimate
-        return LeasedLimiter(LimitRules(spec.limits, places), self.shares, estimate=estimate, version=version)
+        return LeasedLimiter(rules, self.shares, estimate=estimate, version=version)
 
     def stopped(self, change: Stopped) -> None:
         self.plane.standing.replace(change.source, map(Stop.of, change.stops))

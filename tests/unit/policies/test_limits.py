@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.errors import Overloaded
+from gateway.core.slices import at_once
 from gateway.core.specs import LimitMatchSpec, LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.wire import WireApi
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import FIELDS, LimitRules, charge, estimate, rules_of
 
 CALLER = Principal("ci", "team", "api_key", ("*",))
 
@@ -148,3 +149,25 @@ def test_places_in_queues_are_a_part_of_their_own() -> None:
         ("only", None, 3, False),
     ]
     assert places[1][1] == ("team",)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_among_many_limits_those_of_a_name_are_found_whatever_field_has_it(field: str) -> None:
+    """They are looked up, not looked at: every other one has the caller's own name, a pattern or something else in the other fields."""
+    person = Principal(*("n-7",) * 2, "api_key", ("*",), roles=("x", "n-7"), user="n-7", groups=("x", "n-7"), agent="n-7")
+    mine = {name: "n-*" for name in FIELDS if name != field}
+    limits = [LimitSpec(name=f"l{number}", match=LimitMatchSpec(**{field: f"n-{number}"}, **mine), concurrent=1) for number in range(300)]
+    limits.insert(3, LimitSpec(name="all", concurrent=1))
+    if field in ("user", "group"):
+        limits.append(LimitSpec(name="there", match=LimitMatchSpec(**{field: "n-7@n-7"}), concurrent=1))
+        limits.append(LimitSpec(name="elsewhere", match=LimitMatchSpec(**{field: "n-7@n-8"}), concurrent=1))
+    for rules in (LimitRules(limits), at_once(rules_of(limits))):
+        found = [limit.name for limit, _ in rules.applying(person, "n-7", "n-7")]
+        assert found == ["all", "l7", *(["there"] if field in ("user", "group") else [])]
+
+
+def test_named_limits_are_found_in_their_order() -> None:
+    limits = [LimitSpec(name=f"l{number}", match=LimitMatchSpec(key=f"k{number}"), concurrent=1) for number in range(100)]
+    caller = Principal("k50", "t", "api_key", ("*",), limits=("l70", "l2", "l50"))
+    assert [limit.name for limit, _ in LimitRules(limits).applying(caller, "m")] == ["l2", "l50", "l70"]
+    assert not LimitRules(limits, places=True) and LimitRules(limits)

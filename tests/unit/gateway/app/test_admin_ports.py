@@ -31,9 +31,9 @@ async def test_a_trial_names_what_would_apply(gateway: Gateway, tmp_path: Path) 
     await gateway.changes.reloader.apply(config(tmp_path, limits=[{"name": "l", "concurrent": 5}]), source="test")
     trial = PolicyTrial(gateway.plane)
     principal = Principal(id="k", tenant="t", kind="api_key", models=("*",))
-    assert trial.explain(principal, Trial(model="n"))["limits"] == ["l"]
+    assert (await trial.explain(principal, Trial(model="n")))["limits"] == ["l"]
     named = Principal(id="k", tenant="t", kind="api_key", models=("*",), limits=("gone",))
-    refused = trial.explain(named, Trial(model="n"))
+    refused = await trial.explain(named, Trial(model="n"))
     assert (refused["allow"], refused["reason"]) == (False, "the limit 'gone' of this key is not in force")
 
 
@@ -60,8 +60,8 @@ async def test_a_trial_knows_every_fact_of_a_request(
     await gateway.changes.reloader.apply(config(tmp_path, **role, **network), source="test")
     trial = PolicyTrial(gateway.plane, lambda address: "DE" if address == "192.0.2.7" else "")
     ann = Principal(id="a", tenant="t", kind="oidc", user="ann")
-    assert trial.explain(ann, Trial(model="n", **supposed))["allow"] is True
-    assert trial.explain(ann, Trial(model="n", **other))["allow"] is False
+    assert (await trial.explain(ann, Trial(model="n", **supposed)))["allow"] is True
+    assert (await trial.explain(ann, Trial(model="n", **other)))["allow"] is False
 
 
 async def test_the_local_audit_log_is_that_of_this_process(gateway: Gateway) -> None:

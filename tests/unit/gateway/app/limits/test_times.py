@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from gateway.app.limits.times import FILE, SWITCH, LimitTimes
 from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
 from gateway.core.specs.limits import LimitMatchSpec, RollingSpec
+from gateway.core.tasks import TaskOwner
 from gateway.limits.meter import Meter, meters_of
 
 DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="day"))
@@ -143,3 +145,50 @@ async def test_a_limit_that_has_not_changed_is_not_read_again(times: LimitTimes,
         await times.prepare(limits)
         times.applied(limits)
     assert read == ["day", "hour", "hour"]
+
+
+async def test_thousands_of_changes_are_written_soon_after_and_all_of_them(tmp_path: Path, clock: Clock) -> None:
+    owner = TaskOwner("test")
+    times = LimitTimes(tmp_path, clock, tasks=owner)
+    times.applied([DAY])
+    many = [changed(DAY, name=f"day-{number}") for number in range(5000)]
+    for limits in (many, [DAY, *many[:4000]]):
+        clock.now += 100
+        await times.prepare(limits)
+        times.applied(limits)
+        assert at(times, clock.now - SWITCH - 1, limits[1])[0] is (limits is not many)
+    await owner.finish(10.0)
+    again = LimitTimes(tmp_path, clock)
+    again.applied([DAY, *many[:4000]])
+    for limit in (DAY, many[0], many[3999], many[4999]):
+        assert [at(again, NOW + second, limit) for second in (50, 150, 250)] == [
+            at(times, NOW + second, limit) for second in (50, 150, 250)
+        ]
+    assert [at(again, NOW + second)[0] for second in (50, 150, 250)] == [True, False, True]
+
+
+async def test_a_change_is_written_where_the_process_ends_at_once(tmp_path: Path, clock: Clock) -> None:
+    owner = TaskOwner("test")
+    times = LimitTimes(tmp_path, clock, tasks=owner)
+    times.applied([DAY])
+    clock.now += 100
+    await times.prepare([DAY, HOUR])
+    times.applied([DAY, HOUR])
+    await asyncio.sleep(0)  # the task has begun
+    await owner.aclose()
+    again = LimitTimes(tmp_path, clock)
+    again.applied([DAY, HOUR])
+    assert at(again, NOW + 50, HOUR) == (False, True)
+
+
+async def test_what_was_prepared_for_others_is_not_taken(tmp_path: Path, clock: Clock) -> None:
+    """What differs is found against what was in force then."""
+    times = LimitTimes(tmp_path, clock)
+    times.applied([DAY])
+    clock.now += 100
+    late = [DAY, HOUR]
+    await times.prepare(late)
+    times.applied([])
+    clock.now += 100
+    times.applied(late)
+    assert [at(times, NOW + second)[0] for second in (50, 150, 250)] == [True, False, True]
