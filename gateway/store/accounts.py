@@ -92,4 +92,7 @@ class DeliveryTables:
         return await self._database.run(lambda connection: delivery_rows.newest(connection, webhook, limit))
 
     async def forget_deliveries(self, age: float, most: int) -> int:
-        return await self._database.run(lambda connection: delivery_rows.forget(connection, self._now(connection) - age, most), write=True)
+        def forget(connection: sa.Connection) -> int:
+            return delivery_rows.forget(connection, self._now(connection) - age, most)
+
+        return await self._database.run_in_portions(forget)

@@ -35,6 +35,8 @@ MARGIN: Final = 3600.0
 """Seconds: for so long beyond its end an answer is looked for that no sweep may have erased, whatever the clocks did."""
 MOST_ENDED: Final = 1000
 """Answers that one sweep erases."""
+PORTION: Final = 500
+"""Approvals that are forgotten in one transaction."""
 _CLOSED: Final = {"sealed": None, "size": 0}
 
 
@@ -210,19 +212,23 @@ class StoredApprovals:
         def clear(connection: sa.Connection) -> tuple[list[ApprovalRecord], float]:
             now = self._now(connection)
             lately = self._swept <= now < self._swept + MARGIN
-            over = [table.c.state.in_(OPEN), table.c.expires <= now, *([table.c.expires > now - MARGIN] if lately else [])]
+            over = [_STATE.in_(OPEN), table.c.expires <= now, *([table.c.expires > now - MARGIN] if lately else [])]
             ended = [_record(row) for row in connection.execute(sa.select(*_SHOWN).where(*over).limit(MOST_ENDED).with_for_update())]
             if ended:
                 ids = table.c.id.in_([record.id for record in ended])
                 connection.execute(sa.update(table).where(ids).values(state="expired", **_CLOSED))
-            connection.execute(sa.delete(table).where(table.c.expires < now - keep, table.c.state.not_in(OPEN)))
             return ended, self._swept if lately or len(ended) == MOST_ENDED else now
+
+        def forget(connection: sa.Connection) -> int:
+            old = sa.select(table.c.id).where(table.c.expires < self._now(connection) - keep, _STATE.not_in(OPEN)).limit(PORTION)
+            return connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount
 
         def counted(connection: sa.Connection) -> tuple[dict[str, int], int]:
             found = connection.execute(_COUNTS).one()
             return {state: count for state, count in zip(STATES, found, strict=True) if count}, _bytes(connection, self._now(connection))
 
         ended, self._swept = await self._database.run(clear, write=True)
+        await self._database.run_in_portions(forget, PORTION)
         return Swept(ended, *await self._database.run(counted))
 
 
@@ -232,6 +238,8 @@ def _bytes(connection: sa.Connection, now: float) -> int:
     return int(connection.execute(size).scalar_one())
 
 
+_STATE: Final = sa.func.coalesce(table.c.state, "")
+"""Where few have expired and many are open: so the index of `expires` is read, not that of the states."""
 _SHOWN: Final = [column for column in table.c if column.name != "sealed"]
 
 

@@ -320,6 +320,16 @@ class Database:
         self._working(write)
         return result
 
+    async def run_in_portions(self, work: Callable[[sa.Connection], int], enough: int = 1) -> int:
+        """Runs `work`, which deletes a bounded number of rows and says how many, until there were fewer than `enough`: each time in a
+        transaction of its own, so that other writes come in between, and what is done stays done. Returns how many in all. Raises
+        StoreUnavailable."""
+        total = count = await self.run(work, write=True)
+        while count >= enough:
+            count = await self.run(work, write=True)
+            total += count
+        return total
+
     def _failing(self, why: str, only_writes: bool = False) -> None:
         """only_writes: it may read all the same, and is back only when it has written."""
         self._failed = time.monotonic()

@@ -12,6 +12,9 @@ from gateway.core.deliveries import Delivery
 from gateway.store.tables import deliveries as table
 
 PENDING = "pending"
+SETTLED = ("delivered", "failed")
+PORTION = 500
+"""Deliveries that are forgotten in one transaction."""
 
 
 def add(connection: sa.Connection, now: float, wanted: Sequence[Delivery], most: int) -> int:
@@ -53,11 +56,13 @@ def newest(connection: sa.Connection, webhook: str | None, limit: int) -> list[D
 
 
 def forget(connection: sa.Connection, before: float, most: int) -> int:
-    settled = table.c.status != PENDING
-    gone = connection.execute(sa.delete(table).where(settled, table.c.created < before, table.c.keep < before)).rowcount
+    """PORTION at most; how many."""
+    settled = table.c.status.in_(SETTLED)
+    old = sa.select(table.c.id).where(settled, table.c.created < before, table.c.keep < before).limit(PORTION)
+    if gone := connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount:
+        return gone
     count = connection.execute(sa.select(sa.func.count()).where(settled)).scalar_one()
-    if count > most:
-        oldest = sa.select(table.c.created).where(settled).order_by(table.c.created).offset(count - most - 1).limit(1)
-        edge = connection.execute(oldest).scalar_one()
-        gone += connection.execute(sa.delete(table).where(settled, table.c.created <= edge)).rowcount
-    return gone
+    if count <= most:
+        return 0
+    oldest = sa.select(table.c.id).where(settled).order_by(table.c.created).limit(min(count - most, PORTION))
+    return connection.execute(sa.delete(table).where(table.c.id.in_(oldest))).rowcount

@@ -37,6 +37,8 @@ LONGEST: Final = 60.0
 _SHARE: Final = 100
 """A total counts for so many times as long as it took to read."""
 _TENANTS: Final = 10_000
+PORTION: Final = 200
+"""Answers, of up to a megabyte each, that are erased in one transaction."""
 
 
 class Sizes(NamedTuple):
@@ -154,22 +156,26 @@ class KeptAnswers:
 
     async def erase_all(self, tenant: str) -> int:
         """Erases what a tenant has; returns how many answers that was."""
-        count = await self._database.run(lambda connection: erased(connection, [tenant]), write=True)
+        count = await self._database.run_in_portions(lambda connection: _some(connection, table.c.tenant == tenant, erase=True), PORTION)
         self._totals.pop(tenant, None)
         return count
 
     async def sweep(self) -> Sizes:
         """Forgets what has expired; what is left."""
 
-        def clear(connection: sa.Connection) -> None:
-            connection.execute(sa.delete(table).where(table.c.expires <= self._now(connection)))
-
         def left(connection: sa.Connection) -> Sizes:
             count, size = connection.execute(sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.c.size), 0))).one()
             return Sizes(int(count), int(size))
 
-        await self._database.run(clear, write=True)
+        await self._database.run_in_portions(lambda connection: _some(connection, table.c.expires <= self._now(connection)), PORTION)
         return await self._database.run(left)
+
+
+def _some(connection: sa.Connection, which: sa.ColumnElement[bool], *, erase: bool = False) -> int:
+    """Deletes some of them; how many. erase: nothing of them stays behind in the file."""
+    if erase:
+        _overwriting(connection)
+    return connection.execute(sa.delete(table).where(table.c.id.in_(sa.select(table.c.id).where(which).limit(PORTION)))).rowcount
 
 
 def erased(connection: sa.Connection, tenants: Sequence[str]) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.core.storage import CounterChange, CounterName, CounterRow
 from gateway.store.tables import limit_windows as table
+
+PORTION: Final = 1000
+"""Counters that are deleted in one transaction."""
 
 
 def change(connection: sa.Connection, clock: Callable[[sa.Connection], float], names: Sequence[CounterName], change: CounterChange) -> None:
@@ -56,16 +59,20 @@ def of_limit(connection: sa.Connection, limit: str, most: int, after: str, keys:
 
 
 def forget(connection: sa.Connection, limit: str, key: tuple[str, ...] | None) -> int:
-    """Deletes the counters of a limit, those of one key or all; returns how many."""
+    """Deletes the counters of a limit, those of one key or all, PORTION at most; returns how many."""
     chosen = [table.c.limit_name == limit]
     if key is not None:
         chosen.append(table.c.scope == json.dumps(key))
-    return connection.execute(sa.delete(table).where(*chosen)).rowcount
+    return _deleted(connection, *chosen)
 
 
 def sweep(connection: sa.Connection, now: float) -> int:
-    """Deletes counters that say nothing any more."""
-    return connection.execute(sa.delete(table).where(table.c.expires < now)).rowcount
+    """Deletes counters that say nothing any more, PORTION at most; returns how many."""
+    return _deleted(connection, table.c.expires < now)
+
+
+def _deleted(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
+    return connection.execute(sa.delete(table).where(table.c.id.in_(sa.select(table.c.id).where(*which).limit(PORTION)))).rowcount
 
 
 def _id(name: CounterName) -> str:

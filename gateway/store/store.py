@@ -472,10 +472,10 @@ class Store(UsageTables, DeliveryTables):
         return await self._database.run(lambda connection: limit_rows.of_limit(connection, limit, most, after, keys))
 
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
-        return await self._database.run(lambda connection: limit_rows.forget(connection, limit, key), write=True)
+        return await self._database.run_in_portions(lambda connection: limit_rows.forget(connection, limit, key), limit_rows.PORTION)
 
     async def sweep_counters(self) -> int:
-        return await self._database.run(lambda connection: limit_rows.sweep(connection, self._now(connection)), write=True)
+        return await self._database.run_in_portions(lambda connection: limit_rows.sweep(connection, self._now(connection)))
 
     # --- idempotency keys
 

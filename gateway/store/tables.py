@@ -191,7 +191,7 @@ approvals = sa.Table(
     sa.Column("tools", sa.JSON, nullable=False),
     sa.Column("approvers", sa.JSON, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
-    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("expires", sa.Double, nullable=False),
     sa.Column("decided", sa.Double),
     sa.Column("decider", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
@@ -201,6 +201,8 @@ approvals = sa.Table(
     sa.Column("sealed", sa.LargeBinary),
     sa.Index("ix_approvals_tenant_id", "tenant", "id"),
     sa.Index("ix_approvals_principal_state", "principal", "state"),
+    sa.Index("ix_approvals_state_id", "state", "id"),
+    sa.Index("ix_approvals_expires_size", "expires", "size"),
 )
 """Answers and requests that wait for a decision, or had one. sealed: the calls and the answer, encrypted, until they are taken or over."""
 
@@ -230,7 +232,7 @@ kept_answers = sa.Table(
     sa.Column("expires", sa.Double, nullable=False, index=True),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("sealed", sa.LargeBinary, nullable=False),
-    sa.Index("ix_kept_answers_tenant_expires", "tenant", "expires"),
+    sa.Index("ix_kept_answers_tenant_expires_size", "tenant", "expires", "size"),
 )
 """Answers that later requests go on with. sealed: the answer and its conversation, encrypted with a key of the tenant."""
 

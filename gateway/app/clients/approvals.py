@@ -6,6 +6,7 @@ happens is recorded: `approval_asked`, `approval_seen`, `approval_decided`, `app
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -24,6 +25,8 @@ from gateway.store.approvals import StoredApprovals
 
 log = logging.getLogger("gatehouse.approvals")
 SWEEP_SECONDS: Final = 5.0
+AT_ONCE: Final = 20
+"""Expired approvals of which a turn of the loop tells."""
 SEEN_EVENTS: Final = 16
 """Tools named in one event."""
 Record = Callable[..., None]
@@ -182,7 +185,9 @@ class ApprovalBook:
             log.debug("approvals could not be swept: %s", error.message)
             return
         self._counts, self._size = swept.counts, swept.size
-        for record in swept.expired:
+        for number, record in enumerate(swept.expired, 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             self._count("expired")
             detail = {"request_id": record.request_id, "tenant": record.requester.tenant}
             self._record("approval_expired", record.id, detail, outcome="denied")

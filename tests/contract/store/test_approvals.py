@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from gateway.core.approvals import Bounds, HeldUse, Hold, Requester, Take, Taken
 from gateway.core.errors import ConfigError, NotFound, Overloaded, RequestError, VersionMismatch
+from gateway.store import approvals
 from gateway.store.approvals import MARGIN, StoredApprovals
 from gateway.store.tables import approvals as table
 from tests.contract.store.place import Place
@@ -101,6 +102,17 @@ async def test_what_has_expired_gives_nothing_and_is_erased(place: Place) -> Non
     assert (await store.sweep(1000.0)).counts == {}
     with pytest.raises(NotFound):
         await store.get(pending.id)
+
+
+async def test_many_are_forgotten_in_portions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "PORTION", 2)
+    store = await kept(place)
+    for _ in range(5):
+        await store.decide((await store.hold(hold(), BOUNDS)).id, False, "a", "b")
+    place.clock.advance(1000.0)
+    left = await store.hold(hold(), BOUNDS)
+    assert (await store.sweep(2000.0)).counts == {"denied": 5, "pending": 1}
+    assert (await store.sweep(100.0)).counts == {"pending": 1} and (await store.get(left.id)).state == "pending"
 
 
 async def test_a_sweep_looks_at_what_expired_lately_and_each_hour_at_all(place: Place) -> None:

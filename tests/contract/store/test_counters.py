@@ -14,6 +14,7 @@ from gateway.core.storage import ControlStore, CounterName
 from gateway.core.tasks import TaskOwner
 from gateway.limits.counter import Ask
 from gateway.limits.meter import meters_of
+from gateway.store import limit_rows
 from tests.contract.store.place import Place
 
 NAMES: list[CounterName] = [("l", "requests", (f"k{n}",)) for n in range(5)]
@@ -61,6 +62,15 @@ async def test_they_can_be_forgotten_and_expire(place: Place) -> None:
     assert await store.sweep_counters() == 4
     assert [row.name for row in await store.counters_of("l")] == NAMES[:1]
     assert await store.forget_counters("l") == 1
+
+
+async def test_many_are_forgotten_in_portions(store: ControlStore, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit_rows, "PORTION", 2)
+    await store.change_counters([*NAMES, ("other", "requests", ("k",))], plus_one)
+    assert await store.forget_counters("l") == 5 and len(await store.counters_of("other")) == 1
+    await store.change_counters(NAMES, plus_one)
+    place.clock.advance(101.0)
+    assert await store.sweep_counters() == 6
 
 
 async def test_a_budget_over_replicas_is_handed_out_once(place: Place) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from gateway.core.conversations import AnswerFound, KeepAnswer, Said
 from gateway.core.errors import Overloaded, RequestError
 from gateway.core.specs.responses import ResponsesSpec
+from gateway.store import kept_answers
 from gateway.store.kept_answers import KeptAnswers, Sizes
 from gateway.store.tables import kept_answers as table
 from tests.contract.store.place import Place
@@ -43,6 +44,21 @@ async def test_every_replica_has_it_until_it_expires(place: Place) -> None:
     place.clock.advance(2.0)
     assert await one.find("resp_1", "acme") == AnswerFound()
     assert await one.sweep() == Sizes(0, 0)
+
+
+@pytest.mark.parametrize("expired", [True, False])
+async def test_many_are_erased_in_portions(place: Place, monkeypatch: pytest.MonkeyPatch, expired: bool) -> None:
+    monkeypatch.setattr(kept_answers, "PORTION", 2)
+    store = await kept(place)
+    for number in range(5):
+        await store.keep(wanted(f"resp_{number}"), BOUNDS)
+    await store.keep(wanted("resp_other", tenant="other"), ResponsesSpec(retention=1000.0))
+    if expired:
+        place.clock.advance(101.0)
+        assert (await store.sweep()).answers == 1
+    else:
+        assert await store.erase_all("acme") == 5
+    assert (await store.sweep()).answers == 1 and (await store.find("resp_other", "other")).said == SAID
 
 
 @pytest.mark.parametrize(("id", "tenant"), [("resp_1", "other"), ("resp_2", "acme"), ("resp_%", "acme"), ("\0", "acme"), ("resp_1", "a\0")])

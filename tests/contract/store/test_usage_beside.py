@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gateway.core.deliveries import Delivery
 from gateway.core.ledger import Beside, EngineRow, Position, SessionRow
 from gateway.core.storage import ControlStore
+from gateway.store import delivery_rows
 from tests.contract.store.place import Place
 
 
@@ -75,6 +78,19 @@ async def test_no_delivery_waits_for_a_clock_that_was_set_back(place: Place) -> 
     assert await store.take_deliveries(10.0, FAR) == []
     place.clock.step(-86400.0)
     assert [(one.id, one.attempts) for one in await store.take_deliveries(10.0, FAR)] == [("1", 2)]
+
+
+async def test_many_deliveries_are_forgotten_in_portions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_rows, "PORTION", 2)
+    store = await place.open()
+    for number in range(8):
+        place.clock.advance(1.0)
+        await store.add_deliveries([delivery(f"{number}")], 10)
+        if number:
+            await store.settle_delivery(f"{number}", status="failed" if number % 2 else "delivered", pause=0.0, code=200, error="")
+    assert await store.forget_deliveries(1000.0, 2) == 5
+    assert [one.id for one in await store.deliveries()] == ["7", "6", "0"], "the newest are left, and what waits"
+    assert await store.forget_deliveries(-1.0, 10) == 2
 
 
 async def test_settled_deliveries_are_forgotten_unless_they_keep_something_from_being_told_again(place: Place) -> None:
