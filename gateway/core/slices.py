@@ -7,6 +7,7 @@ loop for the interpreter.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +17,9 @@ from gateway.core.waiting import Signal
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
+Name = TypeVar("Name", str, bytes)
+AT_ONCE = 256
+"""Items that `in_order` merges in a step."""
 SLICE = 0.0005
 """Seconds of work before the loop gets a turn. A longer step lengthens the slice."""
 
@@ -24,6 +28,20 @@ def portions(items: Sequence[T], size: int = 2048) -> Iterator[Sequence[T]]:
     """The items in pieces that a comprehension goes through in a step."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def in_order(items: Sequence[Name]) -> Steps[list[Name]]:
+    """The items sorted. Sorting a hundred thousand at once takes 50 ms."""
+    runs: list[list[Name]] = []
+    for some in portions(items):
+        runs.append(sorted(some))
+        yield
+    ordered: list[Name] = []
+    for item in heapq.merge(*runs):
+        ordered.append(item)
+        if len(ordered) % AT_ONCE == 0:
+            yield
+    return ordered
 
 
 async def in_slices(steps: Steps[T]) -> T:

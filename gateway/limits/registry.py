@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from gateway.core.slices import portions
 from gateway.core.specs import LimitSpec
 from gateway.limits.bucket import SECOND, Bucket, Shape, layout_of
 
@@ -82,6 +83,16 @@ class BucketRegistry:
     def all(self) -> list[tuple[tuple[str, ...], Bucket]]:
         """Every bucket with its key."""
         return [(key, bucket) for (_, key), bucket in self._buckets.items()]
+
+    def in_parts(self, size: int) -> Iterator[list[tuple[tuple[str, ...], Bucket]]]:
+        """The same, so many at a time: other work may go on in between, and what is forgotten meanwhile is left out."""
+        for some in portions(list(self._buckets), size):
+            part: list[tuple[tuple[str, ...], Bucket]] = []
+            for identity in some:
+                bucket = self._buckets.get(identity)
+                if bucket is not None:
+                    part.append((identity[1], bucket))
+            yield part
 
     def forget(self, shape: Shape, key: tuple[str, ...]) -> None:
         """Makes a bucket full, whatever it is: the next one for the key is new."""

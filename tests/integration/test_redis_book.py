@@ -17,7 +17,7 @@ from gateway.core.types import Principal, Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.alerts import BudgetAlerts
-from gateway.limits.redis.book import BucketBook
+from gateway.limits.redis.book import MOST_LISTED, BucketBook
 from gateway.limits.redis.limiter import RedisLimiter
 from gateway.limits.redis.names import Names
 from tests.cluster.servers import RedisServer
@@ -221,3 +221,32 @@ async def test_the_one_bucket_of_a_limit_for_all_is_on_a_page(server: RedisServe
     buckets, last, more = await book(server).page(Shape(limit), 3, None)
     assert [bucket.amounts[0].used for _, bucket in buckets] == [10] and (last, more) == ("", False)
     assert await book(server).page(Shape(limit), 3, last) == ([], "", False)
+
+
+async def test_pages_are_of_the_buckets_that_there_were_at_the_first_one(server: RedisServer, processes: list[SharedProcess]) -> None:
+    """The keys of the database are walked over once for all pages."""
+    limiter, shape = processes[0].limiter([RATE]), Shape(RATE)
+    for number in (1, 3, 5, 7):
+        await reserve(limiter, who=caller(f"k{number}"))
+    asked = book(server)
+    first, last, more = await asked.page(shape, 2, None)
+    assert [scope for scope, _ in first] == ["team/api_key/k1", "team/api_key/k3"] and more
+    await reserve(limiter, who=caller("k6"))
+    server.command("DEL", NAMES.bucket(shape, ("team", "api_key", "k5")).decode())
+    rest, _, more = await asked.page(shape, 2, last)
+    assert [scope for scope, _ in rest] == ["team/api_key/k7"] and not more, "one is gone, and one is new since"
+    anew, last, more = await asked.page(shape, 10, None)
+    assert [scope[-2:] for scope, _ in anew] == ["k1", "k3", "k6", "k7"] and not more
+    assert await asked.page(shape, 10, last) == ([], last, False)
+    elsewhere, _, _ = await book(server).page(shape, 10, "team/api_key/k3")
+    assert [scope[-2:] for scope, _ in elsewhere] == ["k6", "k7"], "another gateway goes on with the same cursor"
+
+
+async def test_few_limits_are_remembered_for_pages(server: RedisServer, processes: list[SharedProcess]) -> None:
+    limits = [LimitSpec(name=f"l{number}", requests=RateSpec(rate=1, per=60.0, burst=10)) for number in range(6)]
+    await reserve(processes[0].limiter(limits))
+    asked = book(server)
+    for limit in (*limits, limits[0]):
+        found, _, more = await asked.page(Shape(limit), 10, None)
+        assert len(found) == 1 and not more
+    assert len(asked._listed) == MOST_LISTED

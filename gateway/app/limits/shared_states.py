@@ -31,7 +31,7 @@ class SharedLimitStates:
         return found, None
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
-        wanted = [(Shape(spec), key) for spec, key in applying(self._plane, principal, model, operation)]
+        wanted = [(Shape(spec), key) for spec, key in await applying(self._plane, principal, model, operation)]
         found = await self._book.look(wanted)
         return binding([_view(shape, written(key), bucket) for (shape, key), bucket in zip(wanted, found, strict=True)])
 

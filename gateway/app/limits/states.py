@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import json
 import time
@@ -10,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from gateway.core.errors import NotFound, RequestError
+from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.specs import LimitSpec
 from gateway.core.storage import ControlStore, CounterRow
 from gateway.core.types import Principal
@@ -21,11 +21,11 @@ from gateway.limits.redis.names import keys_of
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 from gateway.pipeline.plane import DataPlane
-from policies.limits import LimitRules, counted_part, queue_part
+from policies.limits import counted_part, queue_part, rules_of
 
 BATCH: Final = 500
-BREATH: Final = 2_000
-"""Buckets that are looked at in one turn of the loop."""
+BREATH: Final = 256
+"""Buckets that are looked at in one step."""
 PAGE: Final = 2_000
 """Counters that are read at once."""
 Key = tuple[str, ...]
@@ -43,26 +43,36 @@ class LimitStates:
         last = None
         for number, part, begin in rest_of(limit_named(self._plane, limit), after):
             layout = layout_of(part)
-            local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit and bucket.shape.layout == layout}
             after, wanted = _dumped(begin), most + 1 - len(found)
             counters = await self._stored(part, wanted, after)
             names = {json.dumps(key): key for key in counters}
-            for turn, key in enumerate(local, 1):
-                names[json.dumps(key)] = key
-                if turn % BREATH == 0:
-                    await asyncio.sleep(0)
+            local = await in_slices(self._first(limit, layout, after, wanted))
+            names.update({name: key for name, (key, _) in local.items()})
             chosen = heapq.nsmallest(wanted, (name for name in names if name > after))
             if len(chosen) == wanted:
                 chosen.pop()
                 last = place(number, _short(chosen[-1]) if chosen else begin)
-            found += [self._view(part, names[name], local.get(names[name]), counters.get(names[name], {})) for name in chosen]
+            for name in chosen:
+                bucket = local[name][1] if name in local else None
+                found.append(self._view(part, names[name], bucket, counters.get(names[name], {})))
             if last is not None:
                 break
         return found, last
 
+    def _first(self, limit: str, layout: tuple[str, ...], after: str, wanted: int) -> Steps[dict[str, tuple[Key, Bucket]]]:
+        """The first buckets of a limit's part in this process behind a key, by their keys as JSON."""
+        first: dict[str, tuple[Key, Bucket]] = {}
+        for some in self._registry.in_parts(BREATH):
+            for key, bucket in some:
+                if bucket.shape.name == limit and bucket.shape.layout == layout and (name := json.dumps(key)) > after:
+                    first[name] = key, bucket
+            first = {name: first[name] for name in heapq.nsmallest(wanted, first)}
+            yield
+        return first
+
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
         found = []
-        for spec, key in applying(self._plane, principal, model, operation):
+        for spec, key in await applying(self._plane, principal, model, operation):
             bucket = self._registry.known(self._registry.shape(spec, -1), key)
             stored = await self._stored(spec, 1, keys=[key])
             found.append(self._view(spec, key, bucket, stored.get(key, {})))
@@ -70,8 +80,7 @@ class LimitStates:
 
     async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
         spec = limit_named(self._plane, limit)
-        local = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
-        chosen = {key for key in local if scope is None or written(key) == scope} | await self._counted(limit, scope)
+        chosen = await in_slices(self._meant(limit, scope)) | await self._counted(limit, scope)
         if scope is not None and not chosen:
             raise no_bucket(limit, scope)
         if dry_run:
@@ -81,27 +90,39 @@ class LimitStates:
         else:
             for key in chosen:
                 await self._store.forget_counters(limit, key)
-        await self._forgive(spec, sorted(chosen))
-        now = self._ticker.now()
-        for key, bucket in self._registry.all():
-            if bucket.shape.name == limit and key in chosen:
-                if isinstance(bucket, Account):
-                    bucket.settle(now)
-                bucket.reset(now)
+        await self._forgive(spec, list(chosen))
+        await in_slices(self._reset(limit, chosen))
         return len(chosen)
+
+    def _meant(self, limit: str, scope: str | None) -> Steps[set[Key]]:
+        """The keys of a limit's buckets in this process, all or those that a scope means."""
+        found: set[Key] = set()
+        for some in self._registry.in_parts(BREATH):
+            found.update([key for key, one in some if one.shape.name == limit and (scope is None or written(key) == scope)])
+            yield
+        return found
+
+    def _reset(self, limit: str, chosen: set[Key]) -> Steps[None]:
+        for some in self._registry.in_parts(BREATH):
+            now = self._ticker.now()
+            for key, bucket in some:
+                if bucket.shape.name == limit and key in chosen:
+                    if isinstance(bucket, Account):
+                        bucket.settle(now)
+                    bucket.reset(now)
+            yield
 
     async def _forgive(self, spec: LimitSpec, keys: Sequence[Key]) -> None:
         """Notes when amounts that last were made full, so that the audit log can be held against them."""
         lasting = [meter for meter in meters_of(spec) if meter.durable]
-        names = [(spec.name, meter.name, key) for meter in lasting for key in keys]
-        for first in range(0, len(names), BATCH):
-            part = [(meter, key) for meter in lasting for key in keys][first : first + BATCH]
+        for meter in lasting:
 
-            def change(now: float, bodies: Sequence[str | None], part: list[tuple[Meter, Key]] = part) -> list[tuple[str, float]]:
+            def change(now: float, bodies: Sequence[str | None], meter: Meter = meter) -> list[tuple[str, float]]:
                 state = forgiven(now)
-                return [(json.dumps(state), expires(state, meter, now)) for meter, _ in part]
+                return [(json.dumps(state), expires(state, meter, now))] * len(bodies)
 
-            await self._store.change_counters(names[first : first + BATCH], change)
+            for some in portions(keys, BATCH):
+                await self._store.change_counters([(spec.name, meter.name, key) for key in some], change)
 
     async def _stored(self, spec: LimitSpec, most: int, after: str = "", keys: Sequence[Key] = ()) -> dict[Key, dict[str, Any]]:
         """The counters of a limit in the store, by key and amount, of so many keys at least, if there are."""
@@ -225,10 +246,10 @@ def _dumped(short: str | None) -> str:
         raise RequestError("This cursor did not come from a page.", param="cursor") from None
 
 
-def applying(plane: DataPlane, principal: Principal, model: str, operation: str) -> list[tuple[LimitSpec, Key]]:
+async def applying(plane: DataPlane, principal: Principal, model: str, operation: str) -> list[tuple[LimitSpec, Key]]:
     """The limits that apply to a request, by their parts, each with the key of its bucket."""
     limits = plane.current().spec.limits
-    rules = (LimitRules(limits), LimitRules(limits, places=True))
+    rules = (await in_slices(rules_of(limits)), await in_slices(rules_of(limits, places=True)))
     return [scope for one in rules for scope in one.applying(principal, model, operation)]
 
 

@@ -6,11 +6,12 @@ What is made full again is so for all processes at once, because none keeps more
 from __future__ import annotations
 
 import asyncio
-import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.core.errors import Overloaded
+from gateway.core.slices import in_order, in_slices
 from gateway.core.specs.redis import RedisSpec
 from gateway.limits.bucket import Shape
 from gateway.limits.meter import Meter
@@ -24,6 +25,12 @@ from gateway.transport.redis.sentinel import locate, opened
 
 PATIENCE: Final = 5.0
 """Seconds for one question of an operator."""
+SCAN_PATIENCE: Final = 60.0
+"""Seconds for one that walks over all keys of the database: in steps, between which Redis serves others, 1 s for a million."""
+LISTED: Final = 60.0
+"""Seconds for which it is remembered which buckets a limit has, for the next page: 100 bytes for each."""
+MOST_LISTED: Final = 4
+"""Limits of which that is remembered."""
 BATCH: Final = 500
 MOST_MOVES: Final = 5
 RESET: Final = b"""
@@ -70,6 +77,8 @@ class BucketBook:
 
     def __init__(self, spec: RedisSpec) -> None:
         self._to, self._names = target(spec), Names(spec.prefix)
+        self._listed: dict[bytes, tuple[list[bytes], asyncio.TimerHandle]] = {}
+        self._scanning = asyncio.Lock()
 
     async def look(self, wanted: Sequence[tuple[Shape, tuple[str, ...]]]) -> list[BucketSeen]:
         """The bucket of each limit for a key."""
@@ -91,23 +100,38 @@ class BucketBook:
             found = zip(names, await _values(line, names), strict=True)
             return [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
 
-        return await self._asked(ask)
+        return await self._asked(ask, SCAN_PATIENCE)
 
     async def page(self, shape: Shape, most: int, after: str | None) -> tuple[list[tuple[str, BucketSeen]], str | None, bool]:
-        """The same, in the order of their keys: so many after one, if given; the key of the last one; whether there are more."""
+        """The same, in the order of their keys: so many after one, if given; the key of the last one; whether there are more. Which there
+        are is found for the first page, and remembered for the next ones: a bucket that is new since then is in none of them."""
         before = self._names.of_limit(shape)
+        listed = await self._listing(before, again=after is None)
+        begin = 0 if after is None else bisect_right(listed, before + after.encode())  # the key of a limit for all together is empty
+        names = listed[begin : begin + most]
 
-        async def ask(line: Connection) -> tuple[list[tuple[str, BucketSeen]], str | None, bool]:
-            listed = await _listed(line, before, 1 << 62)  # the key of a limit for all together is the empty one
-            rest = listed if after is None else [name for name in listed if name > before + after.encode()]
-            names = heapq.nsmallest(most + 1, rest)
-            more, names = len(names) > most, names[:most]
+        async def ask(line: Connection) -> list[tuple[str, BucketSeen]]:
             now = await _time(line)
             found = zip(names, await _values(line, names), strict=True)
-            buckets = [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
-            return buckets, names[-1].removeprefix(before).decode() if names else after, more
+            return [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
 
-        return await self._asked(ask)
+        buckets = await self._asked(ask) if names else []
+        return buckets, names[-1].removeprefix(before).decode() if names else after, begin + most < len(listed)
+
+    async def _listing(self, before: bytes, *, again: bool) -> list[bytes]:
+        """The keys that begin so, in order. One walk over all keys at a time."""
+        async with self._scanning:
+            known = self._listed.pop(before, None)
+            if known is not None:
+                known[1].cancel()
+            if known is None or again:
+                listed = await in_slices(in_order(await self._asked(lambda line: _listed(line, before, 1 << 62), SCAN_PATIENCE)))
+            else:
+                listed = known[0]
+            while len(self._listed) >= MOST_LISTED:
+                self._listed.pop(next(iter(self._listed)))[1].cancel()
+            self._listed[before] = listed, asyncio.get_running_loop().call_later(LISTED, self._listed.pop, before, None)
+            return listed
 
     def scope_of(self, shape: Shape, key: tuple[str, ...]) -> str:
         """What `all_of` calls the bucket of a key."""
@@ -128,7 +152,7 @@ class BucketBook:
 
     async def names_of(self, shape: Shape) -> list[bytes]:
         """All buckets of a limit that are in use."""
-        return await self._asked(lambda line: _listed(line, self._names.of_limit(shape), 1 << 62))
+        return await self._asked(lambda line: _listed(line, self._names.of_limit(shape), 1 << 62), SCAN_PATIENCE)
 
     async def reset(self, names: Sequence[bytes]) -> int:
         """Makes buckets full, apart from slots that are taken. How many there were."""
@@ -141,7 +165,7 @@ class BucketBook:
                 done += found if isinstance(found, int) else 0
             return done
 
-        return await self._asked(ask)
+        return await self._asked(ask, SCAN_PATIENCE)
 
     async def now(self) -> int:
         """Microseconds since the epoch, by the clock of Redis."""
@@ -159,7 +183,7 @@ class BucketBook:
                     found.setdefault(bucket, {})[who] = took
             return found
 
-        return await self._asked(ask)
+        return await self._asked(ask, SCAN_PATIENCE)
 
     def name_of(self, shape: Shape, key: tuple[str, ...]) -> bytes:
         return self._names.bucket(shape, key)
@@ -209,9 +233,9 @@ class BucketBook:
         if ids:
             await self._asked(ask)
 
-    async def _asked(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    async def _asked(self, ask: Callable[[Connection], Coroutine[Any, Any, T]], patience: float = PATIENCE) -> T:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 at, asking = await locate(self._to), False
                 for _ in range(MOST_MOVES):
                     line = await opened(self._to, at, lambda error: None, name="gatehouse-admin")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.clock import FakeClock
 from gateway.core.errors import ClientGone
-from gateway.core.slices import SLICE, Steps, Turns, at_once, in_slices
+from gateway.core.slices import SLICE, Steps, Turns, at_once, in_order, in_slices
 from gateway.core.waiting import Driver
 
 
@@ -51,6 +51,13 @@ async def test_what_the_work_returns_and_raises() -> None:
         await in_slices(failing())
     with pytest.raises(ValueError, match="wrong"):
         at_once(failing())
+
+
+@pytest.mark.parametrize("count", [0, 1, 2048, 5000])
+def test_many_texts_are_sorted_in_steps(count: int) -> None:
+    texts = [f"{number * 7919 % 10007:05d}".encode() for number in range(count)]
+    assert at_once(in_order(texts)) == sorted(texts)
+    assert len(list(in_order(texts))) >= count // 256
 
 
 # --- turns

@@ -299,6 +299,17 @@ def test_a_large_table_is_looked_at_in_parts() -> None:
     assert {key for key, _ in registry.all()} == {(f"p{number}",) for number in range(0, 30_000, 10)}
 
 
+def test_all_buckets_are_seen_in_parts_while_some_come_and_go() -> None:
+    registry, limit = BucketRegistry(), LimitSpec(name="l", requests=RateSpec(rate=10))
+    made = [registry.buckets([(limit, (f"k{number}",))], 1)[0] for number in range(10)]
+    parts = registry.in_parts(4)
+    seen = next(parts)
+    registry.forget(made[5].shape, ("k5",))
+    registry.buckets([(limit, ("new",))], 1)
+    seen += [one for part in parts for one in part]
+    assert seen == [((f"k{number}",), made[number]) for number in range(10) if number != 5]
+
+
 def test_few_unused_buckets_among_many_are_left_alone() -> None:
     world = World(LimitSpec(name="l", requests=RateSpec(rate=1)), capacity=10_000, memo_size=1000)
     everybody = principals(600)
