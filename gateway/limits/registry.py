@@ -23,6 +23,10 @@ LOOK: Final = 60 * SECOND
 """Between two looks for buckets that nobody uses any more (picoseconds), and for how long such a bucket was not used. Nothing is forgotten
 unless it is half of all: so each new caller makes at most one other find its limits again, however short this is."""
 PART: Final = 8192
+SWEEP: Final = 2048
+"""Buckets that are looked at where a new one is one too many."""
+SHAPES: Final = 64
+"""Limits beyond which those that have no bucket are forgotten."""
 FEW: Final = 64
 """So many buckets are worth no look."""
 
@@ -32,8 +36,9 @@ class BucketRegistry:
     another `per` or that counts something else begins full.
 
     make: a bucket of another kind. durable: this process counts durable amounts in the store. Buckets that are full and were not used for
-    LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten at once,
-    oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
+    LOOK are forgotten once they are half of all. Bounded by `capacity`: beyond it, those that are full and unused are forgotten soon, those
+    that were looked at longest ago first. No other bucket is ever forgotten; while there are only such, the registry grows, and logs that
+    once.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class BucketRegistry:
         self._version = 0
         self._shapes: dict[Identity, Shape] = {}
         self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
-        self._sweep_at = capacity
+        self._sweep_at, self._shapes_at = capacity, SHAPES
         self._look_at = 0
         self._warned = False
 
@@ -134,36 +139,39 @@ class BucketRegistry:
         if 2 * len(unused) >= len(part):
             self._forget(unused)
         if count > len(part):
-            for identity, bucket in part:
-                if self._buckets.pop(identity, None) is not None:
-                    self._buckets[identity] = bucket  # behind those to be looked at before it
+            self._behind(part)
 
     def _unused(self, part: list[Entry], now: int) -> list[tuple[Shape, tuple[str, ...]]]:
         """Those of a part that were not used for LOOK, and of which nothing is lost."""
         before = now - LOOK
         return [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
 
-    def _spare(self, wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
-        """Up to `wanted` buckets that may be forgotten now, oldest first."""
-        idle: list[tuple[Shape, tuple[str, ...]]] = []
-        for identity, bucket in self._buckets.items():
-            if bucket.idle(now):
-                idle.append(identity)
-                if len(idle) >= wanted:
-                    break
-        return idle
-
     def _sweep(self, now: int) -> None:
-        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
-        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
-        self._forget(self._spare(wanted, now))
-        used = {shape for shape, _ in self._buckets}
-        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
-        # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
-        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16, (len(self._buckets) - self.capacity) // 8))
-        if len(self._buckets) >= self.capacity and not self._warned:
+        """Looks at the oldest SWEEP buckets, and forgets those that are full and unused, up to a quarter of the capacity. In a larger table
+        the others are then behind all, so that each sweep looks at others, and none holds up the request that it is made for."""
+        count = len(self._buckets)
+        wanted = count - self.capacity + max(1, self.capacity // 4)
+        part = list(islice(self._buckets.items(), SWEEP))
+        spare = [identity for identity, bucket in part if bucket.idle(now)]
+        self._forget(spare[:wanted])
+        if count > len(part):
+            self._behind(part)
+        left = len(self._buckets)
+        step = max(self.capacity // 16, (left - self.capacity) // 8)
+        self._sweep_at = max(self.capacity, left + max(1, min(step, SWEEP // 16)))
+        if len(self._shapes) >= self._shapes_at:
+            used = {shape for shape, _ in self._buckets}
+            self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
+            self._shapes_at = max(SHAPES, 2 * len(self._shapes))
+        if left >= self.capacity and (count == len(part) or left >= self.capacity * 5 // 4) and not self._warned:
             self._warned = True
             log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)
+
+    def _behind(self, part: list[Entry]) -> None:
+        """Puts those that are left of the oldest behind all others."""
+        for identity, bucket in part:
+            if self._buckets.pop(identity, None) is not None:
+                self._buckets[identity] = bucket
 
     def _forget(self, buckets: list[tuple[Shape, tuple[str, ...]]]) -> None:
         for identity in buckets:

@@ -93,6 +93,13 @@ class DeliveryTables:
 
     async def forget_deliveries(self, age: float, most: int) -> int:
         def forget(connection: sa.Connection) -> int:
-            return delivery_rows.forget(connection, self._now(connection) - age, most)
+            return delivery_rows.forget(connection, self._now(connection) - age)
 
-        return await self._database.run_in_portions(forget)
+        def forget_oldest(connection: sa.Connection) -> int:
+            return delivery_rows.forget_oldest(connection, left)
+
+        gone = await self._database.run_in_portions(forget)
+        left = await self._database.run(lambda connection: delivery_rows.beyond(connection, most))
+        while left > 0 and (some := await self._database.run(forget_oldest, write=True)):
+            gone, left = gone + some, left - some
+        return gone

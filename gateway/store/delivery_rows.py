@@ -15,6 +15,8 @@ PENDING = "pending"
 SETTLED = ("delivered", "failed")
 PORTION = 500
 """Deliveries that are forgotten in one transaction."""
+_SETTLED = sa.func.coalesce(table.c.status, "").in_(SETTLED)
+"""Read in the order of `created`, by its index: by that of `status`, a hundred thousand would be sorted for each portion."""
 
 
 def add(connection: sa.Connection, now: float, wanted: Sequence[Delivery], most: int) -> int:
@@ -55,14 +57,19 @@ def newest(connection: sa.Connection, webhook: str | None, limit: int) -> list[D
     return [Delivery(**row._mapping) for row in connection.execute(query)]
 
 
-def forget(connection: sa.Connection, before: float, most: int) -> int:
-    """PORTION at most; how many."""
-    settled = table.c.status.in_(SETTLED)
-    old = sa.select(table.c.id).where(settled, table.c.created < before, table.c.keep < before).limit(PORTION)
-    if gone := connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount:
-        return gone
-    count = connection.execute(sa.select(sa.func.count()).where(settled)).scalar_one()
-    if count <= most:
-        return 0
-    oldest = sa.select(table.c.id).where(settled).order_by(table.c.created).limit(min(count - most, PORTION))
+def forget(connection: sa.Connection, before: float) -> int:
+    """Deletes PORTION at most of those that are settled and old; how many."""
+    old = sa.select(table.c.id).where(_SETTLED, table.c.created < before, table.c.keep < before).limit(PORTION)
+    return connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount
+
+
+def beyond(connection: sa.Connection, most: int) -> int:
+    """How many more than so many are settled."""
+    count = sa.select(sa.func.count()).where(table.c.status.in_(SETTLED))
+    return max(0, connection.execute(count).scalar_one() - most)
+
+
+def forget_oldest(connection: sa.Connection, count: int) -> int:
+    """Deletes so many of the settled ones, PORTION at most; how many there were."""
+    oldest = sa.select(table.c.id).where(_SETTLED).order_by(table.c.created).limit(min(count, PORTION))
     return connection.execute(sa.delete(table).where(table.c.id.in_(oldest))).rowcount

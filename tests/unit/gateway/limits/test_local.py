@@ -17,7 +17,7 @@ from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.wire import WireApi
 from gateway.limits.bucket import Amounts
 from gateway.limits.local import LocalLimiter
-from gateway.limits.registry import PART, BucketRegistry
+from gateway.limits.registry import PART, SHAPES, SWEEP, BucketRegistry
 from gateway.wire import table
 from policies.limits import LimitRules, estimate
 
@@ -297,6 +297,27 @@ def test_a_large_table_is_looked_at_in_parts() -> None:
         sizes.append(len(registry))
     assert sizes[-1] == 3000 and all(a - b <= PART for a, b in pairwise(sizes))
     assert {key for key, _ in registry.all()} == {(f"p{number}",) for number in range(0, 30_000, 10)}
+
+
+def test_a_table_that_is_too_large_is_swept_in_parts() -> None:
+    """Of 30,000 sessions nearly all mean something: no new one waits until all are looked at, and those that mean nothing go."""
+    short, registry = LimitSpec(name="s", per="key", requests=RateSpec(rate=1, per=3600.0)), BucketRegistry(10_000)
+    for number in range(30_000):
+        before = len(registry)
+        (bucket,) = registry.buckets([(short, (f"p{number}",))], 0)
+        if number % 10:
+            bucket.charge(0, bucket.shape.costs(Amounts(request(), 0, 0, 0)))
+        assert before - len(registry) <= SWEEP
+    left = {int(key[0][1:]) for key, _ in registry.all()}
+    assert {number for number in range(30_000) if number % 10} <= left, "what means something is never forgotten"
+    assert len([number for number in left if number % 10 == 0]) < 1000, "of 3,000"
+
+
+def test_limits_that_have_no_bucket_any_more_are_forgotten() -> None:
+    registry = BucketRegistry(10)
+    for number in range(3 * SHAPES):
+        registry.buckets([(LimitSpec(name=f"l{number}", requests=RateSpec(rate=10)), ("k",))], number * 10**12)
+    assert len(registry._shapes) <= 2 * SHAPES
 
 
 def test_all_buckets_are_seen_in_parts_while_some_come_and_go() -> None:
