@@ -1,4 +1,7 @@
-"""What a worker asks the process that has the store about files and batches, and what that process asks a worker: to run a line."""
+"""What a worker asks the process that has the store about files and batches, and what that process asks a worker: to run a line.
+
+caller: whose files or batches alone (gateway.core.conversations.owner_of); None for all of the tenant (as a worker
+of an earlier release means it)."""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ class AddFile(Ask[FileGiven], frozen=True):
 class FindFile(Ask[FileGiven], frozen=True):
     tenant: str
     id: str
+    caller: str | None = None
 
 
 class ListFiles(Ask[FilesGiven], frozen=True):
@@ -48,6 +52,7 @@ class ListFiles(Ask[FilesGiven], frozen=True):
     after: str | None
     newest: bool
     purpose: str | None
+    caller: str | None = None
 
 
 class DropFile(Ask[FileGiven], frozen=True):
@@ -55,6 +60,7 @@ class DropFile(Ask[FileGiven], frozen=True):
 
     tenant: str
     id: str
+    caller: str | None = None
 
 
 class FileKeyGiven(Message, frozen=True):
@@ -84,27 +90,31 @@ class BatchesGiven(Message, frozen=True):
 
 
 class MakeBatch(Ask[BatchGiven], frozen=True):
-    """wanted: what the client has sent."""
+    """wanted: what the client has sent. began: as of AddFile; a worker of an earlier release does not say it."""
 
     creator: Creator
     wanted: dict[str, Any]
+    began: float | None = None
 
 
 class FindBatch(Ask[BatchGiven], frozen=True):
     tenant: str
     id: str
+    caller: str | None = None
 
 
 class ListBatches(Ask[BatchesGiven], frozen=True):
     tenant: str
     limit: int
     after: str | None
+    caller: str | None = None
 
 
 class CancelBatch(Ask[BatchGiven], frozen=True):
     tenant: str
     id: str
     actor: str
+    caller: str | None = None
 
 
 class CreatorKeyGiven(Message, frozen=True):

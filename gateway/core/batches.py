@@ -8,7 +8,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from gateway.core.conversations import owner
 from gateway.core.errors import GatehouseError
+from gateway.core.specs.batches import FilesSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.tokens import KEY_ID
 from gateway.core.types import Peer, Principal
@@ -26,7 +28,8 @@ OVER: Final = ("failed", "completed", "expired", "cancelled")
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """owner: the caller that sent it, or whose batch made it. size: bytes of the content. key: of which data key, and `salt` of its own; ""
+    """owner: the credential that sent it, or whose batch made it, by its name; caller: whom it belongs to within the tenant
+    (gateway.core.conversations.owner_of), "" where nobody. size: bytes of the content. key: of which data key, and `salt` of its own; ""
     for one that was derived from the pepper. labels: that a trusted peer gave it; whatever is asked of it has them. Lists are without."""
 
     id: str
@@ -38,6 +41,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     created: float = 0.0
     expires: float = 0.0
+    caller: str = ""
     labels: tuple[str, ...] = ()
 
 
@@ -102,6 +106,16 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return f"{self.tenant}/{self.id}"
 
+    @property
+    def owner(self) -> str:
+        """As gateway.core.conversations.owner_of says of a Principal."""
+        return owner("user", self.user) if self.user else owner(self.kind, self.id)
+
+
+def reached(settings: FilesSpec, owner: str) -> str | None:
+    """Whose files and batches this caller reaches within its tenant: only its own, or None for all."""
+    return owner if settings.scope == "caller" else None
+
 
 class BatchError(msgspec.Struct, frozen=True, kw_only=True):
     """line: of the input file, from 1; None for one of the whole batch."""
@@ -165,26 +179,27 @@ class Upload(Protocol):
 
 
 class KeptFiles(Protocol):
-    """The records of files, in the store or by way of the process that has it. All raise StoreUnavailable."""
+    """The records of files, in the store or by way of the process that has it. caller: whose alone; None for all of the tenant. All raise
+    StoreUnavailable."""
 
     async def room(self, tenant: str) -> None:
         """Raises QuotaExceeded where the tenant may have no more."""
         ...
 
     async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
-        """keep: seconds. began: when the upload did (time.perf_counter). Raises QuotaExceeded; PermissionDenied where the tenant was
-        deleted since."""
+        """keep: seconds. began: when the upload did (time.perf_counter). Raises QuotaExceeded; PermissionDenied where the tenant, or
+        the caller, was deleted since."""
         ...
 
-    async def get(self, tenant: str, id: str) -> FileRecord:
+    async def get(self, tenant: str, id: str, caller: str | None) -> FileRecord:
         """Raises NotFound."""
         ...
 
     async def page(
-        self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None
+        self, tenant: str, caller: str | None, limit: int, after: str | None, newest: bool, purpose: str | None
     ) -> tuple[list[FileRecord], bool]: ...
 
-    async def delete(self, tenant: str, id: str) -> FileRecord:
+    async def delete(self, tenant: str, id: str, caller: str | None) -> FileRecord:
         """Raises NotFound; RequestError for the input of a batch that is not over."""
         ...
 
@@ -202,37 +217,40 @@ class FileKeys(Protocol):
 
 
 class FileDesk(Protocol):
-    """Files, tenant by tenant: one of another tenant is not there (NotFound)."""
+    """Files, as callers reach them: one of another tenant, or with `files.scope: caller` of another caller, is not there (NotFound)."""
 
     def begin(self, principal: Principal, labels: Collection[str] = ()) -> Upload:
         """labels: of its data. Raises Overloaded when too many are under way."""
         ...
 
     async def files(
-        self, tenant: str, *, limit: int, after: str | None, newest: bool, purpose: str | None
+        self, principal: Principal, *, limit: int, after: str | None, newest: bool, purpose: str | None
     ) -> tuple[list[FileRecord], bool]:
         """And whether there are more."""
         ...
 
-    async def file(self, tenant: str, id: str) -> FileRecord: ...
+    async def file(self, principal: Principal, id: str) -> FileRecord: ...
 
-    async def content(self, tenant: str, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]: ...
+    async def content(self, principal: Principal, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]: ...
 
     async def delete(self, principal: Principal, id: str) -> None: ...
 
 
 class BatchDesk(Protocol):
-    """Batches, tenant by tenant."""
+    """Batches, as callers reach them (as FileDesk)."""
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
-        """wanted: the decoded body. labels: of all its data. Raises RequestError, NotFound, PermissionDenied, LimitExceeded."""
+    async def create(
+        self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], began: float, labels: Collection[str] = ()
+    ) -> BatchRecord:
+        """wanted: the decoded body. began: when the request did (time.perf_counter). labels: of all its data. Raises RequestError,
+        NotFound, PermissionDenied, LimitExceeded."""
         ...
 
-    async def batch(self, tenant: str, id: str) -> BatchRecord: ...
+    async def batch(self, principal: Principal, id: str) -> BatchRecord: ...
 
-    async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]: ...
+    async def batches(self, principal: Principal, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]: ...
 
-    async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord: ...
+    async def cancel(self, principal: Principal, id: str) -> BatchRecord: ...
 
 
 class LineLost(GatehouseError):

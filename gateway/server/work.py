@@ -1,8 +1,10 @@
-"""Files and batches on the data listener: `/v1/files` and `/v1/batches`, as OpenAI's clients call them, tenant by tenant."""
+"""Files and batches on the data listener: `/v1/files` and `/v1/batches`, as OpenAI's clients call them. Each caller has its own, or its
+tenant's (`files.scope`)."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
@@ -56,7 +58,7 @@ class WorkEndpoint:
     async def _files(
         self, scope: Message, receive: Receive, send: Send, principal: Principal, method: str, rest: list[str]
     ) -> Answer | None:
-        files, tenant = self._desk.files, principal.tenant
+        files = self._desk.files
         if not rest and method == "POST":
             return 200, shown_file(await self._upload(scope, receive, principal))
         if not rest and method in ("GET", "HEAD"):
@@ -65,15 +67,15 @@ class WorkEndpoint:
                 raise RequestError("order is asc or desc.", param="order")
             limit = limit_of(query, MOST_PAGE)
             after, purpose = query.get("after"), query.get("purpose")
-            found, more = await files.files(tenant, limit=limit, after=after, newest=order == "desc", purpose=purpose)
+            found, more = await files.files(principal, limit=limit, after=after, newest=order == "desc", purpose=purpose)
             return 200, page([shown_file(one) for one in found], more)
         if len(rest) == 1 and method in ("GET", "HEAD"):
-            return 200, shown_file(await files.file(tenant, rest[0]))
+            return 200, shown_file(await files.file(principal, rest[0]))
         if len(rest) == 1 and method == "DELETE":
             await files.delete(principal, rest[0])
             return 200, {"id": rest[0], "object": "file", "deleted": True}
         if len(rest) == 2 and rest[1] == "content" and method in ("GET", "HEAD"):
-            record, content = await files.content(tenant, rest[0])
+            record, content = await files.content(principal, rest[0])
             scope["state"]["streaming"] = True
             await send({"type": "http.response.start", "status": 200, "headers": _content_headers(record)})
             if method == "GET":
@@ -118,20 +120,20 @@ class WorkEndpoint:
     async def _batches(
         self, scope: Message, receive: Receive, principal: Principal, method: str, rest: list[str], batches: BatchDesk
     ) -> Answer:
-        tenant = principal.tenant
+        began = time.perf_counter()
         if not rest and method == "POST":
             wanted, peer, known = await _json(receive), scope["state"]["peer"], self._plane.current().labels
             self._check(scope, principal)
             labels = UNLABELLED if known is None else known.of_peer(scope["state"]["headers"], peer) | known.of_metadata(wanted)
-            return 200, shown_batch(await batches.create(principal, peer, wanted, labels))
+            return 200, shown_batch(await batches.create(principal, peer, wanted, began, labels))
         if not rest and method in ("GET", "HEAD"):
             query = query_of(scope, "limit", "after")
-            found, more = await batches.batches(tenant, limit=limit_of(query, 100, 20), after=query.get("after"))
+            found, more = await batches.batches(principal, limit=limit_of(query, 100, 20), after=query.get("after"))
             return 200, page([shown_batch(one) for one in found], more)
         if len(rest) == 1 and method in ("GET", "HEAD"):
-            return 200, shown_batch(await batches.batch(tenant, rest[0]))
+            return 200, shown_batch(await batches.batch(principal, rest[0]))
         if len(rest) == 2 and rest[1] == "cancel" and method == "POST":
-            return 200, shown_batch(await batches.cancel(tenant, rest[0], f"{tenant}/{principal.id}"))
+            return 200, shown_batch(await batches.cancel(principal, rest[0]))
         raise _unknown(scope) if len(rest) == 2 and rest[1] != "cancel" else _method(rest)
 
 

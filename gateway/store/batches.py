@@ -6,6 +6,7 @@ names that number. One that was paused for too long writes nothing any more (Lea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.core.batches import BATCH_PREFIX, OVER, BatchRecord, Creator, FileRecord, LineRow
 from gateway.core.errors import LeaseLost, NotFound, QuotaExceeded
-from gateway.store import files, rows
+from gateway.store import files, gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import batch_lines as lines
 from gateway.store.tables import batches as table
@@ -32,39 +33,47 @@ _UNDO: Final = sa.update(lines).where(*_HERE).values(state="waiting", attempt=sa
 
 
 class StoredBatches:
-    """now: the database's clock."""
+    """now: the database's clock. caller: whose alone (gateway.core.conversations.owner_of); None for anybody's."""
 
     def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
         self._database, self._now = database, now
 
-    async def add(self, record: BatchRecord, seconds: float, most: int) -> BatchRecord:
-        """Raises NotFound where its input is not there; QuotaExceeded where more than `most` of the tenant are not over."""
+    async def add(self, record: BatchRecord, seconds: float, most: int, began: float | None = None) -> BatchRecord:
+        """began: when the request that makes it did (time.perf_counter); None for now. Raises NotFound where its input is not there;
+        QuotaExceeded where more than `most` of the tenant are not over; PermissionDenied where its creator was deleted since."""
+        asked = time.perf_counter() if began is None else began
 
         def insert(connection: sa.Connection) -> BatchRecord:
             now = self._now(connection)
             tenant = record.creator.tenant
             rows.one_by_one(connection, f"batches of {tenant}")
+            gone.check(connection, now, asked, tenant, record.creator.owner)
             files.get(connection, tenant, record.input, now)
             counted = sa.select(sa.func.count()).where(table.c.tenant == tenant, table.c.state.not_in(OVER))
             if (count := connection.execute(counted).scalar_one()) >= most:
                 raise QuotaExceeded(f"{count} batches of the tenant are not over, and {most} may be.", code="batch_quota_exceeded")
             made: BatchRecord = msgspec.structs.replace(record, created=now, expires=now + seconds)
-            connection.execute(sa.insert(table).values(**_values(made), tenant=tenant, leased=0.0))
+            connection.execute(sa.insert(table).values(**_values(made), tenant=tenant, caller=made.creator.owner, leased=0.0))
             return made
 
         return await self._database.run(insert, write=True)
 
-    async def get(self, id: str, tenant: str | Sequence[str] | None) -> BatchRecord:
+    async def get(self, id: str, tenant: str | Sequence[str] | None, caller: str | None = None) -> BatchRecord:
         """Raises NotFound."""
-        return await self._database.run(lambda connection: _get(connection, id, tenant))
+        return await self._database.run(lambda connection: _get(connection, id, tenant, caller))
 
     async def page(
-        self, tenant: str | Sequence[str] | None, limit: int, after: str | None, state: str | None = None
+        self,
+        tenant: str | Sequence[str] | None,
+        limit: int,
+        after: str | None,
+        state: str | None = None,
+        caller: str | None = None,
     ) -> tuple[list[BatchRecord], bool]:
         """The newest first, and whether there are more."""
 
         def read(connection: sa.Connection) -> tuple[list[BatchRecord], bool]:
-            where = [rows.of_tenants(table.c.tenant, tenant)]
+            where = [rows.of_tenants(table.c.tenant, tenant), rows.of_caller(table.c.caller, caller)]
             if state is not None:
                 where.append(table.c.state == state)
             if after is not None:
@@ -75,11 +84,11 @@ class StoredBatches:
 
         return await self._database.run(read)
 
-    async def cancel(self, id: str, tenant: str | Sequence[str] | None, *, dry_run: bool = False) -> BatchRecord:
+    async def cancel(self, id: str, tenant: str | Sequence[str] | None, caller: str | None = None, *, dry_run: bool = False) -> BatchRecord:
         """Asks for its end; one that is over stays what it is. Raises NotFound."""
 
         def change(connection: sa.Connection) -> BatchRecord:
-            found = _get(connection, id, tenant, lock=True)
+            found = _get(connection, id, tenant, caller, lock=True)
             if found.state in OVER or found.cancels:
                 return found
             made = _cancelled(found, self._now(connection))
@@ -188,13 +197,15 @@ class StoredBatches:
         return kept
 
     async def finish(self, batch: BatchRecord, made: Sequence[FileRecord], keep: float) -> BatchRecord:
-        """The end: its files of results and its last state are there at the same moment, and its lines are gone. Raises LeaseLost."""
+        """The end: its files of results, which belong to whom it belongs to, and its last state are there at the same moment, and its
+        lines are gone. Raises LeaseLost."""
 
         def write(connection: sa.Connection) -> BatchRecord:
             held = _held(connection, batch)
             now = self._now(connection)
+            caller = connection.scalars(sa.select(table.c.caller).where(table.c.id == batch.id)).one()
             for one in made:
-                files.put(connection, now, one, keep)
+                files.put(connection, now, msgspec.structs.replace(one, caller=caller), keep)
             moments = {**held.moments, **batch.moments, batch.state: now}
             done: BatchRecord = msgspec.structs.replace(batch, moments=moments, cancels=held.cancels, holder="")
             connection.execute(sa.update(table).where(table.c.id == batch.id).values(**_values(done), leased=0.0))
@@ -251,8 +262,8 @@ def _held(connection: sa.Connection, batch: BatchRecord) -> BatchRecord:
     return _record(row)
 
 
-def _get(connection: sa.Connection, id: str, tenant: str | Sequence[str] | None, lock: bool = False) -> BatchRecord:
-    query = sa.select(table).where(table.c.id == id, rows.of_tenants(table.c.tenant, tenant))
+def _get(connection: sa.Connection, id: str, tenant: str | Sequence[str] | None, caller: str | None, *, lock: bool = False) -> BatchRecord:
+    query = sa.select(table).where(table.c.id == id, rows.of_tenants(table.c.tenant, tenant), rows.of_caller(table.c.caller, caller))
     row = connection.execute(query.with_for_update() if lock else query).first() if rows.storable(id) else None
     if row is None:
         raise NotFound(f"There is no batch {id[:64]!r}.", param="batch_id")

@@ -4,7 +4,7 @@ The few that have data labels have them in a row of the table of resources besid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from gateway.core.batches import FILE_PREFIX, OVER, FileRecord
 from gateway.core.errors import NotFound, QuotaExceeded, RequestError
+from gateway.core.slices import portions
 from gateway.store import gone, rows
 from gateway.store.database import Database
 from gateway.store.tables import batches, resources
@@ -23,19 +24,19 @@ _FIELDS: Final = tuple(column.name for column in table.columns)
 
 
 class StoredFiles:
-    """now: the database's clock. tenant: None for any."""
+    """now: the database's clock. tenant: None for any. caller: whose alone (gateway.core.conversations.owner_of); None for anybody's."""
 
     def __init__(self, database: Database, now: Callable[[sa.Connection], float]) -> None:
         self._database, self._now = database, now
 
     async def add(self, record: FileRecord, keep: float, began: float, most: int, most_bytes: int) -> FileRecord:
-        """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`; PermissionDenied where it was
-        deleted since the upload began (time.perf_counter)."""
+        """Raises QuotaExceeded where the tenant would have more than `most` files, or more than `most_bytes`; PermissionDenied where it, or
+        the caller, was deleted since the upload began (time.perf_counter)."""
 
         def insert(connection: sa.Connection) -> FileRecord:
             rows.one_by_one(connection, f"files of {record.tenant}")
             now = self._now(connection)
-            gone.check(connection, now, began, record.tenant)
+            gone.check(connection, now, began, record.tenant, record.caller)
             check(connection, record.tenant, record.size, most, most_bytes)
             return put(connection, now, record, keep)
 
@@ -45,19 +46,29 @@ class StoredFiles:
         """Raises QuotaExceeded where there is none for one more byte."""
         await self._database.run(lambda connection: check(connection, tenant, 1, most, most_bytes))
 
-    async def get(self, tenant: str | None, id: str) -> FileRecord:
+    async def get(self, tenant: str | None, id: str, caller: str | None = None) -> FileRecord:
         """Raises NotFound, also for one that has expired."""
 
         def read(connection: sa.Connection) -> FileRecord:
-            return get(connection, tenant, id, self._now(connection))
+            return get(connection, tenant, id, self._now(connection), caller)
 
         return await self._database.run(read)
 
     async def page(
-        self, tenant: str | Sequence[str] | None, limit: int, after: str | None, newest: bool, purpose: str | None
+        self,
+        tenant: str | Sequence[str] | None,
+        limit: int,
+        after: str | None,
+        newest: bool,
+        purpose: str | None,
+        caller: str | None = None,
     ) -> tuple[list[FileRecord], bool]:
         def read(connection: sa.Connection) -> tuple[list[FileRecord], bool]:
-            where = [rows.of_tenants(table.c.tenant, tenant), table.c.expires > self._now(connection)]
+            where = [
+                rows.of_tenants(table.c.tenant, tenant),
+                rows.of_caller(table.c.caller, caller),
+                table.c.expires > self._now(connection),
+            ]
             if purpose is not None:
                 where.append(table.c.purpose == purpose if rows.storable(purpose) else sa.false())
             if after is not None:
@@ -69,11 +80,11 @@ class StoredFiles:
 
         return await self._database.run(read)
 
-    async def delete(self, tenant: str | None, id: str, *, dry_run: bool = False) -> FileRecord:
+    async def delete(self, tenant: str | None, id: str, caller: str | None = None, *, dry_run: bool = False) -> FileRecord:
         """Raises NotFound; RequestError for the input of a batch that is not over."""
 
         def remove(connection: sa.Connection) -> FileRecord:
-            found = get(connection, tenant, id, 0.0)
+            found = get(connection, tenant, id, 0.0, caller)
             rows.one_by_one(connection, f"batches of {found.tenant}")
             used = sa.select(batches.c.id).where(batches.c.input == found.id, batches.c.state.not_in(OVER)).limit(1)
             if (batch := connection.execute(used).scalar()) is not None:
@@ -136,9 +147,20 @@ def drop(connection: sa.Connection, ids: Sequence[str]) -> None:
     connection.execute(sa.delete(resources).where(resources.c.kind == LABELS, resources.c.name.in_(ids)))
 
 
-def get(connection: sa.Connection, tenant: str | Sequence[str] | None, id: str, now: float) -> FileRecord:
+def disowned(connection: sa.Connection, owners: Mapping[str, Sequence[str]]) -> None:
+    """Files and batches of these callers, by tenant, are nobody's from now on: whoever gets such a name next does not reach them. Most
+    tenants have none: they are asked first, all at once."""
+    for kind in (table, batches):
+        for some in portions(tuple(owners), rows.MANY):
+            having = connection.scalars(sa.select(kind.c.tenant).where(kind.c.tenant.in_(some)).distinct()).all()
+            for tenant in having:
+                for theirs in portions(owners[tenant], rows.MANY):
+                    connection.execute(sa.update(kind).where(kind.c.tenant == tenant, kind.c.caller.in_(theirs)).values(caller=""))
+
+
+def get(connection: sa.Connection, tenant: str | Sequence[str] | None, id: str, now: float, caller: str | None = None) -> FileRecord:
     """With its labels. Raises NotFound."""
-    where = (table.c.id == id, rows.of_tenants(table.c.tenant, tenant), table.c.expires > now)
+    where = (table.c.id == id, rows.of_tenants(table.c.tenant, tenant), rows.of_caller(table.c.caller, caller), table.c.expires > now)
     row = connection.execute(sa.select(table).where(*where)).first() if rows.storable(id) else None
     if row is None:
         raise NotFound(f"There is no file {id[:64]!r}.", param="file_id")

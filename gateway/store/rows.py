@@ -141,6 +141,13 @@ def of_tenants(column: sa.Column[Any], tenant: str | Sequence[str] | None) -> sa
     return column.in_([one for one in wanted if storable(one)])
 
 
+def of_caller(column: sa.Column[Any], caller: str | None) -> sa.ColumnElement[bool]:
+    """The condition for what belongs to one caller within its tenant, or for all (None). What is nobody's is no caller's."""
+    if caller is None:
+        return sa.true()
+    return column == caller if caller and storable(caller) else sa.false()
+
+
 def begins(column: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
     """Compares bytewise; SQLite's LIKE does not."""
     if not prefix:

@@ -248,9 +248,11 @@ files = sa.Table(
     sa.Column("key", sa.String(64), nullable=False),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("caller", sa.Text, nullable=False, server_default=""),
     sa.Index("ix_files_tenant_id", "tenant", "id"),
 )
-"""Files of clients; what is in them is encrypted, in a directory. key: the data key that encrypted it."""
+"""Files of clients; what is in them is encrypted, in a directory. key: the data key that encrypted it. owner: for the audit log. caller:
+whom it belongs to within the tenant (gateway.core.conversations.owner_of), "" where nobody, as where an earlier version wrote the row."""
 
 batches = sa.Table(
     "batches",
@@ -267,10 +269,11 @@ batches = sa.Table(
     sa.Column("leased", sa.Double, nullable=False),
     *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("total", "completed", "failed", "repeated", "unknown")),
     sa.Column("told", sa.JSON, nullable=False),
+    sa.Column("caller", sa.Text, nullable=False, server_default=""),
     sa.Index("ix_batches_tenant_id", "tenant", "id"),
 )
 """Batches. leased: until when its holder has it; fence: grows with each holder. told: everything that is only shown (endpoint, creator,
-moments, errors, files of results)."""
+moments, errors, files of results). caller: as of files."""
 
 batch_lines = sa.Table(
     "batch_lines",

@@ -20,6 +20,7 @@ from gateway.core.slices import portions
 from gateway.store import gone, kept_answers, rows
 from gateway.store.approvals import OPEN
 from gateway.store.batches import cancel_all
+from gateway.store.files import disowned
 from gateway.store.rows import Transaction
 from gateway.store.tables import approvals, batches, files, job_schedules, jobs, resources
 
@@ -63,12 +64,14 @@ def forget(tx: Transaction, tenants: Sequence[str]) -> None:
 def forget_callers(tx: Transaction, kind: str, callers: Sequence[tuple[str, str]]) -> None:
     """Erases the responses that are kept for users or credentials (gateway.core.conversations.owner) of a kind, given as tenant and name;
     approvals that are open expire, and the batches of users' logins are cancelled. Those of a key end with it
-    (gateway.app.batches.creators)."""
+    (gateway.app.batches.creators). Their files and batches stay in the tenant, as nobody's."""
     of: dict[str, set[str]] = {}
     for tenant, id in callers:
         of.setdefault(tenant, set()).add(id)
     gone.note(tx.connection, tx.now, *((tenant, owner(kind, id)) for tenant, id in callers))
-    kept_answers.erased_of(tx.connection, {tenant: [owner(kind, id) for id in ids] for tenant, ids in of.items()})
+    owners = {tenant: [owner(kind, id) for id in ids] for tenant, ids in of.items()}
+    kept_answers.erased_of(tx.connection, owners)
+    disowned(tx.connection, owners)
     _expire_open(tx, kind, of)
     if kind == "user":
         for tenant, ids in of.items():

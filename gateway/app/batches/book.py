@@ -10,10 +10,11 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.batches.creators import KINDS
-from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, BatchRecord, Creator
+from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, BatchRecord, Creator, reached
 from gateway.core.clock import Entropy, SystemEntropy
+from gateway.core.conversations import owner_of
 from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
-from gateway.core.specs.batches import BatchesSpec
+from gateway.core.specs.batches import BatchesSpec, FilesSpec
 from gateway.core.types import Peer, Principal
 from gateway.store.batches import StoredBatches
 from gateway.store.files import StoredFiles
@@ -32,9 +33,15 @@ class BatchBook:
     log. made: called when there is a new one."""
 
     def __init__(
-        self, settings: BatchesSpec, kept: StoredBatches, files: StoredFiles, record: Record, entropy: Entropy | None = None
+        self,
+        settings: BatchesSpec,
+        files_settings: FilesSpec,
+        kept: StoredBatches,
+        files: StoredFiles,
+        record: Record,
+        entropy: Entropy | None = None,
     ) -> None:
-        self._settings, self._kept, self._files, self._record = settings, kept, files, record
+        self._settings, self._files_settings, self._kept, self._files, self._record = settings, files_settings, kept, files, record
         self._entropy: Entropy = entropy or SystemEntropy()
         self.made: Callable[[], None] = lambda: None
         self.counts: dict[str, int] = {}
@@ -43,10 +50,15 @@ class BatchBook:
 
     # --- for clients
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
-        return await self.make(Creator.of_batch(principal, peer, labels), wanted)
+    def _reached(self, owner: str) -> str | None:
+        return reached(self._files_settings, owner)
 
-    async def make(self, creator: Creator, wanted: Mapping[str, Any]) -> BatchRecord:
+    async def create(
+        self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], began: float, labels: Collection[str] = ()
+    ) -> BatchRecord:
+        return await self.make(Creator.of_batch(principal, peer, labels), wanted, began)
+
+    async def make(self, creator: Creator, wanted: Mapping[str, Any], began: float | None) -> BatchRecord:
         """Raises as `create`."""
         if creator.kind != "api_key" and creator.kind not in KINDS:
             raise PermissionDenied(f"A batch cannot be made with a credential of the kind {creator.kind}: use an API key.")
@@ -59,7 +71,7 @@ class BatchBook:
             raise RequestError("input_file_id is the id of a file.", param="input_file_id")
         if wanted.get("completion_window") != "24h":
             raise RequestError("completion_window is 24h.", param="completion_window")
-        file = await self._files.get(creator.tenant, source)
+        file = await self._files.get(creator.tenant, source, self._reached(creator.owner))
         if file.purpose != "batch":
             raise RequestError("input_file_id: the file's purpose is not batch.", param="input_file_id")
         if file.labels:
@@ -76,34 +88,37 @@ class BatchBook:
             metadata=metadata_of(wanted.get("metadata")),
             salt=self._entropy.bytes(16).hex(),
         )
-        made = await self._kept.add(record, self._settings.window, self._settings.max_open)
+        made = await self._kept.add(record, self._settings.window, self._settings.max_open, began)
         self._record("batch_created", made.id, {"endpoint": made.endpoint, "input": made.input}, actor=made.creator.name)
         self.made()
         return made
 
-    async def batch(self, tenant: str, id: str) -> BatchRecord:
-        return await self._kept.get(id, tenant)
+    async def batch(self, principal: Principal, id: str) -> BatchRecord:
+        return await self.get(id, principal.tenant, self._reached(owner_of(principal)))
 
-    async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
-        return await self._kept.page(tenant, limit, after)
+    async def batches(self, principal: Principal, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
+        return await self.page(principal.tenant, limit, after, caller=self._reached(owner_of(principal)))
 
-    async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord:
-        return await self.stop(id, tenant, actor)
+    async def cancel(self, principal: Principal, id: str) -> BatchRecord:
+        tenant = principal.tenant
+        return await self.stop(id, tenant, f"{tenant}/{principal.id}", self._reached(owner_of(principal)))
 
-    # --- for operators
+    # --- for operators, and for workers. caller: whose alone; None for anybody's
 
     async def page(
-        self, tenants: Sequence[str] | None, limit: int, after: str | None, state: str | None = None
+        self, tenants: str | Sequence[str] | None, limit: int, after: str | None, state: str | None = None, caller: str | None = None
     ) -> tuple[list[BatchRecord], bool]:
-        return await self._kept.page(tenants, limit, after, state)
+        return await self._kept.page(tenants, limit, after, state, caller)
 
-    async def get(self, id: str, tenants: Sequence[str] | None) -> BatchRecord:
+    async def get(self, id: str, tenants: str | Sequence[str] | None, caller: str | None = None) -> BatchRecord:
         """Raises NotFound."""
-        return await self._kept.get(id, tenants)
+        return await self._kept.get(id, tenants, caller)
 
-    async def stop(self, id: str, tenants: str | Sequence[str] | None, actor: str, *, dry_run: bool = False) -> BatchRecord:
+    async def stop(
+        self, id: str, tenants: str | Sequence[str] | None, actor: str, caller: str | None = None, *, dry_run: bool = False
+    ) -> BatchRecord:
         """Raises NotFound."""
-        found = await self._kept.cancel(id, tenants, dry_run=dry_run)
+        found = await self._kept.cancel(id, tenants, caller, dry_run=dry_run)
         if not dry_run and found.cancels:
             self._record("batch_cancelled", found.id, {"tenant": found.creator.tenant}, actor=actor)
             self.made()

@@ -142,7 +142,7 @@ class BatchRun:
         settings, batch = self._shared.settings, self.batch
         check = Check(batch.endpoint, settings.max_lines, settings.max_line_bytes)
         try:
-            _, content = await self._shared.files.content(batch.creator.tenant, batch.input)
+            _, content = await self._shared.files.read(batch.creator.tenant, batch.input)
             async for block in content:
                 await asyncio.to_thread(check.feed, block)
                 if check.over or self._shared.stopping:
@@ -365,7 +365,7 @@ class BatchRun:
     async def _requests(self) -> AsyncIterator[Asked]:
         """Those that have not ended. Raises GatehouseError where the input cannot be read any more."""
         batch, most = self.batch, self._shared.settings.max_line_bytes
-        _, content = await self._shared.files.content(batch.creator.tenant, batch.input)
+        _, content = await self._shared.files.read(batch.creator.tenant, batch.input)
         splitter = Splitter(max(most, 64 * 1024**2))  # it was found good: a bound that has become smaller since does not count
 
         def wanted(block: bytes, last: bool) -> list[Asked]:

@@ -36,14 +36,16 @@ class FileRows:
     async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
         return await self._kept.add(record, keep, began, self._most, self._most_bytes)
 
-    async def get(self, tenant: str, id: str) -> FileRecord:
-        return await self._kept.get(tenant, id)
+    async def get(self, tenant: str, id: str, caller: str | None) -> FileRecord:
+        return await self._kept.get(tenant, id, caller)
 
-    async def page(self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None) -> tuple[list[FileRecord], bool]:
-        return await self._kept.page(tenant, limit, after, newest, purpose)
+    async def page(
+        self, tenant: str, caller: str | None, limit: int, after: str | None, newest: bool, purpose: str | None
+    ) -> tuple[list[FileRecord], bool]:
+        return await self._kept.page(tenant, limit, after, newest, purpose, caller)
 
-    async def delete(self, tenant: str, id: str) -> FileRecord:
-        return await self._kept.delete(tenant, id)
+    async def delete(self, tenant: str, id: str, caller: str | None) -> FileRecord:
+        return await self._kept.delete(tenant, id, caller)
 
 
 class FileBook:

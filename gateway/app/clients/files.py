@@ -19,8 +19,9 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.batches.sealed import SealedWriter, pieces
-from gateway.core.batches import FILE_PREFIX, FileKeys, FileRecord, KeptFiles
+from gateway.core.batches import FILE_PREFIX, FileKeys, FileRecord, KeptFiles, reached
 from gateway.core.clock import Entropy, SystemEntropy
+from gateway.core.conversations import owner_of
 from gateway.core.errors import GatehouseError, NotFound, Overloaded, RequestError, StorageFull
 from gateway.core.specs.batches import FilesSpec
 from gateway.core.types import Principal
@@ -87,6 +88,7 @@ class FileUpload:
             purpose=purpose,
             size=self._size,
             key=self._key,
+            caller=owner_of(self._principal),
             labels=self._labels,
         )
         try:
@@ -147,17 +149,28 @@ class ClientFiles:
         if not self._open[tenant]:
             del self._open[tenant]
 
+    def _reached(self, principal: Principal) -> str | None:
+        return reached(self.settings, owner_of(principal))
+
+    async def find(self, tenant: str, id: str, owner: str) -> FileRecord:
+        """As `file`, for a caller that is not there itself."""
+        return await self._kept.get(tenant, id, reached(self.settings, owner))
+
     async def files(
-        self, tenant: str, *, limit: int, after: str | None, newest: bool, purpose: str | None
+        self, principal: Principal, *, limit: int, after: str | None, newest: bool, purpose: str | None
     ) -> tuple[list[FileRecord], bool]:
-        return await self._kept.page(tenant, limit, after, newest, purpose)
+        return await self._kept.page(principal.tenant, self._reached(principal), limit, after, newest, purpose)
 
-    async def file(self, tenant: str, id: str) -> FileRecord:
-        return await self._kept.get(tenant, id)
+    async def file(self, principal: Principal, id: str) -> FileRecord:
+        return await self._kept.get(principal.tenant, id, self._reached(principal))
 
-    async def content(self, tenant: str, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]:
-        """Raises NotFound, also where another replica has it in a directory that is not shared; Shredded."""
-        record = await self._kept.get(tenant, id)
+    async def content(self, principal: Principal, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]:
+        return await self.read(principal.tenant, id, owner_of(principal))
+
+    async def read(self, tenant: str, id: str, owner: str | None = None) -> tuple[FileRecord, AsyncIterator[bytes]]:
+        """owner: who reads it; None: the gateway itself. Raises NotFound, also where another replica has it in a directory that is not
+        shared; Shredded."""
+        record = await self._kept.get(tenant, id, None if owner is None else reached(self.settings, owner))
         key = await self.keys.opening(tenant, record.key)
         path = self.path(id)
         if not await asyncio.to_thread(path.is_file):
@@ -165,7 +178,7 @@ class ClientFiles:
         return record, blocks(pieces(path, id, key))
 
     async def delete(self, principal: Principal, id: str) -> None:
-        found = await self._kept.delete(principal.tenant, id)
+        found = await self._kept.delete(principal.tenant, id, self._reached(principal))
         await self.deleted(found, f"{principal.tenant}/{principal.id}")
 
     # --- for uploads and for the results of batches

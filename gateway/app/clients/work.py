@@ -79,7 +79,7 @@ class ClientWork:
                 self._creators = Creators(self._store.get_key, link.people, plane.current, networks, SystemClock(), revocations)
                 self.lines = LocalLines(plane, self._creators, spec.batches.spare)
         if spec.batches.enabled and self.lines is not None:
-            self.book = BatchBook(spec.batches, self._store.batches, self._store.files, record)
+            self.book = BatchBook(spec.batches, spec.files, self._store.batches, self._store.files, record)
             parts = (self._store.batches, self.book, self.files, self.lines, lambda: plane.draining or plane.closing)
             self._work = BatchWork(spec.batches, *parts, holder.partition(":")[0], holder, SystemClock(), SystemEntropy())
         self.desk = WorkDesk(self.files, self.book, spec.files.max_bytes, spec.files.upload_timeout)

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from engines.host.catalogue.library import Library
 from gateway.app.batches.creators import KINDS
+from gateway.app.clients.files import ClientFiles
 from gateway.app.operator_jobs import cron, exporter
 from gateway.core.batches import Creator
 from gateway.core.clock import Entropy, SystemEntropy
@@ -21,7 +22,6 @@ from gateway.core.errors import GatehouseError, NotFound, PermissionDenied, Requ
 from gateway.core.jobs import FOLDERS, JOB_PREFIX, STATES, Convert, Export, JobRecord, Making, OnFiles, ScheduleRecord, Task, Warm
 from gateway.core.modelfiles import kind_of
 from gateway.core.specs.jobs import JobsSpec
-from gateway.store.files import StoredFiles
 from gateway.store.jobs import StoredJobs
 
 log = logging.getLogger("gatehouse.jobs")
@@ -36,7 +36,7 @@ class JobBook:
         self,
         settings: JobsSpec,
         kept: StoredJobs,
-        files: StoredFiles | None,
+        files: ClientFiles | None,
         models: Library,
         replica: str,
         record: Record,
@@ -88,7 +88,7 @@ class JobBook:
                 raise PermissionDenied(f"Requests cannot be asked with a credential of the kind {creator.kind}: use an API key.")
             if self._files is None:
                 raise NotFound("Files are not enabled here (files.enabled).", param="file")
-            await self._files.get(creator.tenant, task.file)
+            await self._files.find(creator.tenant, task.file, creator.owner)
             return
         if isinstance(task, Export):
             if kind_of(task.to) != "folder":

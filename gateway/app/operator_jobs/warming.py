@@ -53,7 +53,7 @@ class Warming:
     async def run(self) -> dict[str, int]:
         """Raises JobFailed, other GatehouseErrors where the file cannot be read."""
         owner, room = TaskOwner("warming"), asyncio.Semaphore(self._task.at_once)
-        record, content = await self._files.content(self._job.tenant, self._task.file)
+        record, content = await self._files.read(self._job.tenant, self._task.file, self._job.creator.owner)
         self._as_batch = msgspec.structs.replace(self._as_batch, creator=self._job.creator.labelled(record.labels))
         splitter, read = Splitter(MOST_LINE), 0
         try:

@@ -117,8 +117,7 @@ class OperatorJobs:
             return
         if settings.lease < LEAST_LEASE:
             raise ConfigError(f"is at least {LEAST_LEASE:.0f}s: it is renewed every second", path="jobs.lease")
-        files = store.files if work.files is not None else None
-        self.book = JobBook(settings, store.jobs, files, models, replica, record)
+        self.book = JobBook(settings, store.jobs, work.files, models, replica, record)
         folder = Path(spec.state_dir).resolve() / "jobs"
         leaving = lambda: plane.draining or plane.closing  # noqa: E731 - one line says it
         parts = (settings, store.jobs, self.book, models, work.files, work.lines, leaving, folder, SystemClock())

@@ -151,13 +151,13 @@ class WorkAnswers:
         return FileGiven(await self.files.add(ask.file, ask.keep, ask.began))
 
     async def find(self, ask: FindFile) -> FileGiven:
-        return FileGiven(await self.files.get(ask.tenant, ask.id))
+        return FileGiven(await self.files.get(ask.tenant, ask.id, ask.caller))
 
     async def list(self, ask: ListFiles) -> FilesGiven:
-        return FilesGiven(*await self.files.page(ask.tenant, ask.limit, ask.after, ask.newest, ask.purpose))
+        return FilesGiven(*await self.files.page(ask.tenant, ask.caller, ask.limit, ask.after, ask.newest, ask.purpose))
 
     async def drop(self, ask: DropFile) -> FileGiven:
-        return FileGiven(await self.files.delete(ask.tenant, ask.id))
+        return FileGiven(await self.files.delete(ask.tenant, ask.id, ask.caller))
 
     async def key(self, ask: FileKey) -> FileKeyGiven:
         if ask.id is None:
@@ -166,16 +166,16 @@ class WorkAnswers:
         return FileKeyGiven(ask.id, Secret((await self._keys.opening(ask.tenant, ask.id)).hex()))
 
     async def make(self, ask: MakeBatch) -> BatchGiven:
-        return BatchGiven(await self.batches.make(ask.creator, ask.wanted))
+        return BatchGiven(await self.batches.make(ask.creator, ask.wanted, ask.began))
 
     async def find_batch(self, ask: FindBatch) -> BatchGiven:
-        return BatchGiven(await self.batches.batch(ask.tenant, ask.id))
+        return BatchGiven(await self.batches.get(ask.id, ask.tenant, ask.caller))
 
     async def list_batches(self, ask: ListBatches) -> BatchesGiven:
-        return BatchesGiven(*await self.batches.batches(ask.tenant, limit=ask.limit, after=ask.after))
+        return BatchesGiven(*await self.batches.page(ask.tenant, ask.limit, ask.after, caller=ask.caller))
 
     async def cancel(self, ask: CancelBatch) -> BatchGiven:
-        return BatchGiven(await self.batches.cancel(ask.tenant, ask.id, ask.actor))
+        return BatchGiven(await self.batches.stop(ask.id, ask.tenant, ask.actor, ask.caller))
 
     async def creator_key(self, ask: CreatorKey) -> CreatorKeyGiven:
         try:

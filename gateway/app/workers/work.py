@@ -31,11 +31,13 @@ from gateway.core.batch_messages import (
     MakeBatch,
     RunLine,
 )
-from gateway.core.batches import BatchRecord, Creator, FileRecord, LineLost, WorkDesk
+from gateway.core.batches import BatchRecord, Creator, FileRecord, LineLost, WorkDesk, reached
 from gateway.core.clock import SystemClock
+from gateway.core.conversations import owner_of
 from gateway.core.errors import NotFound, PermissionDenied
 from gateway.core.network import Networks
 from gateway.core.specs import ConfigSpec
+from gateway.core.specs.batches import FilesSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.types import Peer, Principal
 from gateway.identity.people import People
@@ -63,15 +65,17 @@ class FeedFiles:
     async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
         return (await self._channel.ask(AddFile(record, keep, began), SECONDS)).file
 
-    async def get(self, tenant: str, id: str) -> FileRecord:
-        return (await self._channel.ask(FindFile(tenant, id), SECONDS)).file
+    async def get(self, tenant: str, id: str, caller: str | None) -> FileRecord:
+        return (await self._channel.ask(FindFile(tenant, id, caller), SECONDS)).file
 
-    async def page(self, tenant: str, limit: int, after: str | None, newest: bool, purpose: str | None) -> tuple[list[FileRecord], bool]:
-        found = await self._channel.ask(ListFiles(tenant, limit, after, newest, purpose), SECONDS)
+    async def page(
+        self, tenant: str, caller: str | None, limit: int, after: str | None, newest: bool, purpose: str | None
+    ) -> tuple[list[FileRecord], bool]:
+        found = await self._channel.ask(ListFiles(tenant, limit, after, newest, purpose, caller), SECONDS)
         return found.files, found.more
 
-    async def delete(self, tenant: str, id: str) -> FileRecord:
-        return (await self._channel.ask(DropFile(tenant, id), SECONDS)).file
+    async def delete(self, tenant: str, id: str, caller: str | None) -> FileRecord:
+        return (await self._channel.ask(DropFile(tenant, id, caller), SECONDS)).file
 
 
 class FeedKeys:
@@ -91,21 +95,27 @@ class FeedKeys:
 class FeedBatches:
     """Implements gateway.core.batches.BatchDesk over the feed."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, files: FilesSpec) -> None:
+        self._channel, self._files = channel, files
 
-    async def create(self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], labels: Collection[str] = ()) -> BatchRecord:
-        return (await self._channel.ask(MakeBatch(Creator.of_batch(principal, peer, labels), dict(wanted)), SECONDS)).batch
+    def _reached(self, principal: Principal) -> str | None:
+        return reached(self._files, owner_of(principal))
 
-    async def batch(self, tenant: str, id: str) -> BatchRecord:
-        return (await self._channel.ask(FindBatch(tenant, id), SECONDS)).batch
+    async def create(
+        self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], began: float, labels: Collection[str] = ()
+    ) -> BatchRecord:
+        return (await self._channel.ask(MakeBatch(Creator.of_batch(principal, peer, labels), dict(wanted), began), SECONDS)).batch
 
-    async def batches(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
-        found = await self._channel.ask(ListBatches(tenant, limit, after), SECONDS)
+    async def batch(self, principal: Principal, id: str) -> BatchRecord:
+        return (await self._channel.ask(FindBatch(principal.tenant, id, self._reached(principal)), SECONDS)).batch
+
+    async def batches(self, principal: Principal, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
+        found = await self._channel.ask(ListBatches(principal.tenant, limit, after, self._reached(principal)), SECONDS)
         return found.batches, found.more
 
-    async def cancel(self, tenant: str, id: str, actor: str) -> BatchRecord:
-        return (await self._channel.ask(CancelBatch(tenant, id, actor), SECONDS)).batch
+    async def cancel(self, principal: Principal, id: str) -> BatchRecord:
+        tenant, actor = principal.tenant, f"{principal.tenant}/{principal.id}"
+        return (await self._channel.ask(CancelBatch(tenant, id, actor, self._reached(principal)), SECONDS)).batch
 
 
 class WorkerWork:
@@ -134,7 +144,7 @@ class WorkerWork:
             self._creators = Creators(self._key, people, plane.current, networks, SystemClock(), revocations)
             self._lines = LocalLines(plane, self._creators, spec.batches.spare)
         if spec.batches.enabled:
-            batches = FeedBatches(channel)
+            batches = FeedBatches(channel, spec.files)
         self.desk = WorkDesk(self.files, batches, spec.files.max_bytes, spec.files.upload_timeout)
 
     async def start(self) -> None:

@@ -21,9 +21,11 @@ class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class FilesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files of clients (`/v1/files`). directory: replicas that share a store share it too; relative to the state directory. max_bytes: of
     one; max_tenant_bytes, max_tenant_files: of all of one tenant. max_open: uploads at once. reserve_bytes: of the disk stay free.
-    upload_timeout: for one upload. expire_after: from the upload on; a result is kept as long."""
+    upload_timeout: for one upload. expire_after: from the upload on; a result is kept as long. scope: who reaches a file, and a batch: its
+    whole tenant, or only the caller that made it."""
 
     enabled: bool = False
+    scope: Literal["caller", "tenant"] = "tenant"
     directory: Annotated[str, Meta(min_length=1)] = "files"
     max_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 200 * 1024**2
     max_tenant_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] = 4 * 1024**3

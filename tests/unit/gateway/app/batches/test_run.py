@@ -97,7 +97,7 @@ class Place:
         self.kept, self.stored, self.keys = Counted(database, now), StoredFiles(database, now), Keys()
         record = lambda *given, **more: None  # noqa: E731 - one line says it
         self.files = ClientFiles(FilesSpec(enabled=True, reserve_bytes=0), FileRows(self.stored, FilesSpec()), directory, self.keys, record)
-        self.book = BatchBook(SETTINGS, self.kept, self.stored, record)
+        self.book = BatchBook(SETTINGS, FilesSpec(), self.kept, self.stored, record)
         self.engine, self.size, self.input = engine, size, Path()
 
     async def make(self) -> BatchRecord:
@@ -109,7 +109,7 @@ class Place:
         file = await upload.finish("in.jsonl", "batch", None)
         self.input = self.files.path(file.id)
         wanted = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-        return await self.book.make(Creator(id="app", tenant="acme", kind="api_key"), wanted)
+        return await self.book.make(Creator(id="app", tenant="acme", kind="api_key"), wanted, None)
 
     async def run(self) -> BatchRecord:
         """From its file to its results."""
@@ -121,7 +121,7 @@ class Place:
         return run.batch
 
     async def results(self, id: str) -> list[dict[str, Any]]:
-        _, content = await self.files.content("acme", id)
+        _, content = await self.files.read("acme", id)
         return [json.loads(line) for line in b"".join([block async for block in content]).splitlines()]
 
 

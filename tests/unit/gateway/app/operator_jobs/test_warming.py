@@ -18,7 +18,7 @@ TASK = Warm(file="file-1", at_once=1)
 
 
 class Files:
-    async def content(self, tenant: str, id: str) -> tuple[FileRecord, AsyncIterator[bytes]]:
+    async def read(self, tenant: str, id: str, owner: str) -> tuple[FileRecord, AsyncIterator[bytes]]:
         content = "\n".join(LINES).encode()
 
         async def blocks() -> AsyncIterator[bytes]:
