@@ -7,13 +7,13 @@ client that leaves frees its slot. To authorisation it is the operation `infer`;
 from __future__ import annotations
 
 from time import perf_counter_ns, time
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import unquote
 
 from gateway.core.decided import caller_facts, request_facts
-from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, PermissionDenied
+from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, PermissionDenied, RequestError
 from gateway.core.ports import Attempt, AttemptResult
-from gateway.core.snapshot import ModelEntry
+from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
@@ -155,11 +155,34 @@ async def caller(x: Exchange) -> Principal:
     return principal
 
 
-def _place(path: bytes) -> codec.ModelPath:
+def no_action(snapshot: Snapshot, principal: Principal, path: bytes) -> RequestError | None:
+    """The refusal of a path whose last part is no action, behind a model that the caller may see; None for any other path, and where all of
+    it is a model's name, which may have such parts, too. Of other models it says nothing."""
+
+    def seen(place: codec.ModelPath | None) -> TypeGuard[codec.ModelPath]:
+        if place is None or place.action != "metadata" or place.model not in snapshot.models:
+            return False
+        return snapshot.authorizer.may_see(principal, place.model, place.version)
+
+    before, _, last = path.rpartition(b"/")
+    place = _parsed(before)
+    if last in (b"", b"ready", b"infer") or seen(_parsed(path)) or not seen(place):
+        return None
+    own, ready, infer = (codec.model_path(place.model, place.version, action).decode() for action in ("", "ready", "infer"))
+    return RequestError(
+        f"There is no {path.decode('latin-1')[:200]}. There are GET {own}, GET {ready} and POST {infer}.", code="not_found", status=404
+    )
+
+
+def _parsed(path: bytes) -> codec.ModelPath | None:
     try:
-        place = codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+        return codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
     except UnicodeDecodeError:
-        place = None
+        return None
+
+
+def _place(path: bytes) -> codec.ModelPath:
+    place = _parsed(path)
     if place is None:
         raise ModelNotFound("The model does not exist.", param="model")
     return place
@@ -171,6 +194,8 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     decision = x.snapshot.authorizer.decide(principal, request, x.peer, 0)
     x.decision_rule, x.allowed = decision.rule, decision.allow
     if entry is None or not x.snapshot.authorizer.may_see(principal, request.model, request.version):
+        if (refusal := no_action(x.snapshot, principal, x.path)) is not None:
+            raise refusal
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:
         x.entry = entry

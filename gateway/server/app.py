@@ -19,6 +19,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.tickets import TicketDesk
 from gateway.core.tokens import TokenDesk
 from gateway.core.types import Headers, Principal
+from gateway.pipeline.fetch import no_action
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.ticketing import TicketBook
 from gateway.server import responses
@@ -122,6 +123,8 @@ class DataApplication:
                 return await self._tokens.answer(scope, receive)
             if path == TICKETS and method == "POST" and self._tickets is not None:
                 return await self._tickets.answer(scope, receive)
+            if not posts and path.startswith(codec.V2_MODELS) and path.count(b"/", len(codec.V2_MODELS)):
+                await self._acted(scope)
             if handler is None or method not in ("GET", "HEAD"):
                 allow, use = ("POST", "POST") if posts else ("GET, HEAD", "GET")
                 raise RequestError(f"Use {use}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
@@ -134,6 +137,12 @@ class DataApplication:
             shown = MESSAGES if anthropic.VERSION in headers and path.startswith(b"/v1/models") else path
             status, body = refusal(error, shown, headers, request_id)
             return status, body, [*_lines(identity_lines(shown, request_id)), *_error_lines(error)]
+
+    async def _acted(self, scope: Message) -> None:
+        """Raises RequestError (404) for a POST, or another method, of an action that no model has: as for a GET."""
+        refusal = no_action(self._plane.current(), await self._principal(scope), scope["raw_path"])
+        if refusal is not None:
+            raise refusal
 
     async def _principal(self, scope: Message) -> Principal:
         """Who asks."""

@@ -63,6 +63,17 @@ def triton_client(tensors: Gatehouse) -> Any:
     return triton.InferenceServerClient(url=tensors.url.removeprefix("http://"))
 
 
+def test_tritonclient_is_told_which_paths_there_are(tensors: Gatehouse) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    client = triton_client(tensors)
+    try:
+        for name, ask in (("config", client.get_model_config), ("stats", client.get_inference_statistics)):
+            with pytest.raises(triton.InferenceServerException, match=f"There is no /v2/models/double/{name}. There are GET"):
+                ask("double", headers=headers)
+    finally:
+        client.close()
+
+
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient_infers(tensors: Gatehouse, binary: bool) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
@@ -122,7 +133,9 @@ def test_a_bad_tensor_is_named(tensors: Gatehouse, change: dict[str, Any], words
 
 def test_model_access_covers_tensors(tensors: Gatehouse) -> None:
     with tensors.client(NARROW_KEY) as client:
-        assert client.get("/v2/models/double").status_code == 404
+        for path in ("double", "double/config", "nothing/config"):
+            told = client.get(f"/v2/models/{path}").json()["error"]
+            assert (told["code"], told["message"]) == ("model_not_found", f"The model '{path}' does not exist.")
         assert client.post("/v2/models/double/infer", json={"inputs": []}).status_code in (400, 404)
         body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
         assert client.post("/v2/models/double/infer", json=body).status_code == 404

@@ -242,6 +242,54 @@ async def test_metadata_is_asked_of_an_endpoint(path: bytes, upstream: bytes) ->
     assert site.world.route.attempts[0].results[0] == "success"
 
 
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST"])
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        (b"/v2/models/m/config", "/v2/models/m"),
+        (b"/v2/models/m/stats", "/v2/models/m"),
+        (b"/v2/models/m/generate", "/v2/models/m"),
+        (b"/v2/models/alias/infer_schema", "/v2/models/alias"),
+        (b"/v2/models/m/versions/3/config", "/v2/models/m/versions/3"),
+        (b"/v2/models/m/versions", "/v2/models/m"),
+    ],
+)
+async def test_an_action_that_no_model_has_is_told_with_those_that_it_has(method: bytes, path: bytes, own: str) -> None:
+    site = Site()
+    site.wire.receive(get(path).replace(b"GET", method, 1))
+    await site.answered()
+    body = site.wire.written.partition(b"\r\n\r\n")[2]
+    assert site.wire.status == 404 and not site.world.engine.calls
+    if method == b"HEAD":
+        assert body == b""
+        return
+    told = f"There is no {path.decode()}. There are GET {own}, GET {own}/ready and POST {own}/infer."
+    assert json.loads(body)["error"] == {"message": told, "type": "invalid_request_error", "param": None, "code": "not_found"}
+
+
+@pytest.mark.parametrize("path", ["none/config", "m/config/stats", "m%2Fconfig", "hidden/config", "m/", "none"])
+async def test_of_a_model_that_the_caller_does_not_see_nothing_is_told(path: str) -> None:
+    site = Site()
+    site.world.snapshot.models["hidden"] = site.world.snapshot.models["m"]
+    site.world.authorizer.hidden = {"hidden"}
+    status, _, body = await site.ask(f"/v2/models/{path}".encode())
+    assert (status, code(body)) == (404, "model_not_found")
+
+
+async def test_a_name_with_a_slash_is_a_models_first() -> None:
+    site = Site()
+    site.world.snapshot.models["m/config"] = site.world.snapshot.models["m"]
+    await asked(site, b"/v2/models/m/config")
+    assert site.world.call.request_head.startswith(b"GET /v2/models/m HTTP/1.1\r\n")
+    site.world.call.answer(b"{}")
+    await site.answered()
+    assert site.wire.status == 200
+    assert (await site.ask(b"/v2/models/m/config", method=b"POST"))[0] == 405
+    site.world.authorizer.hidden = {"m/config"}
+    status, _, body = await site.ask(b"/v2/models/m/config")
+    assert (status, code(body)) == (404, "not_found"), "as where there is no such model"
+
+
 async def test_metadata_of_an_engine_without_the_protocol() -> None:
     site = Site()
     await asked(site, b"/v2/models/m")
