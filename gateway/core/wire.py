@@ -288,11 +288,11 @@ class WireApi:
     audit record even where no guardrail reads them. moderates: a guardrail answers it, where one is configured for the model
     (gateway.core.moderation). forms: its requests are forms with a file, which is passed on as it arrives
     (gateway.pipeline.uploading). dialect: the name of the format in `engines[].apis`, if not every engine speaks it; for others it is
-    translated. remembers_any: a request may go on with an answer that was kept, or have its own kept. Two formats may share an operation:
-    then policies and limits do not tell them apart.
+    translated. remembers_any: a request may go on with an answer that was kept, or have its own kept. counts: it only asks how many tokens
+    a prompt has. Two formats may share an operation: then policies and limits do not tell them apart.
     """
 
-    __slots__ = ("describes", "dialect", "forms", "generates", "moderates", "operation", "paths", "prefix", "remembers_any")
+    __slots__ = ("counts", "describes", "dialect", "forms", "generates", "moderates", "operation", "paths", "prefix", "remembers_any")
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class WireApi:
     ) -> None:
         self.operation, self.paths, self.prefix, self.dialect = operation, paths, prefix, dialect
         self.generates, self.describes, self.moderates = generates, describes, moderates
-        self.remembers_any = self.forms = False
+        self.remembers_any = self.forms = self.counts = False
 
     def __repr__(self) -> str:
         return f"<{self.operation}>"

@@ -32,6 +32,8 @@ MOST_LOST: Final = 2
 """Engines that may be lost while they have a request, before it counts as the reason: it is not given to another one."""
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
+NO_PATH: Final = frozenset({404, 405, 501})
+"""Statuses of an engine that does not have the path that it was asked."""
 AT_CAPACITY: Final = "The engine is at its capacity."
 
 
@@ -88,7 +90,7 @@ async def run(
             continue
         exchange.clock.mark("engine")
         exchange.call = None
-        attempt.close(result_of(relay.head))
+        attempt.close(result_of(relay.head, request.api.counts))
         if not _may_move(exchange, entry, attempt, relay, len(tried) + 1):
             return relay
         tried = (*tried, attempt.endpoint_name)
@@ -207,12 +209,14 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
     )
 
 
-def result_of(head: ResponseHead | None) -> AttemptResult:
+def result_of(head: ResponseHead | None, counts: bool = False) -> AttemptResult:
     """What an answer shows about the engine's health: refusals of the request and full queues show nothing. A 401 does: it is about the
-    gateway's own key, for a client's never goes on."""
+    gateway's own key, for a client's never goes on. counts: the request only asks how many tokens a prompt has."""
     status = head.status if head is not None else 502
     if status < 400:
         return AttemptResult.SUCCESS
+    if counts and status in NO_PATH:
+        return AttemptResult.NEUTRAL
     failed = status == 401 or (status >= 500 and status not in (503, 507))
     return AttemptResult.FAILURE if failed else AttemptResult.NEUTRAL
 
@@ -222,10 +226,12 @@ def refuses(head: ResponseHead | None) -> bool:
     return head is not None and head.status in PASSED_STATUSES
 
 
-def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
-    """The contract's error for an engine's unsuccessful answer."""
+def engine_error(head: ResponseHead, body: bytes, counts: bool = False) -> GatehouseError:
+    """The contract's error for an engine's unsuccessful answer. counts: as for `result_of`."""
     status = head.status
     message, code, param = engine_says(body)
+    if counts and status in NO_PATH and "model" not in message.lower():  # else it may be the model that it does not have
+        return RequestError("The engine of this model cannot count tokens.", code="unsupported_operation")
     if status in PASSED_STATUSES:
         kind = ContextLengthExceeded if code == "context_length_exceeded" else RequestError
         return kind(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)

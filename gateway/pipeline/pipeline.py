@@ -473,7 +473,7 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
     request = relay.exchange.request
     if head.status == 404 and request is not None and request.version:
         return ModelNotFound(f"The model {request.model!r} has no version {request.version[:64]!r}.", param="version")
-    return attempt.engine_error(head, relay.body())
+    return attempt.engine_error(head, relay.body(), request is not None and request.api.counts)
 
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:

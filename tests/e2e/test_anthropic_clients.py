@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
+import openai
 import pytest
 
-from tests.e2e.conftest import configuration
-from tests.e2e.harness import KEY, Gatehouse
+from tests.e2e.conftest import EngineThread, configuration
+from tests.e2e.harness import KEY, Gatehouse, external
 from tests.e2e.test_openai_clients import CLIENTS
 
 SAYS: dict[str, Any] = {"model": "demo-chat", "max_tokens": 30, "thinking": {"type": "disabled"}}
@@ -149,3 +151,24 @@ def test_models_and_identifiers(client: anthropic.Anthropic, gateway: Gatehouse)
     raw = client.messages.with_raw_response.create(**{**ASK, "max_tokens": 2})
     outcome = gateway.outcome(raw.headers["request-id"])
     assert outcome["outcome"] == "ok" and outcome["completion_tokens"] == 2 and not outcome.get("estimated")
+
+
+def test_an_engine_that_cannot_count_is_told_once(tmp_path: Path, engine: EngineThread) -> None:
+    """The clients try again, twice, after a status from 500 on."""
+    config = configuration(tmp_path / "state", engines=[external("chats", engine.port)], models=[{"name": "m", "pool": ["chats"]}])
+    with Gatehouse(tmp_path, config) as running:
+        engine.play("status:code=404*2")
+        with (
+            anthropic.Anthropic(base_url=running.url, api_key=KEY, timeout=60) as client,
+            pytest.raises(anthropic.BadRequestError, match="The engine of this model cannot count tokens") as caught,
+        ):
+            client.messages.count_tokens(model="m", messages=[{"role": "user", "content": "hi"}])
+        assert caught.value.response.json()["error"]["type"] == "invalid_request_error"
+        with (
+            openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, timeout=60) as other,
+            pytest.raises(openai.BadRequestError, match="The engine of this model cannot count tokens") as refused,
+        ):
+            other.responses.input_tokens.count(model="m", input="hi")
+        assert refused.value.code == "unsupported_operation"
+        asked = [record for record in running.audit() if record["kind"] == "intent"]
+    assert len(asked) == 2

@@ -190,6 +190,7 @@ class CountApi(MessagesApi):
 
     def __init__(self) -> None:
         super().__init__(b"/v1/messages/count_tokens", CountRequest, fields.COUNT, "count_tokens", generates=False)
+        self.counts = True
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         request.prompt_tokens = 0

@@ -213,6 +213,7 @@ class ChatCountApi(ChatApi):
 
     def __init__(self) -> None:
         OpenAiApi.__init__(self, "chat", b"/v1/chat/completions/input_tokens", ChatRequest, frozenset({"messages"}))
+        self.counts = True
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         request.prompt_tokens = 0

@@ -247,6 +247,7 @@ class CountApi(ResponsesApi):
 
     def __init__(self) -> None:
         super().__init__(PATH + b"/input_tokens", fields.COUNTED, generates=False)
+        self.counts = True
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         super()._finish(request, length)

@@ -84,6 +84,26 @@ def test_what_an_engines_status_says_of_its_health(result: AttemptResult, status
     assert {result_of(ResponseHead(status, [])) for status in statuses} == {result}
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize(
+    "body", [b"", b"404 page not found", b'{"detail":"Not Found"}', body_of(message="File Not Found", type="not_found_error")]
+)
+def test_an_engine_without_the_path_cannot_count(status: int, body: bytes) -> None:
+    """Clients try again after a status from 500 on."""
+    head = ResponseHead(status, [])
+    error = engine_error(head, body, True)
+    assert (error.status, error.code, error.message) == (400, "unsupported_operation", "The engine of this model cannot count tokens.")
+    assert result_of(head, True) is AttemptResult.NEUTRAL
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(404, body_of(message="The model `x` does not exist.")), (404, b'{"error":"model \'x\' not found"}'), (500, b"")]
+)
+def test_an_engine_that_fails_at_a_count_is_told_apart(status: int, body: bytes) -> None:
+    error = engine_error(ResponseHead(status, []), body, True)
+    assert (error.status, error.code) == (502, "engine_failed")
+
+
 def test_no_answer_is_a_failure() -> None:
     assert result_of(None) is AttemptResult.FAILURE
 

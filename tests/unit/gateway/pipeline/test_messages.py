@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.approvals import Taken
+from gateway.core.types import ResponseHead
 from tests.unit.gateway.pipeline.test_approvals import HELD, RULES, Desk
 from tests.unit.gateway.pipeline.test_guardrail_table import END_OF_MESSAGE, MESSAGES, began, message, of_message, piece_of, said, user
 from tests.unit.gateway.pipeline.test_tools import call, guard, piece, whole
@@ -128,3 +129,17 @@ def test_halts_bounds_and_clients_that_leave_count_the_same(path: bytes) -> None
     exchange.client_gone()
     assert world.call.cancelled and world.outcome.outcome == "cancelled"
     assert len(world.limiter.reservations[0].settled) == 1
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("path", [b"/v1/messages/count_tokens", b"/v1/responses/input_tokens", b"/v1/chat/completions/input_tokens"])
+def test_an_engine_that_cannot_count_is_no_failure(path: bytes, status: int, native: bool) -> None:
+    world = made(native)
+    body = {"model": "m", "input": "hi"} if b"responses" in path else {"model": "m", "messages": [user("hi")]}
+    _, client = world.start(json.dumps(body).encode(), path=path)
+    world.call.answer(b'{"detail":"Not Found"}', ResponseHead(status, []))
+    found = error(client)
+    assert client.status == 400 and found["type"] == "invalid_request_error" and len(world.engine.calls) == 1
+    assert (found["code"], found["message"]) == ("unsupported_operation", "The engine of this model cannot count tokens.")
+    assert world.route.attempts[0].results == ["neutral"]
