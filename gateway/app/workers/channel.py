@@ -48,7 +48,7 @@ A = TypeVar("A", bound=Message)
 
 
 class FeedClosed(GatehouseError):
-    """The other process is gone, or the feed to it has ended."""
+    """The other process is gone, or the feed to it has ended. In a worker, whoever needs the store says so (gateway.app.workers.stored)."""
 
     status = 503
     type = "overloaded_error"
@@ -254,7 +254,7 @@ class Channel(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[A] = loop.create_future()
         if self.ended is not None or self._transport is None:
-            answer.set_exception(FeedClosed(f"The feed to {self.peer} has ended."))
+            answer.set_exception(FeedClosed(f"The feed to {self.peer} has ended.", retry_after=1.0))
             return answer
         if len(self._asks) >= self._max_asks:
             raise Overloaded("Too many questions to another process of this gateway are open.", retry_after=1.0)
@@ -440,7 +440,7 @@ class Channel(asyncio.Protocol):
         for answer, timer in list(self._asks.values()):
             timer.cancel()
             if not answer.done():
-                answer.set_exception(FeedClosed(f"The feed to {self.peer} has ended."))
+                answer.set_exception(FeedClosed(f"The feed to {self.peer} has ended.", retry_after=1.0))
         self._on_end(reason)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from gateway.app.workers.channel import Channel
+from gateway.app.workers.stored import StoreFeed
 from gateway.core.approvals import Held, Hold, Take, Taken
 from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.messages import Done
@@ -18,24 +18,24 @@ SECONDS: Final = 10.0
 class FeedDesk:
     """Implements gateway.core.approvals.ApprovalDesk over the feed."""
 
-    def __init__(self, channel: Channel, owner: TaskOwner) -> None:
-        self._channel, self._owner = channel, owner
+    def __init__(self, stored: StoreFeed, owner: TaskOwner) -> None:
+        self._stored, self._owner = stored, owner
 
     def hold(self, wanted: Hold) -> Awaitable[Held]:
-        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="hold")
+        return self._owner.wait(self._stored.ask(wanted, SECONDS), name="hold")
 
     def take(self, wanted: Take) -> Awaitable[Taken]:
-        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="take")
+        return self._owner.wait(self._stored.ask(wanted, SECONDS), name="take")
 
 
 class FeedAnswers:
     """Implements gateway.core.conversations.ConversationDesk over the feed."""
 
-    def __init__(self, channel: Channel, owner: TaskOwner) -> None:
-        self._channel, self._owner = channel, owner
+    def __init__(self, stored: StoreFeed, owner: TaskOwner) -> None:
+        self._stored, self._owner = stored, owner
 
     def keep(self, wanted: KeepAnswer) -> Awaitable[Done]:
-        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="keep")
+        return self._owner.wait(self._stored.ask(wanted, SECONDS), name="keep")
 
     def find(self, wanted: FindAnswer) -> Awaitable[AnswerFound]:
-        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="find")
+        return self._owner.wait(self._stored.ask(wanted, SECONDS), name="find")

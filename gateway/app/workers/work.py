@@ -14,6 +14,7 @@ from gateway.app.batches.creators import Creators
 from gateway.app.batches.lines import LocalLines
 from gateway.app.clients.files import ClientFiles, Record
 from gateway.app.workers.channel import Channel, Handlers
+from gateway.app.workers.stored import StoreFeed
 from gateway.core.batch_messages import (
     AddFile,
     CancelBatch,
@@ -56,47 +57,47 @@ WAIT_SECONDS: Final = 0.02
 class FeedFiles:
     """Implements gateway.core.batches.KeptFiles over the feed."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, stored: StoreFeed) -> None:
+        self._stored = stored
 
     async def room(self, tenant: str) -> None:
-        await self._channel.ask(FileRoom(tenant), SECONDS)
+        await self._stored.ask(FileRoom(tenant), SECONDS)
 
     async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
-        return (await self._channel.ask(AddFile(record, keep, began), SECONDS)).file
+        return (await self._stored.ask(AddFile(record, keep, began), SECONDS)).file
 
     async def get(self, tenant: str, id: str, caller: str | None) -> FileRecord:
-        return (await self._channel.ask(FindFile(tenant, id, caller), SECONDS)).file
+        return (await self._stored.ask(FindFile(tenant, id, caller), SECONDS)).file
 
     async def page(
         self, tenant: str, caller: str | None, limit: int, after: str | None, newest: bool, purpose: str | None
     ) -> tuple[list[FileRecord], bool]:
-        found = await self._channel.ask(ListFiles(tenant, limit, after, newest, purpose, caller), SECONDS)
+        found = await self._stored.ask(ListFiles(tenant, limit, after, newest, purpose, caller), SECONDS)
         return found.files, found.more
 
     async def delete(self, tenant: str, id: str, caller: str | None) -> FileRecord:
-        return (await self._channel.ask(DropFile(tenant, id, caller), SECONDS)).file
+        return (await self._stored.ask(DropFile(tenant, id, caller), SECONDS)).file
 
 
 class FeedKeys:
     """Implements gateway.core.batches.FileKeys over the feed."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, stored: StoreFeed) -> None:
+        self._stored = stored
 
     async def current(self, tenant: str) -> tuple[str, bytes]:
-        found = await self._channel.ask(FileKey(tenant), SECONDS)
+        found = await self._stored.ask(FileKey(tenant), SECONDS)
         return found.id, bytes.fromhex(found.key.reveal())
 
     async def opening(self, tenant: str, id: str) -> bytes:
-        return bytes.fromhex((await self._channel.ask(FileKey(tenant, id), SECONDS)).key.reveal())
+        return bytes.fromhex((await self._stored.ask(FileKey(tenant, id), SECONDS)).key.reveal())
 
 
 class FeedBatches:
     """Implements gateway.core.batches.BatchDesk over the feed."""
 
-    def __init__(self, channel: Channel, files: FilesSpec) -> None:
-        self._channel, self._files = channel, files
+    def __init__(self, stored: StoreFeed, files: FilesSpec) -> None:
+        self._stored, self._files = stored, files
 
     def _reached(self, principal: Principal) -> str | None:
         return reached(self._files, owner_of(principal))
@@ -104,18 +105,18 @@ class FeedBatches:
     async def create(
         self, principal: Principal, peer: Peer, wanted: Mapping[str, Any], began: float, labels: Collection[str] = ()
     ) -> BatchRecord:
-        return (await self._channel.ask(MakeBatch(Creator.of_batch(principal, peer, labels), dict(wanted), began), SECONDS)).batch
+        return (await self._stored.ask(MakeBatch(Creator.of_batch(principal, peer, labels), dict(wanted), began), SECONDS)).batch
 
     async def batch(self, principal: Principal, id: str) -> BatchRecord:
-        return (await self._channel.ask(FindBatch(principal.tenant, id, self._reached(principal)), SECONDS)).batch
+        return (await self._stored.ask(FindBatch(principal.tenant, id, self._reached(principal)), SECONDS)).batch
 
     async def batches(self, principal: Principal, *, limit: int, after: str | None) -> tuple[list[BatchRecord], bool]:
-        found = await self._channel.ask(ListBatches(principal.tenant, limit, after, self._reached(principal)), SECONDS)
+        found = await self._stored.ask(ListBatches(principal.tenant, limit, after, self._reached(principal)), SECONDS)
         return found.batches, found.more
 
     async def cancel(self, principal: Principal, id: str) -> BatchRecord:
         tenant, actor = principal.tenant, f"{principal.tenant}/{principal.id}"
-        return (await self._channel.ask(CancelBatch(tenant, id, actor, self._reached(principal)), SECONDS)).batch
+        return (await self._stored.ask(CancelBatch(tenant, id, actor, self._reached(principal)), SECONDS)).batch
 
 
 class WorkerWork:
@@ -131,20 +132,20 @@ class WorkerWork:
         record: Record,
         revocations: Revocations,
     ) -> None:
-        self._channel = channel
+        self._channel, self._stored = channel, StoreFeed(channel)
         self.desk: WorkDesk | None = None
         self.files: ClientFiles | None = None
         self._lines: LocalLines | None = None
         self._creators: Creators | None = None
         if not spec.files.enabled:
             return
-        self.files = ClientFiles(spec.files, FeedFiles(channel), Path(spec.state_dir), FeedKeys(channel), record)
+        self.files = ClientFiles(spec.files, FeedFiles(self._stored), Path(spec.state_dir), FeedKeys(self._stored), record)
         batches = None
         if spec.batches.enabled or spec.jobs.enabled:
             self._creators = Creators(self._key, people, plane.current, networks, SystemClock(), revocations)
             self._lines = LocalLines(plane, self._creators, spec.batches.spare)
         if spec.batches.enabled:
-            batches = FeedBatches(channel, spec.files)
+            batches = FeedBatches(self._stored, spec.files)
         self.desk = WorkDesk(self.files, batches, spec.files.max_bytes, spec.files.upload_timeout)
 
     async def start(self) -> None:
@@ -158,7 +159,7 @@ class WorkerWork:
             self._creators.forget()
 
     async def _key(self, id: str) -> KeyRecord:
-        record = (await self._channel.ask(CreatorKey(id), SECONDS)).record
+        record = (await self._stored.ask(CreatorKey(id), SECONDS)).record
         if record is None:
             raise NotFound(f"There is no key {id[:64]!r}.")
         return record

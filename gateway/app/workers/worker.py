@@ -32,7 +32,7 @@ from gateway.app.telemetry.observing import Observing
 from gateway.app.telemetry.process_gauges import ProcessGauges
 from gateway.app.telemetry.rollout_gauges import RolloutGauges
 from gateway.app.telemetry.traffic_gauges import TrafficGauges
-from gateway.app.workers.channel import Channel, Handlers
+from gateway.app.workers.channel import Channel, FeedClosed, Handlers
 from gateway.app.workers.desk import FeedAnswers, FeedDesk
 from gateway.app.workers.figures import told
 from gateway.app.workers.messages import (
@@ -57,6 +57,7 @@ from gateway.app.workers.messages import (
     Used,
 )
 from gateway.app.workers.share import share_of
+from gateway.app.workers.stored import StoreFeed
 from gateway.app.workers.tickets import FeedTickets, ticket_handlers
 from gateway.app.workers.work import WorkerWork, work_handlers
 from gateway.audit.broker import AuditBroker
@@ -67,7 +68,7 @@ from gateway.caches.registry import AnswerCaches
 from gateway.core.caching import CachesAsked
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.collecting import uncollected
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, Overloaded
 from gateway.core.feed import LocalFeed
 from gateway.core.log_levels import LogLevels
 from gateway.core.logins import RemoteLogins
@@ -123,7 +124,7 @@ class Worker:
     """Made from the state that the control process sent. Life: `start`, `aclose`. Raises ConfigError."""
 
     def __init__(self, state: State, channel: Channel, plugins: Plugins) -> None:
-        self.id, self._channel, self._count = state.worker, channel, state.count
+        self.id, self._channel, self._stored, self._count = state.worker, channel, StoreFeed(channel), state.count
         spec = share_of(state.spec, state.count)
         self._first = state
         self._facts = Pulse(state.has_keys, state.store_lost)
@@ -137,8 +138,8 @@ class Worker:
         obey(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
-        self.plane.approvals = FeedDesk(channel, self._owner)
-        self.plane.conversations = FeedAnswers(channel, self._owner)
+        self.plane.approvals = FeedDesk(self._stored, self._owner)
+        self.plane.conversations = FeedAnswers(self._stored, self._owner)
         self._keep(spec, state.captures)
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
@@ -330,10 +331,13 @@ class Worker:
         return await self._channel.ask(wanted, ISSUE_SECONDS)
 
     def _claim(self, proof: ClaimProof) -> Awaitable[bool]:
-        """Asks the control process, which knows of all workers. Raises Overloaded and the like when it does not answer."""
+        """Asks the control process, which knows of all workers. Raises Overloaded when it does not answer."""
 
         async def asked() -> bool:
-            return (await self._channel.ask(proof, CLAIM_SECONDS)).fresh
+            try:
+                return (await self._channel.ask(proof, CLAIM_SECONDS)).fresh
+            except FeedClosed:
+                raise Overloaded("Used proofs cannot be looked up at the moment.", code="proofs_unavailable", retry_after=1.0) from None
 
         return self._owner.wait(asked(), name="claim a proof")
 
@@ -346,10 +350,10 @@ class Worker:
     # --- keys
 
     async def _find_key(self, digest: bytes, key: str) -> KeyRecord | None:
-        return (await self._channel.ask(FindKey(digest, Secret(key)), FIND_SECONDS)).record
+        return (await self._stored.ask(FindKey(digest, Secret(key)), FIND_SECONDS)).record
 
     async def _find_person(self, tenant: str, user: str, groups: tuple[str, ...]) -> PersonRecord:
-        return (await self._channel.ask(FindPerson(tenant, user, groups), FIND_SECONDS)).record
+        return (await self._stored.ask(FindPerson(tenant, user, groups), FIND_SECONDS)).record
 
     async def _data_key(self, tenant: str) -> DataKeyGiven:
         return await self._channel.ask(GiveDataKey(tenant), FIND_SECONDS)
