@@ -158,7 +158,7 @@ MODULES = (
     ),
     *(
         f"policies.guardrails.recognition.{name}"
-        for name in ("around", "automaton", "checks", "finder", "normal", "stream", "tail", "words")
+        for name in ("around", "automaton", "checks", "finder", "leads", "normal", "stream", "tail", "words")
     ),
     "policies.guardrails.secrets.context",
     "policies.guardrails.secrets.randomness",

@@ -390,12 +390,18 @@ class StreamTexts(TextFilter):
         self._guardrails, self._notes, self._layers = guardrails, notes, layers
         self._opened = 0
         self._channels: dict[tuple[Any, Path], _Channel] = {}
+        self._last: _Channel | None = None
+        self._last_choice: Any = None
+        self._last_path: Path = ()
 
     def feed(self, choice: Any, path: Path, text: str) -> str:
+        if choice is self._last_choice and path is self._last_path and self._last is not None:  # as most events of a stream
+            return self._last.feed(text)
         key = (choice, path)
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = self._channel(self._layers)
+        self._last, self._last_choice, self._last_path = channel, choice, path
         return channel.feed(text)
 
     def whole(self, text: str) -> str:

@@ -40,6 +40,7 @@ ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if c
 CONTROLS = bytes(code for code in (*range(1, 32), 127) if not chr(code).isspace())
 """Control characters of ASCII, which nobody sees and models read over. Without NUL, which parts the texts that are read together."""
 CONTROL_CLASS = r"[\x01-\x08\x0e-\x1b\x7f]"
+_CONTROLS_AND_NUL = b"\x00" + CONTROLS
 _EACH_CONTROL = tuple(map(chr, CONTROLS))
 _LONG = 256
 """From this many characters of ASCII on, a search of memory for each control character is quicker than a look at each character."""
@@ -87,6 +88,9 @@ def has_control(text: str) -> bool:
         return "\x00" in text or any_control(text)
     if text.isprintable():
         return False
+    if text.isascii():
+        data = text.encode("ascii")
+        return len(data.translate(None, _CONTROLS_AND_NUL)) < len(data)
     data = text.encode("utf-8", "replace")
     return bool(_CONTROL.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
 

@@ -11,8 +11,10 @@ from unicodedata import combining
 from gateway.core.errors import GuardrailViolation
 from gateway.core.types import MOST_FINDINGS, Finding
 from policies.guardrails.folding import (
+    ASCII_BYTES,
     ASCII_FOLD,
     ASCII_WORD,
+    CONTROLS,
     YPOGEGRAMMENI,
     fold,
     fold_character,
@@ -31,6 +33,13 @@ MOST_AT_ONCE: Final = 4096
 _BULK: Final = 128
 """From this many characters on, a search is quicker than following each one."""
 _MAX_PENDING_MARKS: Final = 32
+_SIGN: Final = 0
+_LETTER: Final = 1
+_APART: Final = 2
+_KINDS: Final = bytes(
+    [_APART if code in CONTROLS or code in b"\x00\\" else _LETTER if chr(ASCII_BYTES[code]) in ASCII_WORD else _SIGN for code in range(128)]
+)
+"""By code of ASCII: whether it belongs to a word, or is a control character or an escape."""
 
 
 class _Candidate:
@@ -101,13 +110,14 @@ class DenyListStream:
     def feed(self, text: str) -> str:
         """Returns what may pass now. Raises GuardrailViolation when the list blocks and a phrase is complete."""
         self._replaced = 0
+        if self._begins_nowhere(text):
+            self._hidden = ""
+            return text
         if has_control(text):
             text, self._veiled = veiled(text), True
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut and self._replacement is None:
             raise GuardrailViolation(REASON, code=self._name)
-        if self._begins_nowhere(text):
-            return text
         place = self._base + len(self._held)
         self._held += text
         position, size = 0, len(text)
@@ -124,13 +134,20 @@ class DenyListStream:
         return self._released(place + size)
 
     def _begins_nowhere(self, text: str) -> bool:
-        """Whether a text of printable ASCII passes as it is, because nothing is held and none of its characters begins a phrase."""
-        if self._active or self._marks or self._held or self._long_run or self._slash or not (text.isascii() and text.isprintable()):
+        """Whether a short text of ASCII passes as it is, because nothing is held and no phrase begins in it."""
+        if self._active or self._marks or self._held or self._long_run or self._slash or not text.isascii():
             return False
         size = len(text)
-        if not size or size >= _BULK or text.find("\\") >= 0 or not self._phrases.firsts.isdisjoint(text.lower()):
+        if not size or size >= _BULK:
             return False
-        self._word = ASCII_FOLD[text[size - 1]] in ASCII_WORD
+        data, begins, word = text.encode("ascii"), self._phrases.begins, self._word
+        for place in range(size):
+            code = data[place]
+            kind = _KINDS[code]
+            if kind == _APART or (begins[code] and not (word and kind == _LETTER)):
+                return False
+            word = kind == _LETTER
+        self._word = word
         self._base += size
         self._end = self._base
         return True

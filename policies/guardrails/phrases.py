@@ -112,8 +112,9 @@ class PhraseSet:
         if len(folded) > MAX_PHRASES:
             raise ValueError(f"{len(folded)} phrases are given; {MAX_PHRASES} are the most")
         self.root = Node(folded, 0, len(folded), 0)
-        self.firsts = frozenset(phrase[0] for phrase in folded)
-        """What phrases begin with."""
+        firsts = frozenset(phrase[0] for phrase in folded)
+        self.begins = bytes([1 if chr(ASCII_BYTES[code]) in firsts else 0 for code in range(128)])
+        """By code of ASCII: 1 if a phrase may begin with it, else 0."""
         self.longest = max(len(phrase) + (MAX_SPACES - 1) * phrase.count(" ") for phrase in folded)
         self.window = max(WINDOW, 4 * self.longest)
         self.trigger = _trigger(folded)

@@ -93,6 +93,22 @@ class Automaton:
             place += 1
         return state.alive
 
+    def undecided(self, data: bytes, place: int, size: int) -> list[int] | None:
+        """As `open`, but None where any pattern matches from a place on, even if it ends before the text does."""
+        state, classes, dead, nothing = self._start, self._classes, self._dead, self._nothing
+        while place < size:
+            kind = classes[data[place]]
+            after = state.next[kind]
+            if after is None:
+                after = self._built(state, kind)
+            if after is dead:
+                return nothing
+            if after.accepted is not nothing:
+                return None
+            state = after
+            place += 1
+        return state.alive
+
     def _built(self, state: State, kind: int) -> State:
         takes, kinds = self._takes[kind], self._kind
         if state is self._start:

@@ -11,70 +11,26 @@ from typing import Any, Final
 
 import re2
 
+from policies.guardrails.folding import CONTROLS
 from policies.guardrails.recognition.around import Around, Known, Match
 from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
 from policies.guardrails.recognition.checks import Whole
+from policies.guardrails.recognition.leads import Behind, Leads
 from policies.guardrails.recognition.normal import MARK, as_bytes, fold
 from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.recognition.tail import Tail, compiled
 from policies.guardrails.recognition.words import CONTEXT, ContextWords
 
 _MOST_HEADS: Final = 64
-_NO_RUN: Final = (0, 0)
 _LATER: Final = -2
 _SHORT: Final = 512
 """Bytes of a text, such as a piece of a stream with what stands before it, up to which one scan for all hints pays."""
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
+_APART: Final = bytes([1 if code in CONTROLS or code in b"\x00\\" else 0 for code in range(256)])
 _IN_WORD: Final = bytes([1 if code in _WORD else 0 for code in range(256)])
 """By code. Tables are bytes: reading one of theirs costs compiled code the least."""
-
-
-class _Behind:
-    """Recognisers that count only right behind a pattern."""
-
-    def __init__(self, one: Recogniser, number: int) -> None:
-        before = bounded(one.behind)
-        if before.longest > CONTEXT:
-            raise ValueError(f"the pattern {one.behind!r} matches up to {before.longest} characters; {CONTEXT} are the most")
-        self.number, self.own = number, [number]
-        self.lead = compiled(before.full)
-        self.automaton = Automaton([one.bounded])
-        tree = one.bounded.tree
-        while tree.kind == "sequence" and len(tree.parts) == 1:
-            tree = tree.parts[0]
-        self._run = tree.kind == "repeat" and tree.parts[0].kind == "set"
-        self._low, self._high = tree.low, tree.high
-
-    def ends(self, data: bytes, place: int, size: int, around: Around) -> list[tuple[list[int], int]]:
-        """As `Automaton.ends`. How far a run of one class goes on is looked for once, however many begin in it."""
-        if not self._run:
-            return self.automaton.ends(data, place, size)
-        if around.runs is None:
-            around.runs = {}
-        begin, end = around.runs.get(self.number, _NO_RUN)
-        if not begin <= place < end:
-            end, begins = place, self.automaton.begins
-            while end < size and begins[data[end]]:
-                end += 1
-            around.runs[self.number] = (place, end)
-        if end - place < self._low:
-            return []
-        return [([0], end if end - place < self._high else place + self._high)]
-
-    def places(self, data: bytes, start: int) -> list[int]:
-        """Where one may begin, from `start` on."""
-        size, place = len(data), max(0, start - CONTEXT)
-        found: list[int] = []
-        while place < size:
-            low, high = self.lead.Match(_UNANCHORED, data, place, size)[0]
-            if low < 0:
-                break
-            if start <= high < size:
-                found.append(high)
-            place = high
-        return found
 
 
 class _Signed:
@@ -136,9 +92,10 @@ class Finder:
         self._not_after = [bytes([1 if chr(code) in one.not_after else 0 for code in range(256)]) for one in recognisers]
         self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
-        self._behind = [_Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
+        self._behind = [Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
         leads = [bounded(one.behind).full for one in recognisers if one.behind]
         self._leads = compiled("|".join(leads)) if leads else None
+        self.leading = Leads(dict.fromkeys(one.behind for one in recognisers if one.behind))
         anywhere = [one for one in recognisers if not one.behind]
         if not anywhere:
             raise ValueError("no entity is looked for that needs no context")
@@ -248,6 +205,35 @@ class Finder:
             before = _IN_WORD[code] != 0
             place += 1
         return end
+
+    def calm(self, data: bytes, place: int) -> int:
+        """What `open` says of a text of ASCII without leads, if no match begins from `place` on; -1 where that is not certain, and where
+        there is a control character or an escape. Without a search: for a short text, such as a piece of a stream, it costs less."""
+        size = len(data)
+        for at in range(place, size):
+            if _APART[data[at]]:
+                return -1
+        before = place > 0 and _IN_WORD[data[place - 1]] != 0
+        opens = self._opens
+        begins = opens.begins
+        while place < size:
+            code = data[place]
+            if not before and begins[code]:
+                alive = opens.undecided(data, place, size)
+                if alive is None:
+                    return -1
+                worded = False
+                for pattern in alive:
+                    number = self._anywhere[pattern]
+                    if not self._refused(number, data, place):
+                        if self._set_of[number] < 0:
+                            return place
+                        worded = True
+                if worded:  # whether it is open depends on the words before it
+                    return -1
+            before = _IN_WORD[code] != 0
+            place += 1
+        return size
 
     def _is_open(self, data: bytes, folded: str, place: int, alive: list[int], around: Around) -> bool:
         """Whether the surroundings of one of these recognisers are there."""

@@ -23,6 +23,12 @@ from policies.guardrails.recognition.tail import Tail
 from policies.guardrails.recognition.words import CONTEXT
 
 _AHEAD: Final = 48
+_BEFORE: Final = CONTEXT + 1
+"""Characters that are kept of what was released."""
+_LEFT: Final = 2
+"""Characters before a place that rule out recognisers there (`Finder.calm`)."""
+_GLIDE: Final = 192
+"""The most characters that are followed one by one."""
 _FIRST: Final = 8
 """Characters beyond ASCII that are read at a time while regions begin and end; behind the beginning of one, where it may end at once."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
@@ -102,10 +108,12 @@ class EntityStream:
         "_held",
         "_hidden",
         "_json",
+        "_lead",
         "_leadless",
         "_nesting",
         "_place",
         "_region",
+        "_stale",
         "_veiled",
         "count",
         "findings",
@@ -117,11 +125,13 @@ class EntityStream:
         """count: entities that were found in the texts before, for the bound on all of them."""
         self._actions = actions
         self._before = ""  # the last folded characters that were released
-        self._before_data = b""
+        self._before_data = b""  # the same as RE2 reads it
+        self._lead = 0  # how many characters at the end of `_before` and `_held` may begin a lead; -1: they cannot be glided over
         self._held = ""
         self._hidden = ""  # the end of the text so far, as `trim_hidden` wants it
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
+        self._stale = False  # whether `_before` has moved on without `_before_data`, and may be longer than is needed
         self._leadless = False  # whether nothing in the piece at hand leads to anything
         self._veiled = False  # whether control characters stand in other shapes here
         self._json: _Json | None = _Json()
@@ -142,6 +152,8 @@ class EntityStream:
 
     def feed(self, text: str) -> str:
         """What may pass now."""
+        if self._lead >= 0 and (passed := self._glided(text)) is not None:
+            return passed
         if has_control(text):
             text, self._veiled = veiled(text), True
         text, self._hidden, cut = trim_hidden(text, self._hidden)
@@ -149,12 +161,45 @@ class EntityStream:
             self.verdict = "rewrite"
         return self._advance(self._held + text, False)
 
+    def _glided(self, text: str) -> str | None:
+        """`feed` for what most pieces are: a few words of ASCII in which nothing matches and no lead ends, behind more of them. None where
+        that is not certain."""
+        if not text.isascii():
+            return None
+        before, held = self._before, self._held
+        back = max(_LEFT, self._lead - len(held))
+        seen = before[-back:] + held + text
+        size = len(seen)
+        finder = self._actions.finder
+        start = size - len(held) - len(text)
+        if size - start > finder.longest or size > _GLIDE:
+            return None
+        data = seen.encode("ascii")
+        lead = finder.leading.open(data, max(0, size - len(text) - self._lead))
+        cut = finder.calm(data, start) if lead >= 0 else -1
+        if cut < 0:
+            return None
+        passed = seen[start:cut]
+        before += passed
+        self._before = before[-_BEFORE:] if len(before) > _GLIDE else before
+        self._held = seen[cut:]
+        if text:
+            self._hidden = ""
+        self._lead = size - lead
+        self._stale = True
+        self._moved(passed)
+        return passed
+
     def finish(self) -> str:
         """The rest, at the end of the text."""
         return self._advance(self._held, True) if self._held or self._region is not None else ""
 
     def _advance(self, text: str, final: bool) -> str:
         self._leadless = False
+        if self._stale:
+            self._stale = False
+            self._before = self._before[-_BEFORE:]
+            self._before_data = self._before.encode("ascii")
         if self._region is None:
             out, rest = self._searched(text, final)
             out += self._followed(rest, final)
@@ -280,6 +325,7 @@ class EntityStream:
         if self._actions.keeps(match.entity):
             region.parts = [value]
         self._before, self._before_data, self._held = "", b"", ""
+        self._lead = -1
         return region
 
     def _dropped(self, region: _Region, text: str, final: bool) -> tuple[str, str]:
@@ -308,5 +354,7 @@ class EntityStream:
         return out, text[cut:]
 
     def _keep(self, folded: str, data: bytes, end: int, held: str) -> None:
-        low = end - CONTEXT - 1 if end > CONTEXT else 0
+        low = end - _BEFORE if end > CONTEXT else 0
         self._before, self._before_data, self._held = folded[low:end], data[low:end], held
+        plain = not self._veiled and folded.isascii() and held.isascii() and data.find(b"\\", low) < 0
+        self._lead = len(folded) - low if plain else -1

@@ -56,6 +56,15 @@ def test_open_is_what_more_text_could_lengthen(text: str) -> None:
             assert number in ALL.open(data, 0, len(data))
 
 
+@settings(deadline=None)
+@given(texts, st.integers(0, 13))
+def test_undecided_is_what_is_open_where_nothing_has_matched(text: str, place: int) -> None:
+    data, place = text.encode(), min(place, len(text))
+    matches = any(expected(pattern, text[:end], place) >= 0 for pattern in PATTERNS for end in range(place + 1, len(text) + 1))
+    found = ALL.undecided(data, place, len(data))
+    assert found is None if matches else found == ALL.open(data, place, len(data))
+
+
 def test_where_a_pattern_begins() -> None:
     begins = Automaton([bounded("[ab]c"), bounded("x?y")]).begins
     assert {chr(code) for code in range(256) if begins[code]} == set("abxyABXY")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.guardrails.pii.table import RECOGNISERS
 from policies.guardrails.recognition.checks import has
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.normal import as_bytes, fold
@@ -51,6 +52,51 @@ def test_a_part_of_a_longer_number_may_be_ruled_out() -> None:
 @pytest.mark.parametrize(("text", "place"), [("x 12", 2), ("x 123", 2), ("x 12 ", 5), ("x 123 ", 6), ("x12", 3), ("12", 0), ("", 0)])
 def test_what_is_open(text: str, place: int) -> None:
     assert finder(r"\d{3}").open(text.encode(), text, 0) == place
+
+
+SAID = [
+    "bob",
+    "@",
+    "x.de",
+    " ",
+    "+1 415",
+    "4111 1111",
+    "DE89 37",
+    "tel ",
+    "the",
+    ".",
+    "1",
+    "12 March",
+    "a-b",
+    "born on ",
+    "(",
+    ":",
+    "\\",
+    "\x01",
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(SAID), max_size=9).map("".join), st.integers(0, 20))
+def test_what_is_calm_is_what_a_search_says(text: str, place: int) -> None:
+    data, place = text.encode(), min(place, len(text))
+    calm = ALL.calm(data, place)
+    if calm >= 0 and ALL.leading.open(data, 0) >= 0:
+        assert ALL.open(data, text, place) == calm
+        assert ALL.next(data, text, place, calm, lambda _: True) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("the token", 4), ("it is, ", 7), ("call 12", 5), ("bob@x.de ", -1), ("a\\n", -1), ("a\x00", -1), ("", 0)]
+)
+def test_what_is_calm(text: str, place: int) -> None:
+    chosen = Finder([one for one in RECOGNISERS if one.entity in ("email", "phone")])
+    assert chosen.calm(text.encode(), 0) == place
+
+
+def test_what_depends_on_words_before_it_is_not_calm() -> None:
+    made = finder(r"\d{3}", words=("code",))
+    assert made.calm(b"x 12", 0) == -1 and made.calm(b"x y", 0) == 3
 
 
 def test_nothing_is_open_that_needs_a_word_which_is_not_there() -> None:
