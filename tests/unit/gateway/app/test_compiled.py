@@ -187,7 +187,7 @@ SLICES = {
     },
     "policies/guardrails/folding.py": {
         "text[position:start]": "a str",
-        "text[start:start + kept]": "a str",
+        "text[start:end]": "a str",
     },
     "policies/guardrails/injection/decoding.py": {
         "text[start:end]": "a str",
@@ -230,9 +230,10 @@ SLICES = {
         "data[begin:place]": "marks come in order, one behind the other",
     },
     "policies/guardrails/recognition/stream.py": {
-        "data[low:end]": "low is end - CONTEXT or 0",
+        "data[low:end]": "low is end - _BEFORE or 0",
         "folded[low:end]": "a str",
         "folded[match.start:match.end]": "a str",
+        "seen[start:cut]": "a str",
         "text[done:cut]": "a str",
         "text[done_before:first]": "a str",
         "text[first:done]": "a str",
