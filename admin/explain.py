@@ -10,34 +10,12 @@ from typing import Any, Final
 from msgspec import inspect
 
 from admin.moments import LAST, WORDS, seconds
-from gateway.core.specs import DURATIONS, Name
-from gateway.core.specs.base import EngineName
-from gateway.core.standing import TARGET
+from gateway.core.patterns import words as meaning
+from gateway.core.specs import DURATIONS
 from gateway.core.units import DURATION, SIZE, duration, number, size
 
 _DURATIONS: Final = tuple(map(inspect.type_info, DURATIONS))
 _MOMENT: Final = inspect.FloatType(ge=0, le=LAST)
-_NAME: Final = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
-_WORDS: Final = {
-    getattr(inspect.type_info(Name), "pattern", ""): _NAME,
-    getattr(inspect.type_info(EngineName), "pattern", ""): _NAME,
-    r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": _NAME,
-    r"^(:[0-9]{1,5})?/[!-~]{0,256}$": "a path such as /metrics, or a port and a path such as :8002/metrics",
-    r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
-    r"^(cpu|metal|(rocm|vulkan):\d+(,\d+)*|cuda:(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64})(,(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64}))*)$": (
-        "cpu, metal, cuda:N or cuda:UUID, rocm:N or vulkan:N"
-    ),
-    r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
-    r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, separated by commas",
-    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$": "1 to 120 letters, digits or any of '._-', beginning with a letter or digit",
-    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "1 to 64 letters, digits or any of '._-', beginning with a letter or digit",
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "a day such as 2026-01-31",
-    r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
-    r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
-    r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$": "the cursor of the previous page",
-    TARGET: "all, or one of key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID and model/NAME",
-}
-"""The meaning of patterns, for people."""
 _PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
@@ -91,10 +69,17 @@ def right(message: str, path: str, wanted: Any) -> str:
         if isinstance(one, inspect.LiteralType) and "enum" in message:
             return _choice(message, [str(value) for value in one.values])
         if isinstance(one, inspect.StrType) and one.pattern is not None and "regex" in message:
-            return _WORDS.get(one.pattern, f"a text that matches {one.pattern}")
+            return meaning(one.pattern)
         if isinstance(one, inspect.BoolType) and "`bool`" in message:
             return "true or false"
     return ""
+
+
+def fields(path: str, wanted: Any) -> list[str]:
+    """The names of the fields that a body may have at this path, in order; [] if there are none."""
+    kind, _ = _at(path, inspect.type_info(wanted))
+    structs = [one for one in _members(kind) if isinstance(one, inspect.StructType)] if kind is not None else []
+    return sorted({field.encode_name for one in structs for field in one.fields})
 
 
 def _choice(message: str, choices: list[str]) -> str:

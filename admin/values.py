@@ -6,7 +6,6 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -104,9 +103,9 @@ def _explained(message: str, wanted: Any) -> RequestError:
     unknown = _UNKNOWN.search(message)
     if unknown:
         field, path = unknown[1], unknown[2] or ""
-        near = difflib.get_close_matches(field, list(_fields(wanted)), n=1, cutoff=0.5)
-        known = ", ".join(sorted(set(_own_fields(wanted)))) or "none"
-        hint = f"; the nearest is {near[0]!r}" if near else f"; known here: {known}"
+        known = explain.fields(path, wanted)
+        near = difflib.get_close_matches(field, known, n=1, cutoff=0.5)
+        hint = f"; the nearest is {near[0]!r}" if near else f"; known here: {', '.join(known) or 'none'}"
         return RequestError(f"There is no field {_short(field)!r}{hint}.", param=_join(path, _short(field)))
     missing = _MISSING.search(message)
     place = _PLACE.match(message)
@@ -117,23 +116,6 @@ def _explained(message: str, wanted: Any) -> RequestError:
     if words := explain.right(text, path, wanted):
         text = f"{text}; it must be {words}" if text.startswith("Invalid") else f"It must be {words}"
     return RequestError(f"{text}."[:_MAX_SHOWN], param=path or None)
-
-
-def _own_fields(wanted: Any) -> Iterator[str]:
-    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-        yield from wanted.__struct_encode_fields__
-
-
-def _fields(wanted: Any, depth: int = 0) -> Iterator[str]:
-    """The names of all fields of a struct and of the structs within it."""
-    if depth > 4:
-        return
-    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-        for field in msgspec.structs.fields(wanted):
-            yield field.encode_name
-            yield from _fields(field.type, depth + 1)
-    for inner in get_args(wanted):
-        yield from _fields(inner, depth + 1)
 
 
 def _join(path: str, field: str) -> str:

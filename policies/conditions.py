@@ -270,7 +270,7 @@ def _readable(message: str) -> str:
     if found is None:
         return f"cannot be compiled: {message[:200]}"
     what = found[3].partition(" [")[0].replace("gatehouse.", "").replace(" (in container '')", "")
-    what = what.replace("not found in struct", "is not a field of")
+    what = what.replace("undefined field '", "'").replace("not found in struct", "is not a field of")
     what = "ends too early" if "mismatched input '<EOF>'" in what else _EXPECTED.sub("", what)
     if what.startswith("undeclared reference to"):
         what += "; there are request, principal, source, now, cidr"

@@ -49,8 +49,10 @@ def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = (), *, namel
     except ConfigError as error:
         raise CommandError(str(error)) from None
     found = yamltree.plain(root)
-    if not isinstance(found, dict) or not found or any(kind not in kinds for kind in found):
+    if not isinstance(found, dict) or not found:
         raise CommandError(f"{where} must hold a mapping with {', '.join(kinds)}")
+    if others := [repr(kind) for kind in found if kind not in kinds]:
+        raise CommandError(f"{where} must hold nothing but {', '.join(kinds)}; it also has {_short(', '.join(others))}")
     listed(found, by_name, where)
     for kind, items in found.items():
         if not isinstance(items, list) or any(not isinstance(item, dict) or not (nameless or item.get("name")) for item in items):
@@ -111,5 +113,8 @@ def lines(item: Mapping[str, Any]) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    return _short(json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

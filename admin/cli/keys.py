@@ -24,7 +24,7 @@ StoredKeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.", 
 
 
 def duration(text: str) -> float:
-    """`90s`, `15m`, `24h`, `30d`, `2w` or seconds. Raises CommandError."""
+    """`90s`, `15m`, `24h`, `30d`, `2w` or seconds. Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if found is None:
         raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 24h, 30d or 2w")
@@ -32,11 +32,14 @@ def duration(text: str) -> float:
 
 
 def expiry(text: str, now: float) -> float:
-    """A date (`2027-01-31`, with or without a time; UTC) or a duration from now, as seconds since the epoch. Raises CommandError."""
+    """A date (`2027-01-31`, with or without a time; UTC) or a duration from now, as seconds since the epoch. Raises UsageError."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        return now + duration(text)
+        try:
+            return now + duration(text)
+        except UsageError:
+            raise UsageError(f"{text!r} is neither a date such as 2027-01-31 nor a duration such as 24h or 30d") from None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 

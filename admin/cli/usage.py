@@ -33,7 +33,11 @@ def first_day(text: str, now: float) -> str:
     """A day as it is, or the day (UTC) on which the time so far back lies. Raises UsageError."""
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
         return text
-    return datetime.fromtimestamp(max(0.0, now - duration(text)), UTC).strftime("%Y-%m-%d")
+    try:
+        back = duration(text)
+    except UsageError:
+        raise UsageError(f"{text!r} is neither a day such as 2026-01-31 nor a duration such as 24h or 30d") from None
+    return datetime.fromtimestamp(max(0.0, now - back), UTC).strftime("%Y-%m-%d")
 
 
 @group.callback()

@@ -58,7 +58,8 @@ def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> t
     except ConfigError as error:
         loaded.place(error)
         return 1, f"error: {one_line(str(error))}"
-    return 0, f"{file}: ok ({len(loaded.spec.engines)} engines, {len(loaded.spec.models)} models)"
+    engines, models = len(loaded.spec.engines), len(loaded.spec.models)
+    return 0, f"{file}: ok ({engines} engine{'' if engines == 1 else 's'}, {models} model{'' if models == 1 else 's'})"
 
 
 def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool = False) -> None:

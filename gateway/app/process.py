@@ -328,6 +328,8 @@ class Process:
             probe = path / f".probe-{os.getpid()}"
             probe.touch(mode=0o600)
             probe.unlink()
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigError(f"the state directory {path} cannot be made: a file is in its place", path="state_dir") from None
         except OSError as error:
             raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
         return StateLock(path)

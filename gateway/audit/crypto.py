@@ -210,10 +210,12 @@ def load_verifier(path: str | Path) -> CheckpointVerifier:
     """Reads a public key from a PEM file. Raises ConfigError."""
     try:
         key = serialization.load_pem_public_key(Path(path).read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"cannot read the public key {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the public key {path}: {error.strerror}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path} is not a public key in PEM, as `gatehouse audit keys` prints it") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} is not an Ed25519 public key")
+        raise ConfigError(f"{path} is a public key, but not of Ed25519, as `gatehouse audit keys` prints it")
     return CheckpointVerifier(key)
 
 

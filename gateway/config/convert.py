@@ -21,6 +21,7 @@ from gateway.config import values
 from gateway.config.environment import resolve
 from gateway.core.addresses import quotable, without_logins
 from gateway.core.errors import ConfigError
+from gateway.core.patterns import words
 from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import (
     DURATIONS,
@@ -32,13 +33,11 @@ from gateway.core.specs import (
     HookSpec,
     IdentitySpec,
     ModelSpec,
-    Name,
     RoleSpec,
     RoutingSpec,
     SinkSpec,
     Spec,
 )
-from gateway.core.specs.base import EngineName
 from gateway.core.units import DURATION, SIZE
 from gateway.wire.yamltree import MAX_SHOWN, Node, Origin, join, node_of
 
@@ -52,20 +51,6 @@ LONG_LINE: Final = 15
 """A longer line of a hidden text is hidden by itself: a message may have the text's line breaks escaped."""
 MANY: Final = 64
 """Longer lists and mappings of settings are made member by member."""
-_NAME = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
-_PATTERNS = {
-    getattr(inspect.type_info(Name), "pattern", ""): _NAME,
-    getattr(inspect.type_info(EngineName), "pattern", ""): _NAME,
-    r"^(:[0-9]{1,5})?/[!-~]{0,256}$": "a path such as /metrics, or a port and a path such as :8002/metrics",
-    r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
-    r"^(cpu|metal|(rocm|vulkan):\d+(,\d+)*|cuda:(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64})(,(\d+|(GPU|MIG)-[0-9a-fA-F-]{8,64}))*)$": (
-        "cpu, metal, cuda:N or cuda:UUID, rocm:N or vulkan:N"
-    ),
-    r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
-    r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
-    r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
-    r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$": "1 to 64 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +198,9 @@ class Converter:
             return self._read(node, structs[0], path)
         if node.kind == "sequence" and lists:
             return self._read(node, lists[0], path)
-        words = [member for member in plain if isinstance(member, inspect.LiteralType)]
-        if len(words) > 1:
-            plain = [inspect.LiteralType(tuple(word for member in words for word in member.values))]
+        choices = [member for member in plain if isinstance(member, inspect.LiteralType)]
+        if len(choices) > 1:
+            plain = [inspect.LiteralType(tuple(word for member in choices for word in member.values))]
         if node.kind == "scalar" and len(plain) > 1:
             return _untyped(node, path)
         return self._read(node, (plain or lists or structs)[0], path)
@@ -249,16 +234,16 @@ class Converter:
         bare = _without_none(target)
         reader: Callable[[str], float | None] | None = None
         if bare in _DURATIONS:
-            reader, words = values.duration, DURATION
+            reader, right = values.duration, DURATION
         elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
-            reader, words = values.size, SIZE
+            reader, right = values.size, SIZE
         if reader is None or node.kind != "scalar" or node.is_null:
             return self._value(node, target, path)
         self.places[path] = node.origin
         node = self._resolved(node, path)
         value = reader(node.text)
         if value is None:
-            raise node.origin.error(path, f"{_shown(node)} is not {words}")
+            raise node.origin.error(path, f"{_shown(node)} is not {right}")
         return _bounded(value, bare, node, path, "a size" if reader is values.size else "a duration")
 
     def _settings(self, node: Node, kind: str, plugin: _Plugin, path: str) -> dict[str, Any]:
@@ -464,7 +449,7 @@ def _expected(target: inspect.Type) -> str:
     if isinstance(bare, inspect.BoolType):
         return "true or false"
     if isinstance(bare, inspect.StrType):
-        return _PATTERNS.get(bare.pattern, f"a text that matches {bare.pattern}") if bare.pattern else "a text" + _lengths(bare)
+        return words(bare.pattern) if bare.pattern else "a text" + _lengths(bare)
     if isinstance(bare, inspect.CustomType):
         return "a secret, best as ${env:NAME} or ${file:PATH}"
     if isinstance(bare, inspect.VarTupleType | inspect.ListType):

@@ -37,13 +37,8 @@ _PER_DIGEST = 8
 _unpack = Struct(">8Q").unpack
 
 
-def points_of(name: str, count: int) -> list[int]:
-    """The first `count` points of a member; a longer list starts with the shorter one."""
-    return [point for points in point_blocks(name, count) for point in points]
-
-
 def point_blocks(name: str, count: int) -> Iterator[list[int]]:
-    """The same in blocks."""
+    """The first `count` points of a member, in blocks; a longer list starts with the shorter one."""
     encoded = name.encode()
     for first in range(0, count, BLOCK):
         points: list[int] = []

@@ -37,6 +37,8 @@ def unknown(path: bytes) -> RequestError:
 
 def meant(path: bytes) -> str:
     """A sentence with the path that exists and has the longest end of this one; "" where there is none."""
+    if path.endswith(b"/") and find(path[:-1]) is not None:
+        return f" Did you mean {path[:-1].decode('latin-1')}, without the slash at its end?"
     start = 0 if len(path) <= _MOST and not path.startswith(_ELSEWHERE) else -1
     for _ in range(_SEGMENTS):
         if start < 0:

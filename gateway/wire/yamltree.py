@@ -7,7 +7,9 @@ texts; a duplicate key is an error; anchors cost what they expand to, within bou
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -27,6 +29,8 @@ MAX_SHOWN = 31
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 """The words are those of YAML 1.2's core schema: `yes`, `on` and `012` are texts."""
+_UNQUOTED = re.compile(r"[:,\[{]\s*\$\{")
+"""A reference that begins a value without quotes: its brace would begin a mapping."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
 
@@ -130,10 +134,24 @@ def read(text: str, *, file: str | None, variable: str | None = None) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
-        raise Origin(file, mark.line + 1 if mark else None, variable).error("", f"malformed YAML: {problem}") from None
+        hint = _hint(problem, text, mark.line) if mark else ""
+        raise Origin(file, mark.line + 1 if mark else None, variable).error("", f"malformed YAML: {problem}{hint}") from None
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]
         raise Origin(file, None, variable).error("", f"malformed YAML: {reason}") from None
+
+
+def _hint(problem: str, text: str, number: int) -> str:
+    """What is usually wrong in such a line, to be added to the parser's words; "" where nothing is known. The line itself is not shown:
+    it may hold a secret."""
+    line = next(itertools.islice(text.split("\n"), number, None), "")
+    if "cannot start any token" in problem and line[: len(line) - len(line.lstrip())].count("\t"):
+        return "; indent with spaces, not tabs"
+    if "flow" in problem and _UNQUOTED.search(line):
+        return '; inside [ ] or { } a reference needs quotes: "${env:NAME}"'
+    if "mapping values are not allowed" in problem:
+        return "; check the indentation, and put quotes around a text that has a colon"
+    return "; check the indentation" if "block" in problem or "expected key" in problem else ""
 
 
 class _Builder:

@@ -24,7 +24,6 @@ _ENCODER: Final = msgspec.json.Encoder()
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
 _WITH_USAGE: Final = {"include_usage": True}
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_IMAGES: Final = "image/"
 STOPS: Final = {
     "stop": "end_turn",
     "length": "max_tokens",

@@ -42,6 +42,8 @@ class Query(msgspec.Struct, forbid_unknown_fields=True):
         (b'{"nam": "x"}', "invalid_value", "nam", "the nearest is 'name'"),
         (b'{"name": "x", "zzzz": 1}', "invalid_value", "zzzz", "known here: count, inner, many, name"),
         (b'{"name": "x", "inner": {"brust": 1}}', "invalid_value", "inner.brust", "the nearest is 'burst'"),
+        (b'{"name": "x", "inner": {"name": 1}}', "invalid_value", "inner.name", "There is no field 'name'; known here: burst."),
+        (b'{"burst": 1}', "invalid_value", "burst", "known here: count, inner, many, name"),
         (b'{"name": "x", "many": [{}, {"burst": "1"}]}', "invalid_value", "many[1].burst", "Expected `int`"),
         (b"{}", "missing_required_parameter", "name", "'name' is missing"),
         (b'{"name": 1}', "invalid_value", "name", "Expected `str`"),

@@ -60,7 +60,7 @@ def test_tools_are_read_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("request.maxtokens > 1", "column 8: undefined field 'maxtokens'"),
+        ("request.maxtokens > 1", "column 8: 'maxtokens' is not a field of 'Request'"),
         ("requests.model == 'x'", "column 9: undeclared reference to 'requests.model'; there are request, principal"),
         ("request.max_tokens > 'a'", "column 20: found no matching overload"),
         ("request.model", "must be true or false"),

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.routing.ring import HEAVIEST, MOST, POINTS, TURN, Ring, counts_of, points_of
+from gateway.routing.ring import HEAVIEST, MOST, POINTS, TURN, Ring, counts_of, point_blocks
 
 _RANDOM = random.Random(7)
 KEYS = [_RANDOM.getrandbits(64) for _ in range(5_000)]
+
+
+def points_of(name: str, count: int) -> list[int]:
+    return [point for points in point_blocks(name, count) for point in points]
 
 
 def owners(ring: Ring, names: list[str]) -> list[str]:

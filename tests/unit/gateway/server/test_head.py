@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.types import Headers
 from gateway.server.head import check_head, foreign_protocol, has_dot_segment, split_target
+from gateway.server.meant import unknown
 from gateway.wire.table import APIS
 
 HOST: Headers = {b"host": b"a"}
@@ -84,6 +85,19 @@ def test_a_form_to_a_path_that_does_not_exist_is_told_so(path: bytes) -> None:
     assert error is not None and (error.status, error.code) == (404, "not_found")
     assert error.message.startswith(f"There is no {path.decode()}.")
     assert ("Did you mean /v1/images/generations?" in error.message) is (path == b"/images/generations")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (b"/v1/chat/completions/", " Did you mean /v1/chat/completions, without the slash at its end?"),
+        (b"/chat/completions/", ""),
+        (b"/v1/nothing/", ""),
+        (b"/v1/v1/chat/completions", " Did you mean /v1/chat/completions? If so, correct the client's base URL."),
+    ],
+)
+def test_a_path_that_is_nearly_one_is_told_which(path: bytes, words: str) -> None:
+    assert unknown(path).message == f"There is no {path.decode()}.{words}"
 
 
 EVERY = [path for api in APIS if not api.forms for path in api.paths]

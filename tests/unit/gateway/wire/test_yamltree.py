@@ -95,6 +95,28 @@ def test_plain_values_are_those_of_yaml_1_2_and_duplicates_are_refused() -> None
         read("a: 1\na: 2\n", file="f")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a:\n\t- 1\n", "indent with spaces, not tabs"),
+        ("a: {key: ${env:KEY}}\n", 'a reference needs quotes: "${env:NAME}"'),
+        ("a: [${env:KEY}]\n", 'a reference needs quotes: "${env:NAME}"'),
+        ("a:\n  - b: 1\n   - c: 2\n", "check the indentation"),
+        ("a: b: c\n", "put quotes around a text that has a colon"),
+    ],
+)
+def test_what_is_not_yaml_is_refused_with_what_is_usually_wrong(text: str, words: str):
+    with pytest.raises(ConfigError, match="malformed YAML") as caught:
+        read(text, file="f")
+    assert str(caught.value).endswith(words)
+
+
+def test_a_line_that_is_not_yaml_is_not_shown():
+    with pytest.raises(ConfigError) as caught:
+        read("a: {key: gh_secret}}\n", file="f")
+    assert "gh_secret" not in str(caught.value)
+
+
 def test_a_tree_ends_member_by_member_and_the_collector_never_looks_at_it():
     text = (
         "a: [" + ", ".join(f"{{n: {n}, deep: {{list: [1, 2]}}}}" for n in range(3 * MANY)) + "]\nb: {c: {d: [" + "x, " * 2 * MANY + "]}}\n"
