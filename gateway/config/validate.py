@@ -36,7 +36,7 @@ from gateway.core.specs import (
     RolloutSpec,
     WarmupSpec,
 )
-from gateway.core.specs.identity import MAX_TOKEN_SECONDS
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS, MIN_KEY_LENGTH
 from gateway.wire.yamltree import join
 
 MAX_INTROSPECTION_CACHE = 3600.0
@@ -44,7 +44,8 @@ MAX_PROOF_AGE, MAX_PROOF_LEEWAY = 300.0, 60.0
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
-MIN_KEY_LENGTH = 32
+_NOTHING = frozenset(hashlib.sha256(text).hexdigest() for text in (b"", b"\n"))
+"""Digests of what a shell pipes where a variable is not set."""
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?")
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
@@ -436,6 +437,8 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None
             raise error(path, "needs exactly one of 'key' and 'key_sha256'")
         if key.key is not None:
             _key_text(key.key.reveal(), f"{path}.key", error)
+        elif (key.key_sha256 or "").lower() in _NOTHING:
+            raise error(f"{path}.key_sha256", "is the digest of an empty text: the variable with the key was probably not set")
         _bare_name(key.user, f"{path}.user", error)
         for place, group in enumerate(key.groups):
             _bare_name(group or " ", f"{path}.groups[{place}]", error)

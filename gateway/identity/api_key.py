@@ -14,6 +14,7 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import KeyStore
 from gateway.core.specs import ApiKeysSpec, StaticKeySpec
+from gateway.core.specs.identity import MIN_KEY_LENGTH
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import keys
@@ -24,10 +25,12 @@ _SHA256: Final = sha256().copy
 
 
 _PREFIX: Final = keys.PREFIX.encode()
+_SHORTEST: Final = len(b"Bearer ") + MIN_KEY_LENGTH
 
 
 class ApiKeyAuthenticator:
-    """Accepts `Authorization: Bearer KEY`, `x-api-key: KEY` and `api-key: KEY`.
+    """Accepts `Authorization: Bearer KEY`, `x-api-key: KEY` and `api-key: KEY`. A shorter value than MIN_KEY_LENGTH is no key, whatever
+    digest the configuration has: that of a variable that was not set would let everybody in.
 
     A value that begins as the store's keys do is one of them, or is rejected with `invalid_api_key`. Any other unknown value is left to
     the authenticators that follow.
@@ -41,7 +44,13 @@ class ApiKeyAuthenticator:
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """The fast path: a single bearer credential that is a key of the configuration or a cached key of the store."""
         value = headers.get(b"authorization")
-        if value is not None and value.startswith(b"Bearer ") and b"x-api-key" not in headers and b"api-key" not in headers:
+        if (
+            value is not None
+            and len(value) >= _SHORTEST
+            and value.startswith(b"Bearer ")
+            and b"x-api-key" not in headers
+            and b"api-key" not in headers
+        ):
             hashed = _SHA256()
             hashed.update(value[7:])
             digest = hashed.digest()
@@ -60,7 +69,7 @@ class ApiKeyAuthenticator:
         if len(value) > MAX_CREDENTIAL_BYTES:
             raise invalid_api_key()
         digest = sha256(value).digest()
-        principal = self._principals.get(digest)
+        principal = self._principals.get(digest) if len(value) >= MIN_KEY_LENGTH else None
         if principal is not None:
             return principal
         if value and not value.startswith(_PREFIX):

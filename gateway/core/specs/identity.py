@@ -10,6 +10,9 @@ from gateway.core.secret import Secret
 from gateway.core.specs.base import ClientTlsSpec, Name, Seconds, Spec, Timeout
 from gateway.core.specs.mtls import MtlsSpec
 
+MIN_KEY_LENGTH: Final = 32
+"""Characters of a key of the configuration."""
+
 
 class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex.

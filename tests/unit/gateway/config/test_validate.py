@@ -192,6 +192,10 @@ def test_settings_of_tokens_that_cannot_be_meant_are_refused(setting: str, messa
         ("{id: a, tenant: t, models: ['*']}", "static[0]: needs exactly one of 'key' and 'key_sha256'"),
         (f"{{id: a, tenant: t, models: ['*'], key: {KEY}, key_sha256: {SHA}}}", "static[0]: needs exactly one of 'key' and 'key_sha256'"),
         ("{id: a, tenant: t, models: ['*'], key_sha256: abc}", "static[0].key_sha256: 'abc' is not allowed; it must be a SHA-256"),
+        (
+            f"{{id: a, tenant: t, models: ['*'], key_sha256: {hashlib.sha256(b'').hexdigest().upper()}}}",
+            "static[0].key_sha256: is the digest of an",
+        ),
         (f"{{id: a, key: {KEY}, tenant: t, models: []}}", "identity.api_keys.static: no key may use any model"),
         (f'{{id: a, key: {KEY}, tenant: t, models: ["*"], user: "a\\tb"}}', "static[0].user: 'a\\tb' is not a name; write 1 to 256"),
         (f'{{id: a, key: {KEY}, tenant: t, models: ["*"], groups: [b, ""]}}', "static[0].groups[1]: ' ' is not a name"),

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core.clock import FakeClock, SystemEntropy
 from gateway.core.errors import AuthenticationError, RequestError
+from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
 from gateway.core.specs import StaticKeySpec
 from gateway.core.types import Headers, Peer, Principal
@@ -50,7 +51,7 @@ def static() -> ApiKeyAuthenticator:
     )
 
 
-def who(authenticator: ApiKeyAuthenticator, headers: Headers) -> Principal | None:
+def who(authenticator: Authenticator, headers: Headers) -> Principal | None:
     found = authenticator.authenticate(headers, PEER)
     assert not isinstance(found, Awaitable)
     return found
@@ -89,6 +90,14 @@ def test_one_key_is_always_the_same_principal() -> None:
 def test_a_key_given_as_its_hash() -> None:
     principal = who(static(), {b"x-api-key": b"h" * 32})
     assert principal is not None and principal.id == "hashed"
+
+
+@pytest.mark.parametrize("text", [b"", b"0", b"s" * 31])
+@pytest.mark.parametrize("header", [b"authorization", b"x-api-key"])
+def test_a_shorter_text_is_no_key_even_if_the_file_has_its_hash(text: bytes, header: bytes) -> None:
+    spec = StaticKeySpec(id="short", tenant="team", models=("*",), key_sha256=hashlib.sha256(text).hexdigest(), roles=("admin",))
+    with pytest.raises(AuthenticationError, match="The credential is not valid"):
+        who(chain([ApiKeyAuthenticator([spec])]), {header: b"Bearer " + text if header == b"authorization" else text})
 
 
 @pytest.mark.parametrize("headers", [{}, {b"authorization": b"Basic dTpw"}, {b"authorization": b"Bearer " + JWT}, {b"x-api-key": JWT}])
