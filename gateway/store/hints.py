@@ -22,7 +22,7 @@ MOST: Final = 32
 class Hint(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """origin: who sent it, so that it is not heard there. seq: a change of this number was committed. roll: look at the roll of replicas.
 
-    endpoints: digests of addresses (`gateway.app.breaker_hints`) whose state has changed at the sender, to be probed.
+    endpoints: digests of addresses (`gateway.app.replicas.endpoint_hints`) whose state has changed at the sender, to be probed.
     """
 
     origin: Annotated[str, Meta(max_length=64)] = field(default="", name="o")
