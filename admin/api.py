@@ -57,7 +57,7 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        request_id = _request_id(request)
+        request_id = request_id_of(request)
         try:
             response = await self._respond(request, request_id)
         except GatehouseError as error:
@@ -256,7 +256,8 @@ def _if_match(request: Request) -> str | None:
     return found[1]
 
 
-def _request_id(request: Request) -> str:
+def request_id_of(request: Request) -> str:
+    """The caller's id of a request if it is a usable one, else a new one."""
     given = request.headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else f"adm-{uuid.uuid4().hex}"
 

@@ -11,13 +11,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from admin.api import Api
+from admin import problems
+from admin.api import Api, request_id_of
 from admin.context import Ports
 from admin.joining import joining
 from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 from admin.webhook import WEBHOOK, webhook
+from gateway.core.errors import NotFound
 from gateway.core.joining import JOIN
 
 LOGIN: Final = "/.well-known/gatehouse-login"
@@ -51,10 +53,20 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
     routes = [Route(path, answer) for path, answer in open_to_all]
     if ports is not None and ports.approvals_webhook is not None:
         routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
-    rest = Starlette(routes=routes)
+    rest = Starlette(routes=routes, exception_handlers={404: nowhere})
     if ports is None:
         return rest
     return Split(create_api(ports), None if ports.joining is None else joining(ports.joining), rest)
+
+
+async def nowhere(request: Request, _error: Exception) -> Response:
+    """The answer for a path that is not here: most who ask for one mean the other listener."""
+    path = request.url.path[:200]
+    error = NotFound(f"There is no {path} on this listener, which is for administrators ({PREFIX}). Clients use the data listener.")
+    request_id = request_id_of(request)
+    response = problems.problem(error, request_id)
+    response.headers["x-request-id"] = request_id
+    return response
 
 
 class Split:

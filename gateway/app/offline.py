@@ -31,6 +31,7 @@ from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
+from gateway.config.unmatched import unmatched
 from gateway.core.asking import NobodyToAsk
 from gateway.core.audit_questions import AuditScope, AuditSearch, Unopened
 from gateway.core.clock import SystemClock
@@ -41,13 +42,15 @@ from gateway.identity.countries import read as read_countries
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
 from gateway.transport.redis.address import target as redis_target
+from gateway.wire.table import OPERATIONS
 
 OFFLINE_SECONDS: Final = 600.0
 """For one question, once the log is indexed."""
 
 
 def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> tuple[int, str]:
-    """The exit code and the line of `gatehouse check-config`. workers: whether it is for `serve --workers`."""
+    """The exit code and the text of `gatehouse check-config`: one line, and one for each warning. workers: whether it is for `serve
+    --workers`."""
     try:
         plugins = installed()
         loaded = load(file, environ, plugins.schemas())
@@ -58,8 +61,12 @@ def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> t
     except ConfigError as error:
         loaded.place(error)
         return 1, f"error: {one_line(str(error))}"
+    warnings = []
+    for path, message in unmatched(loaded.spec, OPERATIONS):
+        loaded.place(warning := ConfigError(message, path=path))
+        warnings.append(f"\nwarning: {one_line(str(warning))}")
     engines, models = len(loaded.spec.engines), len(loaded.spec.models)
-    return 0, f"{file}: ok ({engines} engine{'' if engines == 1 else 's'}, {models} model{'' if models == 1 else 's'})"
+    return 0, f"{file}: ok ({engines} engine{'' if engines == 1 else 's'}, {models} model{'' if models == 1 else 's'}){''.join(warnings)}"
 
 
 def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool = False) -> None:

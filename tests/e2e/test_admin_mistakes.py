@@ -30,6 +30,12 @@ def root(running: Gatehouse) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_a_client_that_asks_the_admin_listener_is_told_so(running: Gatehouse) -> None:
+    with httpx.Client(base_url=running.admin_url, trust_env=False, timeout=90) as client:
+        told = problem(client.post("/v1/chat/completions", json={}, headers={"x-request-id": "mine"}), 404, "not_found")
+    assert "There is no /v1/chat/completions on this listener" in told["detail"] and told["instance"] == "mine"
+
+
 def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(running: Gatehouse, root: httpx.Client) -> None:
     assert root.post("/keys", json={**KEY, "id": "bound-up"}).status_code == 201
     bound = {"name": "b-up", "tenant": "acme", "principal": "bound-up", "role": "operator"}

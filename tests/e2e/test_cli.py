@@ -96,7 +96,7 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     cli("keys", "revoke", "cli")
     until(lambda: running.chat(key=made["secret"]).status_code == 401)
     assert "dry_run" in cli("keys", "create", "--tenant", "acme", "--dry-run").stdout
-    assert "not a duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=2).stderr
+    assert "nor a duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=2).stderr
     assert "dry_run" in cli("keys", "delete", "cli", "--dry-run").stdout
     cli("keys", "delete", "cli")
     assert "no 'cli' among the keys" in cli("keys", "show", "cli", code=1).stderr

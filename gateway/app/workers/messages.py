@@ -1,8 +1,8 @@
 """Every message of the feed between the control process and its workers: the one table of kinds, and what the two tell each other about
 themselves. What it takes to add one:
 
-1. Write a frozen `Message` beside the code that it belongs to (`gateway/routing/mirror.py`, `gateway/limits/lease_messages.py`), with plain fields:
-   `class EngineDown(Message, frozen=True): engine: str; reason: str = ""`. A question is an `Ask` of its answer:
+1. Write a frozen `Message` beside the code that it belongs to (`gateway/routing/mirror.py`, `gateway/limits/lease_messages.py`), with plain
+   fields: `class EngineDown(Message, frozen=True): engine: str; reason: str = ""`. A question is an `Ask` of its answer:
    `class TakeShares(Ask[Shares], frozen=True): wanted: list[Share]`; `Shares` is a `Message` too.
 2. Add each class (an Ask and its answer) to MESSAGES below.
 3. Register what happens where it arrives: in `control_handlers` (control.py) or `worker_handlers` (worker.py), `handlers.on(EngineDown, f)`
