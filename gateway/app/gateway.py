@@ -427,16 +427,16 @@ class Gateway:
     async def aclose(self, *, engines: bool = True) -> None:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before. engines: whether the sidecars end
         too; not if another program has taken them over."""
-        snapshot = self.plane.snapshot
         await self.operator_jobs.aclose()
         await self.work.aclose()
         await self.scaling.aclose()
         await self.discovery.aclose()
         await self.placement.aclose()
         if engines:
-            await self.fleet.stop_engines((self.spec if snapshot is None else snapshot.spec).listen.drain_timeout)
+            await self.fleet.stop_engines((self.plane.snapshot or self).spec.listen.drain_timeout)
         else:
             await self.fleet.reconciler.aclose()
+        await self.store_link.follow_no_more()
         await self.plane.tasks.aclose()
         await self.fleet.aclose()
         given_back = await self.limits.aclose(give_back=engines)

@@ -42,7 +42,7 @@ class ChangePoller:
 
     `position`: the last number that was published. `relaxed`: hints are sure to arrive, so it asks less often by itself. `unhinted`:
     called when it finds changes although no hint came.
-    Life: `start`, before anything that must be kept up to date is read from the store; `aclose`.
+    Life: `start`, before anything that must be kept up to date is read from the store; `aclose`, after which nothing is published.
     """
 
     def __init__(self, store: Changes, feed: Feed, interval: float) -> None:
@@ -50,7 +50,7 @@ class ChangePoller:
         self.position = 0
         self.relaxed = False
         self.unhinted: Callable[[], None] = lambda: None
-        self._missed = False
+        self._missed = self._over = False
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("store feed")
 
@@ -60,6 +60,7 @@ class ChangePoller:
         self._tasks.spawn(self._run(), name="poll")
 
     async def aclose(self) -> None:
+        self._over = True
         await self._tasks.aclose()
 
     def look(self) -> None:
@@ -74,6 +75,8 @@ class ChangePoller:
     def written(self, change: StoreChange) -> None:
         """A write of this process was committed. If it is the next in order, it is published at once. A higher number shows that other
         replicas have written, so everything up to it is fetched now. A lower number was already polled."""
+        if self._over:
+            return
         if change.seq == self.position + 1:
             self._publish(change)
         elif change.seq > self.position:

@@ -82,6 +82,10 @@ class StoreLink:
         self._tasks.every(LOGIN_SECONDS, self.write_logins, name="write logins")
         self._started = True
 
+    async def follow_no_more(self) -> None:
+        """No change of the store is told any more. To be called before whoever hears of them closes."""
+        await self.poller.aclose()
+
     async def aclose(self) -> None:
         """Writes what was counted, and closes. Requests must have ended before."""
         await self.poller.aclose()

@@ -110,6 +110,16 @@ async def test_a_local_write_while_a_poll_is_under_way_is_told_once() -> None:
     await poller.aclose()
 
 
+async def test_after_the_end_nothing_is_told() -> None:
+    log = Log()
+    poller, heard = await started(log)
+    await poller.aclose()
+    poller.written(log.write())
+    poller.hinted(log.write().seq)
+    await asyncio.sleep(0)
+    assert heard.changes == []
+
+
 async def test_missed_changes_are_told_as_such() -> None:
     log = Log()
     poller, heard = await started(log)

@@ -22,7 +22,7 @@ from gateway.core.plugins import GuardrailRow
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW
 from tests.pki import Authority
-from tests.unit.gateway.app.making import config
+from tests.unit.gateway.app.making import config, made
 from tests.waiting import reached
 
 
@@ -269,3 +269,20 @@ async def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
     await gateway.changes.reloader.apply(guarded(tmp_path, "a", "b"), source="test", dry_run=True)
     assert happened == ["a started"]
     await gateway.aclose()
+
+
+@pytest.mark.parametrize("part", ["limits", "keeping", "replicas", "audit"])
+async def test_a_change_of_the_store_while_a_gateway_ends_fails_nothing(
+    tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = made(tmp_path)
+    await gateway.start()
+    close = getattr(gateway, part).aclose
+
+    async def meanwhile(*args: Any, **settings: Any) -> Any:
+        await gateway.store_link.store.create("limits", f"added-{part}", {"requests": {"rate": 5}}, actor="somebody")
+        return await close(*args, **settings)
+
+    getattr(gateway, part).aclose = meanwhile
+    await gateway.aclose()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
