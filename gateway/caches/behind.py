@@ -112,7 +112,7 @@ class Behind:
         self.counted = BehindCounts()
         self._overdue = self._asked = self._writing = 0
         self._paused = self._unwritable = 0.0
-        self._said = False
+        self._said = self._refuses = False
 
     @property
     def up(self) -> bool:
@@ -201,9 +201,11 @@ class Behind:
             self._writing -= size
             if isinstance(result, str):
                 self.counted.dropped += 1
-                self._unwritable = self._loop.time() + PAUSE
+                self._unwritable, self._refuses = self._loop.time() + PAUSE, True
                 self.fails(result, pause=False)
             else:
+                self._refuses = False
+                self.works()
                 self.counted.evicted += result.evicted
                 if result.kept:
                     self.counted.stored += 1
@@ -238,7 +240,8 @@ class Behind:
             log.warning("answers cannot be kept in %s at the moment (%s): engines are asked", _NAMES[self.name], why)
 
     def works(self) -> None:
-        if self._said and self.up:
+        """Of one that keeps nothing (a full one, or one that only reads) that is said when it keeps something again."""
+        if self._said and not self._refuses and self.up:
             self._said = False
             log.info("answers are kept in %s again", _NAMES[self.name])
 

@@ -142,7 +142,8 @@ SCRIPTS: Final = (FIND, STORE, MARK, SWEEP, ONE)
 
 
 class RedisAnswers:
-    """Implements gateway.caches.behind.Backend. lost: called when the connection is. policy, entries, most: of what all replicas keep."""
+    """Implements gateway.caches.behind.Backend. lost: called when the connection is, and when a new one is of use.
+    policy, entries, most: of what all replicas keep."""
 
     def __init__(self, prefix: str, policy: str, entries: int, most: int, entropy: Entropy, lost: Callable[[], None]) -> None:
         self._base = f"{prefix}:{{answers}}:"
@@ -155,16 +156,20 @@ class RedisAnswers:
 
     def connected(self, line: Connection) -> None:
         self._line = line
-        self._load(line)
-        self._lost()
+        self._load(line, self._loaded)
 
     def disconnected(self, error: Exception) -> None:
         self._line = None
         self._lost()
 
-    def _load(self, line: Connection) -> None:
+    def _load(self, line: Connection, loaded: Callable[[Any], None]) -> None:
         for script in SCRIPTS:
-            line.send(command("SCRIPT", "LOAD", script), _nothing)
+            line.send(command("SCRIPT", "LOAD", script), loaded if script is SCRIPTS[-1] else _nothing)
+
+    def _loaded(self, reply: Any) -> None:
+        """One that still loads its data refuses everything: look-ups say so."""
+        if not isinstance(reply, Exception):
+            self._lost()
 
     def _command(self, script: bytes, *words: str | bytes) -> bytes:
         return command("EVALSHA", self._shas[script], "1", self._base, *words)
@@ -174,7 +179,7 @@ class RedisAnswers:
         if isinstance(reply, RedisError):
             line = self._line
             if reply.code == "NOSCRIPT" and line is not None:
-                self._load(line)
+                self._load(line, _nothing)
             elif self.keeper is not None:
                 self.keeper.elsewhere(reply)
             return str(reply)

@@ -1,9 +1,10 @@
-"""Answers in Redis as operators run it: a Redis Cluster whose slots move and whose servers die, and a failover by Sentinel. And on a disk
-that is full."""
+"""Answers in Redis as operators run it: a Redis Cluster whose slots move and whose servers die, a failover by Sentinel, and servers that
+refuse. And on a disk that is full."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -144,6 +145,69 @@ async def test_a_failover_by_sentinel(short_path: Path, made: list[Replica]) -> 
             await each.tiers.aclose()
         made.clear()
         await asyncio.to_thread(watched.stop)
+
+
+REFUSALS = {
+    "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    "replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), REFUSALS.values(), ids=list(REFUSALS))
+async def test_a_redis_that_takes_no_writes_is_told_of_once(
+    short_path: Path, made: list[Replica], caplog: pytest.LogCaptureFixture, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """Not again with each look-up that works and each connection that comes about."""
+    caplog.set_level(logging.INFO, "gatehouse.caches")
+    server = RedisServer(short_path, port=free_port())
+    await asyncio.to_thread(server.start)
+    try:
+        one = await replica(made, f"redis://127.0.0.1:{server.port}", short_path)
+        await until("an answer", keeps(one, 1, "one"))
+        assert said(server.port, *before) == b"OK"
+        for number in range(3):
+            one.behind._unwritable = one.behind._paused = 0.0
+            await until("an answer", finds(one, 1, "one"))
+            failed = one.behind.counted.failed
+            await one.keep(key(2 + number), "more")
+            assert one.behind.counted.failed > failed
+            await reached(one.behind.backend.ready)  # a new connection, where the server is a replica
+        assert said(server.port, *after) == b"OK"
+        one.behind._unwritable = one.behind._paused = 0.0
+        await until("a new answer", keeps(one, 5, "new"))
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"], caplog.text
+    finally:
+        await made.pop().tiers.aclose()
+        await asyncio.to_thread(server.stop)
+
+
+async def test_a_redis_that_loads_its_data_is_back_when_it_has(
+    short_path: Path, made: list[Replica], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gatehouse.caches")
+    server = RedisServer(short_path, "--enable-debug-command", "yes", "--rdbcompression", "no", port=free_port())
+    await asyncio.to_thread(server.start)
+    try:
+        one = await replica(made, f"redis://127.0.0.1:{server.port}", short_path)
+        await until("an answer", keeps(one, 1, "one"))
+        assert said(server.port, "DEBUG", "POPULATE", "2000", "k", "1100") == said(server.port, "SAVE") == b"OK"
+        await asyncio.to_thread(server.stop)
+        # Each key takes so many microseconds, and commands are read after each: it loads until it is told to hurry.
+        server.settings = ("--key-load-delay", "50000", "--loading-process-events-interval-bytes", "1024")
+        loading = asyncio.create_task(asyncio.to_thread(server.start))
+        await reached(lambda: server.command("PING").startswith(b"-LOADING"))
+        assert (await one.look(key(1)))[0] == ""
+        await reached(one.behind.backend.ready)
+        one.behind._paused = 0.0
+        assert (await one.look(key(1)))[0] == ""
+        assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text
+        assert server.command("CONFIG", "SET", "key-load-delay", "0") == b"+OK"
+        await loading
+        await until("the answer again", finds(one, 1, "one"))
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"], caplog.text
+    finally:
+        await made.pop().tiers.aclose()
+        await asyncio.to_thread(server.stop)
 
 
 async def test_a_disk_that_is_nearly_full_and_then_quite(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable
 from itertools import count
@@ -175,3 +176,30 @@ async def test_a_redis_that_refuses(world: World) -> None:
     tell(world.server.port, "REPLICAOF", "NO", "ONE")
     await reached(lambda: replica.proofs.up)
     assert await replica.claim(proof()) is True
+
+
+REFUSALS = {
+    "replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    "no replicas": (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), REFUSALS.values(), ids=list(REFUSALS))
+async def test_a_redis_that_refuses_is_away_until_it_takes_writes(
+    world: World, caplog: pytest.LogCaptureFixture, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """And that is said once, however many proofs and connections come meanwhile."""
+    caplog.set_level(logging.INFO, "gatehouse.identity")
+    replica = await world.replica()
+    assert replica.proofs.up
+    tell(world.server.port, *before)
+    assert await replica.claim(proof()) == "proofs_unavailable"
+    proofs = replica.proofs
+    for _ in range(3):
+        await reached(lambda: proofs._line is not None)  # a new one, where the server is a replica
+        assert not proofs.up and await replica.claim(proof()) == "proofs_unavailable"
+    tell(world.server.port, *after)
+    await reached(lambda: proofs.up)  # by itself
+    assert await replica.claim(proof()) is True
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"], caplog.text

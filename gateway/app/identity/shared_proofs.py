@@ -37,6 +37,8 @@ SKEW_SECONDS: Final = 10.0
 It is remembered for longer than that: no replica takes what another one has used and Redis has forgotten."""
 FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
+AGAIN: Final = 1.0
+"""Seconds after which a Redis that refused is tried again."""
 OnFailure = Literal["closed", "local"]
 _LATE: Final = object()
 """Instead of an answer that did not come in time."""
@@ -62,13 +64,14 @@ class SharedProofs:
         self._line: Connection | None = None
         self._overdue: set[asyncio.Future[Any]] = set()
         """Questions whose answer did not come in time and has not come yet."""
-        self._said_lost = False
+        self._refused = self._said_lost = False
+        self._trying: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
         self.unshared = 0
         """Proofs that Redis was not asked about, or did not answer in time."""
 
     async def start(self) -> None:
-        """Returns as soon as there is a connection, or a little later without."""
+        """Returns as soon as Redis has answered, or a little later without."""
         self._keeper.start()
         try:
             async with asyncio.timeout(FIRST):
@@ -79,10 +82,12 @@ class SharedProofs:
     async def aclose(self) -> None:
         self._said_lost = True
         await self._keeper.aclose()
+        self._try_no_more()
 
     @property
     def up(self) -> bool:
-        return self._line is not None and not self._overdue
+        """Whether Redis answers in time, and takes what it is sent."""
+        return self._line is not None and not self._overdue and not self._refused
 
     def claim(self, proof: ClaimProof) -> Maybe[bool]:
         """As gateway.core.proofs.Claim."""
@@ -133,11 +138,7 @@ class SharedProofs:
             answer.set_result(reply)
         if isinstance(reply, Unreachable):
             return
-        if isinstance(reply, RedisError):
-            self._say_lost(str(reply))
-            self._keeper.elsewhere(reply)
-        elif not self._overdue and self._said_lost:
-            self._say_back()
+        self._answered(reply)
 
     def _alone(self) -> bool:
         """What happens without Redis. Raises Overloaded."""
@@ -149,16 +150,39 @@ class SharedProofs:
     # --- the connection
 
     def _connected(self, line: Connection) -> None:
-        self._line = line
+        self._line, self._refused = line, True
         self._overdue.clear()
-        self._ready.set()
-        if self._said_lost:
-            self._say_back()
+        self._try(line)
 
     def _lost(self, error: Exception) -> None:
         self._line = None
         self._overdue.clear()
+        self._try_no_more()
         self._say_lost(str(error))
+
+    def _try(self, line: Connection) -> None:
+        """A write like a proof's, which changes nothing: one that is full, loads its data or is a replica answers what only reads."""
+        self._trying = None
+        line.send(command("SET", f"{self._prefix}nothing", "1", "XX", "PX", "1"), lambda reply: self._tried(line, reply))
+
+    def _tried(self, line: Connection, reply: Any) -> None:
+        if line is self._line and not isinstance(reply, Unreachable):
+            self._answered(reply)
+            self._ready.set()
+
+    def _try_no_more(self) -> None:
+        if self._trying is not None:
+            self._trying.cancel()
+            self._trying = None
+
+    def _answered(self, reply: Any) -> None:
+        self._refused = isinstance(reply, RedisError)
+        if isinstance(reply, RedisError):
+            self._say_lost(str(reply))
+            if not self._keeper.elsewhere(reply) and self._line is not None and self._trying is None:
+                self._trying = asyncio.get_running_loop().call_later(AGAIN, self._try, self._line)
+        elif not self._overdue and self._said_lost:
+            self._say_back()
 
     def _say_lost(self, why: str) -> None:
         if not self._said_lost:
