@@ -27,6 +27,7 @@ from gateway.core.deadlines import within
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.pauses import slept
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
+from gateway.store.hosts import url_of
 from gateway.store.notify import CONNECT_ARGUMENTS
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ def _sqlite_engine(settings: Any, context: StoreContext) -> sa.Engine:
 
 def _postgresql_engine(settings: Any, context: StoreContext) -> sa.Engine:
     try:
-        parsed = sa.make_url(context.url)
+        parsed = url_of(context.url)
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigError("a store is 'sqlite' or postgresql://...")
         return _postgresql(parsed.set(drivername="postgresql+psycopg"), context.timeout)

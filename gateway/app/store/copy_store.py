@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from gateway.app.replicas.replica import LOCK, StateLock
 from gateway.core.errors import ConfigError, GatehouseError, one_line
+from gateway.store.hosts import url_of
 from gateway.store.migrate import HEAD, migrate, revisions
 from gateway.store.tables import metadata
 
@@ -51,7 +52,7 @@ def copy(source: Path, target: str) -> dict[str, int]:
 
 def _postgresql(target: str) -> sa.Engine:
     try:
-        url = sa.make_url(target)
+        url = url_of(target)
     except (sa.exc.ArgumentError, ValueError):
         url = sa.make_url("none://")
     if url.get_backend_name() not in ("postgresql", "postgres"):
