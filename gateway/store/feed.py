@@ -51,6 +51,9 @@ class ChangePoller:
         self.relaxed = False
         self.unhinted: Callable[[], None] = lambda: None
         self._missed = self._over = False
+        self._last: StoreChange | None = None
+        """The change of number `position`, if it is known: a database that has another one has lost what came after some earlier number (a
+        failover to a standby that lagged) and gives the same numbers anew."""
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("store feed")
 
@@ -79,12 +82,19 @@ class ChangePoller:
             return
         if change.seq == self.position + 1:
             self._publish(change)
-        elif change.seq > self.position:
+        elif change.seq == self.position and self._last is not None and change != self._last:
+            self._again(change.seq)
+        elif change != self._last:
             self._wake.set()
 
     def _publish(self, change: StoreChange) -> None:
-        self.position = change.seq
+        self.position, self._last = change.seq, change
         self._tell(CHANGE, change)
+
+    def _again(self, head: int) -> None:
+        log.warning("changes up to %d are not those that were known here: everything is fetched again", head)
+        self.position, self._last = head, None
+        self._tell(RESYNC, head)
 
     def _tell(self, kind: str, payload: StoreChange | int) -> None:
         """Publishes. If a subscriber fails, the next poll makes all of them fetch again: no revocation may go unheard."""
@@ -124,13 +134,19 @@ class ChangePoller:
         if self._missed:
             self._missed = False
             self._tell(RESYNC, self.position)
-        asked = self.position
-        page = await self._store.changes_since(asked, PAGE)
-        if page.gap and self.position == asked:
+        asked, last = self.position, self._last
+        page = await self._store.changes_since(max(0, asked - 1), PAGE)  # with the one that is known
+        if (page.gap or page.head < asked) and self.position == asked:
             log.warning("changes between %d and %d were missed here: everything is fetched again", asked, page.head)
-            self.position = page.head
+            self.position, self._last = page.head, None
             self._tell(RESYNC, page.head)
             return False
+        known = next((change for change in page.changes if change.seq == asked), None)
+        if known is not None and last is not None and known != last:
+            self._again(max(self.position, page.head))
+            return False
+        if self.position == asked:
+            self._last = known
         for change in page.changes:
             if change.seq == self.position + 1:  # not those written here in the meantime
                 self._publish(change)

@@ -24,8 +24,8 @@ class Log:
         self.error: Exception | None = None
         self.reads = 0
 
-    def write(self) -> StoreChange:
-        self.changes.append(StoreChange(len(self.changes) + 1, "keys", "k", "updated", 0.0))
+    def write(self, name: str = "k") -> StoreChange:
+        self.changes.append(StoreChange(len(self.changes) + 1, "keys", name, "updated", 0.0))
         return self.changes[-1]
 
     async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage:
@@ -144,6 +144,42 @@ async def test_a_store_that_was_set_back_is_told_as_missed_changes() -> None:
     assert heard.changes == [(RESYNC, 2)]
     poller.written(log.write())
     assert heard.changes[1:] == [(CHANGE, 3)]
+    await poller.aclose()
+
+
+@pytest.mark.parametrize("more", [0, 1, 5])
+@pytest.mark.parametrize("heard_by", ["written", "polled"])
+async def test_numbers_that_are_given_anew_after_a_failover_are_missed_changes(heard_by: str, more: int) -> None:
+    """The standby had not got the last change, and others have written since."""
+    log = Log()
+    poller, heard = await started(log)
+    for _ in range(3):
+        log.write()
+        if heard_by == "written":
+            poller.written(log.changes[-1])
+    await poller.poll()
+    log.changes.pop()
+    for _ in range(1 + more):
+        log.write("another")
+    await poller.poll()
+    head = 3 + more
+    assert heard.changes == [(CHANGE, 1), (CHANGE, 2), (CHANGE, 3), (RESYNC, head)]
+    log.write()
+    await poller.poll()
+    await poller.poll()
+    assert heard.changes[4:] == [(CHANGE, head + 1)]
+    await poller.aclose()
+
+
+async def test_a_write_of_this_process_that_gets_a_known_number_anew_is_told_at_once() -> None:
+    log = Log()
+    poller, heard = await started(log)
+    poller.written(log.write())
+    log.changes.pop()
+    poller.written(log.write("revoked"))
+    assert heard.changes == [(CHANGE, 1), (RESYNC, 1)]
+    poller.written(log.write())
+    assert heard.changes == [(CHANGE, 1), (RESYNC, 1), (CHANGE, 2)]
     await poller.aclose()
 
 
