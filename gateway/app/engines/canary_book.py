@@ -78,6 +78,8 @@ class CanaryBook:
         self._stored: dict[Which, dict[str, Any]] = {}
         self._pending: dict[Which, dict[str, Any]] = {}
         """In force here, and not yet in the store."""
+        self._alone: set[Which] = set()
+        """Pending ones of which the log has said that."""
         self._windows: dict[Which, Window] = {}
         self._anew: dict[Which, float] = {}
         """When it was put back: what came before is no longer held against it."""
@@ -136,6 +138,7 @@ class CanaryBook:
             del self._windows[which]
             self._anew.pop(which, None)
         self._last = {key: last for key, last in self._last.items() if (key[0] in told or key[0] in silent) and key[1] in specs}
+        self._alone.intersection_update(self._pending)
         for which in list(self._pending):
             await self._write(which)
 
@@ -178,6 +181,9 @@ class CanaryBook:
         except AlreadyExists:
             self._followed.refresh()  # another replica was faster
         except (StoreUnavailable, TimeoutError):
+            if which in self._alone:  # it is tried every few seconds
+                return
+            self._alone.add(which)
             log.warning("the withdrawal of %s from %s is not in the store yet: it is in force on this replica alone", engine, model)
 
     # --- for operators

@@ -130,12 +130,15 @@ async def test_what_a_worker_tells_late_of_the_time_before_it_was_put_back_is_no
     assert trial.weights == [90, 0]
 
 
-async def test_without_the_store_it_is_in_force_here_and_written_later() -> None:
+async def test_without_the_store_it_is_in_force_here_and_written_later(caplog: pytest.LogCaptureFixture) -> None:
     store = Store()
     store.away = True
     trial = Trial(store)
     await trial.served(60, 60)
     assert (trial.weights, store.kept) == ([90, 0], {})
+    await trial.served(0)
+    await trial.served(0)
+    assert caplog.text.count("is not in the store yet") == 1, "it is tried again and again, and said once"
     store.away = False
     await trial.served(0)
     assert len(store.kept) == 1
