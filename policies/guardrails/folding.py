@@ -8,7 +8,7 @@ character. Comparing in NFKD finds exactly the matches that comparing in NFKC fi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from unicodedata import combining, normalize
 
@@ -25,6 +25,7 @@ MAX_HIDDEN = 32
 """No writing has more invisible characters in a row than this; more of them hide something."""
 _TAG_CLASS = "\U000e0001\U000e0020-\U000e007f"
 _TAG = re.compile(f"[{_TAG_CLASS}]")
+_UNTAGGED: dict[int, str | None] = {0xE0001: None, 0xE007F: None, **{code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F)}}
 _BLACK_FLAG = "\U0001f3f4"
 _UNSEEN = "\u200b"
 _HIDES = re2._re2.RE2(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1}}}|[{_TAG_CLASS}]".encode(), re2.Options())
@@ -193,6 +194,21 @@ def trim_hidden(text: str, before: str) -> tuple[str, str, bool]:
     return "".join(pieces)[len(before) :], ending, cut
 
 
+def tagged(text: str) -> Iterator[tuple[int, int, str]]:
+    """The runs of invisible characters with letters of the tag block that belong to no flag: start, end, and the ASCII that these say."""
+    for match in _HIDDEN_RUN.finditer(text):
+        run = match.group()
+        letters = _TAG.findall(run, _flag_end(run))
+        if letters:
+            yield match.start(), match.end(), "".join(letters).translate(_UNTAGGED)
+
+
+def flag_around(text: str, place: int) -> int:
+    """A place in a text, or where the flag begins in whose middle it may be."""
+    start = text.rfind(_BLACK_FLAG, max(0, place - 6), place)
+    return place if start < 0 else start
+
+
 def _may_hide(text: str) -> bool:
     data = text.encode("utf-8", "replace")
     return bool(_HIDES.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
@@ -208,7 +224,11 @@ def _ending(text: str) -> str:
 
 def _trimmed(run: str) -> tuple[str, bool]:
     """What stays of a run of invisible characters, and whether it may still go on as a flag."""
-    flag = _FLAG.match(run)
-    end = flag.end() if flag else 0
+    end = _flag_end(run)
     rest = _TAG.sub("", run[end:])
     return (run[:end] + rest)[: MAX_HIDDEN + (end > 0)], end == len(run)
+
+
+def _flag_end(run: str) -> int:
+    flag = _FLAG.match(run)
+    return flag.end() if flag else 0

@@ -57,12 +57,13 @@ TEXTS: dict[str, Any] = {
 
 
 class Media:
-    """received: paths and bodies. says: what an image's answer has besides the image."""
+    """received: paths and bodies. says, created: what an image's answer has besides the image."""
 
     def __init__(self) -> None:
         self.port = 0
         self.received: list[tuple[str, dict[str, Any]]] = []
         self.says: dict[str, Any] = {}
+        self.created: Any = 1
 
 
 @contextmanager
@@ -86,7 +87,11 @@ def media_engine() -> Iterator[Media]:
             elif self.path in TEXTS:
                 self._send(json.dumps(TEXTS[self.path]).encode(), "application/json")
             else:
-                answer = {"created": 1, "data": [{"b64_json": PICTURE, **media.says}], "usage": {"input_tokens": 4, "output_tokens": 99}}
+                answer = {
+                    "created": media.created,
+                    "data": [{"b64_json": PICTURE, **media.says}],
+                    "usage": {"input_tokens": 4, "output_tokens": 99},
+                }
                 self._send(json.dumps(answer).encode(), "application/json")
 
         def _send(self, body: bytes, kind: str) -> None:
@@ -302,8 +307,14 @@ def test_what_cannot_be_read_of_answers_does_not_pass_where_answers_are_inspecte
             with pytest.raises(openai.APIStatusError) as elsewhere:
                 client.images.generate(model="inspected", prompt="a gate")
             assert elsewhere.value.status_code == 502 and "elsewhere" not in str(elsewhere.value)
+            media.says = {"a falcon": 1}
+            with pytest.raises(openai.APIStatusError) as unknown:
+                client.images.generate(model="inspected", prompt="a gate")
+            assert unknown.value.status_code == 502 and "falcon" not in str(unknown.value)
+            media.says, media.created = {}, "a falcon"
+            assert "falcon" not in client.images.with_raw_response.generate(model="inspected", prompt="a gate").text
         finally:
-            media.says = {}
+            media.says, media.created = {}, 1
         with pytest.raises(openai.APIStatusError) as spoken:
             client.audio.speech.create(model="inspected", input="hello", voice="alloy")
         assert spoken.value.code == "guardrail"

@@ -29,6 +29,7 @@ from gateway.wire.oip.codec import (
     subject,
 )
 from gateway.wire.oip.protobuf import LENGTH, VARINT, encoded, field, fields, int64s, integer, malformed, packed, part, signed, text
+from gateway.wire.oip.tensors import no_protocol
 
 RESERVED: Final = frozenset({"binary_data", "binary_data_size", "binary_data_output", "classification"})
 """Parameters by which the REST form says how tensors are encoded."""
@@ -262,7 +263,7 @@ def infer_response(length: bytes | None, body: bytes, id: str) -> bytes:
     try:
         answer = parse_response(body, header_length(length, len(body)))
     except RequestError as error:
-        raise EngineError(f"The engine's answer does not follow the Open Inference Protocol: {error.message}") from None
+        raise no_protocol(error) from None
     head: list[bytes | memoryview] = [field(1, answer.model_name), field(2, answer.model_version)]
     if answer.id or id:
         head.append(field(3, answer.id or id))
@@ -287,8 +288,10 @@ def _binary(tensor: Tensor) -> bytes:
         if tensor.datatype == "BF16":
             raise TensorError(tensor.subject, "BF16 in binary form", "JSON")
         return array(_CODES[tensor.datatype], found).tobytes()
-    except (RequestError, OverflowError, UnicodeEncodeError) as error:
-        raise EngineError(f"The engine's answer does not follow the Open Inference Protocol: {error}") from None
+    except RequestError as wrong:
+        raise no_protocol(wrong) from None
+    except (OverflowError, UnicodeEncodeError):
+        raise EngineError(f"The engine's answer does not follow the Open Inference Protocol: {tensor.datatype} is wrong.") from None
 
 
 def _entry(name: str, value: Any) -> bytes:

@@ -70,8 +70,10 @@ class TensorAnswer(WholeAnswer):
             self._response, self._json_length = parse_answer(head, body)
             if inspected:
                 self.texts = self._all_texts()
-        except (EngineError, RequestError) as error:
+        except EngineError as error:
             raise EngineError(f"The engine's answer cannot be inspected: {error.message}") from None
+        except RequestError as wrong:
+            raise EngineError(f"The engine's answer cannot be inspected: {unquoted(wrong)}") from None
 
     def _all_texts(self) -> list[str]:
         response = self._response
@@ -128,4 +130,17 @@ def parse_answer(head: ResponseHead, body: bytes) -> tuple[codec.InferResponse, 
         length = codec.header_length(head.get(codec.HEADER_LENGTH.encode()), len(body))
         return codec.parse_response(body, length), length
     except RequestError as error:
-        raise EngineError(f"The engine's answer does not follow the Open Inference Protocol: {error.message}") from None
+        raise no_protocol(error) from None
+
+
+def no_protocol(error: RequestError) -> EngineError:
+    """For an answer that does not follow the protocol."""
+    return EngineError(f"The engine's answer does not follow the Open Inference Protocol: {unquoted(error)}")
+
+
+def unquoted(error: RequestError) -> str:
+    """What is wrong with an engine's answer, without the answer's own words: no guardrail has read them."""
+    if not isinstance(error, codec.TensorError):
+        return "it cannot be read"
+    who = error.subject
+    return f"{who if is_name(who.partition(' ')[2]) else who.partition(' ')[0]}: expected {error.expected}"

@@ -90,10 +90,12 @@ class ImagesAnswer(WholeAnswer):
         for image in images:
             for name, value in image.items():
                 if name not in _READ and not (name in _IMAGE and value.__class__ is str and is_media(value)) and value is not None:
-                    raise EngineError(f"The engine's answer has {name[:64]!r} beside an image, which cannot be inspected.")
+                    raise EngineError("The engine's answer has a field beside an image that cannot be inspected.")
         if not all(text.__class__ is str for text in texts):
             raise EngineError("The engine's answer has no list of images.")
-        known = {name: document[name] for name in ("created", "data") if name in document}
+        known: dict[str, Any] = {"data": images}
+        if document.get("created").__class__ is int:
+            known = {"created": document["created"], **known}
         self._document: dict[str, Any] = known
         self.body = msgspec.json.encode(known)
         self.texts = texts

@@ -163,7 +163,8 @@ class ResponsesReader(EventReader):
         number = self._next()
         approval = error.told() if isinstance(error, ApprovalPending) else {}
         told = {"type": "error", "code": error.code, "message": error.message, "param": error.param, **approval, "sequence_number": number}
-        document = frame(self._request, self._identity, "", 0)
+        identity = self._identity if not self.inspects or is_name(self._identity) else ""  # guardrails may have refused it
+        document = frame(self._request, identity, "", 0)
         document |= {"status": "failed", "error": {"code": error.code, "message": error.message, **approval}}
         ended = {"type": "response.failed", "response": document, "sequence_number": number + 1}
         return line(told) + b"\n\n" + line(ended) + b"\n\n"
@@ -231,10 +232,10 @@ class ResponsesReader(EventReader):
             self._inspect_part(kind, document, texts, out)
         elif kind == "response.output_text.annotation.added":
             self._annotation(kind, document, texts, out)
-        elif what in _PROGRESS and base.startswith("response."):
+        elif what in _PROGRESS and base.startswith("response.") and is_name(kind):
             self._emit({"type": kind, **self._where(document)}, out)
         else:
-            raise EngineError(f"The engine sent an event of a kind that cannot be inspected: {kind[:64]!r}.")
+            raise EngineError("The engine sent an event of a kind that cannot be inspected.")
 
     def _emit(self, document: dict[str, Any], out: list[bytes]) -> None:
         document["sequence_number"] = self._number

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 
 import re2
 
+from policies.guardrails.folding import tagged
+
 MOST: Final = 64
 """Pieces of one window that are decoded."""
 LONGEST: Final = 8192
@@ -24,12 +26,10 @@ _ROT13: Final = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "NOPQRSTUVWXYZABCDEFGHIJKLMnopqrstuvwxyzabcdefghijklm"
 )
 _HEX_SIGNS: Final = re.compile(r"\\x|0x|[ ,:]")
-_TAGS: Final = re.compile("[\U000e0020-\U000e007e]{3,}")
-_UNTAGGED: Final = {code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F)}
-_FLAG: Final = "\U0001f3f4"
+_TAGS: Final = "[\U000e0001\U000e0020-\U000e007f]"
 _HIDDEN: Final = re.compile("[\u200b-\u200d\u2060-\u2064\ufeff\u00ad]{8,}|(?:[\u200b\u2060-\u2064\ufeff][^\u200b\u2060-\u2064\ufeff]){12,}")
 _TURNED: Final = re.compile("[\u202d\u202e]")
-_UNSEEN: Final = re2._re2.RE2("|".join((_TAGS.pattern, _HIDDEN.pattern, _TURNED.pattern)).encode(), re2.Options())
+_UNSEEN: Final = re2._re2.RE2("|".join((_TAGS, _HIDDEN.pattern, _TURNED.pattern)).encode(), re2.Options())
 """Whether there is any of these: RE2 says so in a tenth of the time."""
 
 
@@ -59,22 +59,19 @@ def decoded(text: str) -> Iterator[Decoded]:
 
 
 def _tagged(text: str) -> Iterator[Decoded]:
-    """What is written in tag characters. The first MOST pieces are read one by one, all others together as one."""
-    left, first, last = MOST, -1, 0
-    rest: list[str] = []
-    for match in _TAGS.finditer(text):
-        start, end = match.span()
-        if start and text[start - 1] == _FLAG and end - start <= 6:
-            continue  # the flag of a region is written so
-        said = match.group().translate(_UNTAGGED)
-        if left:
-            left -= 1
-            yield Decoded("invisible_text", start, end, said, 0.9)
-        else:
-            rest.append(said)
-            first, last = first if first >= 0 else start, end
-    if rest:
-        yield Decoded("invisible_text", first, last, " ".join(rest), 0.9)
+    """What is written in letters of the tag block. The first MOST pieces are read one by one, and all together as one: letters that stand
+    apart, behind each other's back, are read as one text, too."""
+    said: list[str] = []
+    first = last = 0
+    for start, end, letters in tagged(text):
+        if not said:
+            first = start
+        said.append(letters)
+        last = end
+        if len(said) <= MOST:
+            yield Decoded("invisible_text", start, end, letters, 0.9)
+    if len(said) > 1:
+        yield Decoded("invisible_text", first, last, "".join(said), 0.9)
 
 
 def _pieces(text: str, data: bytes) -> Iterator[Decoded]:

@@ -13,7 +13,7 @@ from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
-from policies.guardrails.folding import has_control, veiled
+from policies.guardrails.folding import flag_around, has_control, veiled
 from policies.guardrails.injection.decoding import decoded
 from policies.guardrails.injection.signs import FIXED, MARKERS, OVERRIDES
 from policies.guardrails.recognition.normal import MARK, fold, places, unmarked
@@ -81,7 +81,7 @@ class Injection:
                 if done > _AT_ONCE:
                     yield
                     done = 0
-                begin = max(0, start - _OVERLAP)
+                begin = flag_around(text, max(0, start - _OVERLAP))
                 found += self._window(text[begin : start + _WINDOW], begin, number)
             worst = max(worst, combined(found))
             findings += found[: MOST_FINDINGS - len(findings)]

@@ -11,6 +11,7 @@ import pytest
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
 from gateway.wire.oip import codec
+from gateway.wire.oip.messages import infer_response
 from gateway.wire.oip.tensors import TensorAnswer, json_part, parse_answer
 from gateway.wire.table import parse
 
@@ -198,3 +199,29 @@ def test_an_answer_with_a_key_twice_cannot_be_inspected(body: bytes) -> None:
     with pytest.raises(EngineError, match="twice"):
         TensorAnswer(ResponseHead(200, []), body, True)
     assert TensorAnswer(ResponseHead(200, []), body, False).body == body, "where nobody reads it, it is the client's to read"
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [{"name": "y", "datatype": "BYTES", "shape": [1], "data": "so vermilion"}],
+        [{"name": "y", "datatype": "so vermilion", "shape": [1], "data": ["a"]}],
+        [{"name": "so vermilion", "datatype": "BYTES", "shape": [2], "data": ["a"]}],
+        [{"name": "so vermilion", "datatype": "BYTES", "shape": [1], "data": ["a"]}] * 2,
+        [{"name": "y", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": "so vermilion"}}],
+        [{"name": "y", "datatype": "BYTES", "shape": [1], "parameters": {"shared_memory_ so vermilion": 1}, "data": ["a"]}],
+    ],
+)
+def test_an_error_does_not_quote_an_answer_that_no_guardrail_has_read(outputs: list[dict[str, Any]]) -> None:
+    body = json.dumps({"model_name": "m", "outputs": outputs}).encode()
+    with pytest.raises(EngineError, match=r"output.*expected") as unread:
+        TensorAnswer(ResponseHead(200, []), body, True)
+    with pytest.raises(EngineError, match=r"output.*expected") as untranslated:
+        infer_response(None, body, "")
+    assert "vermilion" not in unread.value.message + untranslated.value.message
+
+
+def test_nor_does_that_of_its_header() -> None:
+    with pytest.raises(EngineError, match="inference-header-content-length: expected") as error:
+        parse_answer(ResponseHead(200, [(b"inference-header-content-length", b"so vermilion")]), b"{}")
+    assert "vermilion" not in error.value.message

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.pipeline.guarded import Guarded
 from gateway.wire.responses.chat_stream import ChatReader
+from policies.guardrails.denylist import DenyList
+from policies.guardrails.phrases import PhraseSet
 from tests.unit.gateway.pipeline.world import DONE, SSE_HEAD, USAGE, World, chunk
-from tests.unit.gateway.wire.responses.test_api import HI, PATH, ask, begun, events, numbered, response, said, spoken, stream, world
+from tests.unit.gateway.wire.responses.test_api import HI, PATH, WHERE, ask, begun, events, numbered, response, said, spoken, stream, world
 
 NAMES = [
     b"response.output_text.delta",
@@ -157,3 +161,29 @@ def test_nothing_follows_the_end(native: bool) -> None:
     assert not engine.cancelled, "some engines send that too"
     engine.body(late)
     assert client.body == ended and client.complete and engine.cancelled and made.outcome.outcome == "ok"
+
+
+REFUSED = "so vermilion"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.created", "response": response(id=f"resp_{REFUSED}", status="in_progress")},
+        {"type": f"response.{REFUSED}.in_progress", **WHERE},
+        {"type": f"response.{REFUSED}"},
+        {"id": REFUSED},
+    ],
+    ids=["identifier", "progress", "kind", "translated"],
+)
+def test_nothing_that_guardrails_have_not_read_is_said_of_a_response_that_fails(event: dict[str, Any]) -> None:
+    native = "type" in event
+    made = world(native, response=[Guarded(DenyList("words", PhraseSet([REFUSED]), mask=False), False, lambda *event: None)])
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    if native:
+        engine.body(numbered(*([] if "response" in event else [*begun(), *spoken("hel")]), event))
+    else:
+        engine.body(chunk("a").replace(b'"id": "c"', b'"id": ' + json.dumps(REFUSED).encode()))
+    engine.end()
+    assert b'"type":"response.failed"' in client.body and REFUSED.encode() not in client.body
