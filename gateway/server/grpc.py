@@ -21,6 +21,7 @@ from gateway.core.deadlines import within
 from gateway.core.errors import ClientGone, ConfigError, GatehouseError, InternalError, RequestError
 from gateway.core.proofs import PROOF, note_target, proven
 from gateway.core.slices import at_once, in_slices
+from gateway.core.snapshot import Snapshot
 from gateway.core.specs import ListenSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Peer
@@ -53,12 +54,12 @@ Handler = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 class Call:
-    """One call: who makes it."""
+    """One call: who makes it. snapshot: by which the peer was judged."""
 
-    __slots__ = ("headers", "owner", "peer", "remaining", "request_id")
+    __slots__ = ("headers", "owner", "peer", "remaining", "request_id", "snapshot")
 
-    def __init__(self, headers: Headers, peer: Peer, request_id: bytes, remaining: float | None) -> None:
-        self.headers, self.peer, self.request_id, self.remaining = headers, peer, request_id, remaining
+    def __init__(self, headers: Headers, peer: Peer, request_id: bytes, remaining: float | None, snapshot: Snapshot) -> None:
+        self.headers, self.peer, self.request_id, self.remaining, self.snapshot = headers, peer, request_id, remaining, snapshot
         self.owner = ""
 
 
@@ -216,9 +217,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _arrived(self, context: Any, method: str) -> Call:
         """Who calls, before the message is read. Raises GatehouseError."""
         plane = self._plane
-        headers = headers_of(context.invocation_metadata() or ())
+        headers, snapshot = headers_of(context.invocation_metadata() or ()), plane.current()
         peer = peer_of_call(plane, context.peer(), context.auth_context() or {}, headers)
-        call = Call(headers, peer, request_id_of(headers, plane), context.time_remaining())
+        call = Call(headers, peer, request_id_of(headers, plane), context.time_remaining(), snapshot)
         if PROOF in headers:
             note_target(headers, b"POST", f"/{SERVICE}/{method}".encode())
         try:
@@ -228,6 +229,17 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise failed(error, call.request_id) from None
         proven(headers)
         return call
+
+    def _judged(self, context: Any, call: Call) -> None:
+        """Judges again who calls, if a reload may have changed who is let in, or which proxy is trusted. Raises Failed."""
+        snapshot = self._plane.current()
+        if call.snapshot is snapshot:
+            return
+        try:
+            call.peer = peer_of_call(self._plane, context.peer(), context.auth_context() or {}, call.headers)
+        except GatehouseError as error:
+            raise failed(error, self._plane.next_id()) from None
+        call.snapshot = snapshot
 
     async def _message(self, context: Any, call: Call) -> bytes:
         """The message, while memory of the caller's is held for it. Raises GatehouseError when there is none."""
@@ -357,6 +369,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answers one request of a stream, behind the one before it. An error is an answer, too."""
         client: CallClient | None = None
         try:
+            self._judged(context, call)
             client, answer = await self._inferred(call, message, self._plane.next_id())
             written = field(2, answer)
         except Failed as error:

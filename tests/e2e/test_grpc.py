@@ -314,6 +314,40 @@ def test_a_revoked_key_counts_no_more_on_an_open_channel_and_stream(channel: grp
         at_most(1.0, until_it_counts_no_more)
 
 
+def test_a_stream_that_is_open_is_judged_as_a_reload_says(launch: Callable[..., Gatehouse], tmp_path: Path) -> None:
+    made = settings(
+        tmp_path / "state",
+        tmp_path / "double.onnx",
+        listen={"grpc": "127.0.0.1:0", "trusted_peers": ["127.0.0.1"]},
+        network={"tenants": {"acme": ["10.0.0.0/8"]}},
+    )
+    gatehouse = launch(made).start()
+
+    def reloaded(**parts: Any) -> None:
+        before = gatehouse.metric("gatehouse_config_version")
+        gatehouse.file.write_text(yaml.safe_dump({**made, **parts}))
+        gatehouse.process.send_signal(1)  # type: ignore[union-attr]
+        until(lambda: gatehouse.metric("gatehouse_config_version") > before, what="the reload")
+
+    with triton.InferenceServerClient(address(gatehouse)) as client:
+        found: list[Any] = []
+        client.start_stream(callback=lambda result, error: found.append(error), headers={**BEARER, "x-forwarded-for": "10.1.2.3"})
+
+        def asked() -> Any:
+            before = len(found)
+            client.async_stream_infer("double", [given()[0]])
+            until(lambda: len(found) > before, what="an answer")
+            return found[-1]
+
+        assert asked() is None
+        reloaded(listen={**made["listen"], "networks": ["10.0.0.0/8", "deny:127.0.0.1"]})
+        assert "PERMISSION_DENIED" in asked().message()
+        reloaded(listen={**made["listen"], "networks": ["10.0.0.0/8"]})
+        assert asked() is None
+        reloaded(listen={**made["listen"], "trusted_peers": []})
+        assert "UNAUTHENTICATED" in asked().message(), "the address is no longer the one that the proxy forwards"
+
+
 def test_tls_workers_reload_and_drain(launch: Callable[..., Gatehouse], tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()
