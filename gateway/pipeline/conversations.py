@@ -13,8 +13,8 @@ from msgspec import Raw
 from gateway.core.conversations import AnswerFound, ConversationDesk, FindAnswer, KeepAnswer, Said, owner_of
 from gateway.core.errors import EngineError, RequestError
 from gateway.core.snapshot import Snapshot
-from gateway.core.types import InferenceRequest, Principal
-from gateway.core.wire import Memory
+from gateway.core.types import InferenceRequest, Peer, Principal
+from gateway.core.wire import Memory, WireApi
 from gateway.pipeline import inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
@@ -42,7 +42,7 @@ async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -
     if memory.keeps:
         memory.items = list(request.api.said(request))
     if memory.previous:
-        found = await wanted(x.snapshot, desk, principal, memory.previous)
+        found = await wanted(x.snapshot, desk, principal, x.peer, memory.previous, _asked(x, request))
         if found is None:
             return missing(memory.previous)
         if found.labels:
@@ -66,7 +66,7 @@ async def _refer(x: Exchange, desk: ConversationDesk, principal: Principal, requ
         if identity not in known:
             if (asked := asked + 1) > MAX_REFERRED:
                 return RequestError(f"input: its references name more than {MAX_REFERRED} conversations; {_ITSELF}", param="input")
-            found = await wanted(x.snapshot, desk, principal, response_with(identity))
+            found = await wanted(x.snapshot, desk, principal, x.peer, response_with(identity), _asked(x, request))
             if found is not None:
                 if found.labels:
                     inspect.labelled(x, frozenset(found.labels))
@@ -88,9 +88,11 @@ def missing(identity: str) -> RequestError:
     )
 
 
-async def wanted(snapshot: Snapshot, desk: ConversationDesk, principal: Principal, identity: str, erase: bool = False) -> Said | None:
-    """A kept answer that the caller was given, or somebody of the same tenant where the configuration shares them, of a model that the
-    caller may know of."""
+async def wanted(
+    snapshot: Snapshot, desk: ConversationDesk, principal: Principal, peer: Peer, identity: str, model: str = "", erase: bool = False
+) -> Said | None:
+    """A kept answer that the caller was given, or somebody of the same tenant where the configuration shares them, of a model with which
+    the caller may chat, from where the request comes. model: that is asked now, about which the request itself is judged."""
     settings = snapshot.spec.responses
     if not identity.startswith(PREFIX) or len(identity) > _LENGTH or not identity.isascii():
         return None
@@ -99,9 +101,21 @@ async def wanted(snapshot: Snapshot, desk: ConversationDesk, principal: Principa
         return None
     if found.said is None or not snapshot.authorizer.may_see(principal, found.model):
         return None
+    if found.model != model and not snapshot.authorizer.decide(principal, _chat(found.model), peer, 0).allow:
+        return None
     if erase:
         await desk.find(FindAnswer(id=identity, tenant=principal.tenant, erase=True))
     return found.said
+
+
+def _asked(x: Exchange, request: InferenceRequest) -> str:
+    entry = x.snapshot.models.get(request.model)
+    return "" if entry is None else entry.name
+
+
+def _chat(model: str) -> InferenceRequest:
+    """What policy is asked about an answer of a model that is kept."""
+    return InferenceRequest(WireApi("chat"), b"/v1/responses", model, {}, None)
 
 
 async def keep(x: Exchange, answer: bytes) -> None:

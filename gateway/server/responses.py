@@ -66,7 +66,7 @@ class ResponsesEndpoint:
         reservation = None
         try:
             reservation = await self._charged(principal, scope["raw_path"])
-            found = await wanted(snapshot, desk, principal, identity, method == "DELETE")
+            found = await wanted(snapshot, desk, principal, scope["state"]["peer"], identity, erase=method == "DELETE")
             if found is None:
                 raise NotFound(f"There is no response {identity[:_MOST]!r}.", code="response_not_found")
             answer = await _input_items(scope, identity, found) if lists else found.answer

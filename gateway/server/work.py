@@ -15,11 +15,13 @@ from gateway.core.batches import BatchDesk, FileRecord, Upload, WorkDesk
 from gateway.core.errors import ClientGone, PermissionDenied, RequestError
 from gateway.core.types import Headers, Principal
 from gateway.core.values import UNLABELLED
+from gateway.pipeline.pipeline import INSUFFICIENT
 from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.login import record_denial
 from gateway.server.multipart import MultipartReader, Part, boundary_of
 from gateway.wire.openai.batches import shown_batch, shown_file
+from policies.scopes import scope_allows
 
 FILES: Final = "/v1/files"
 BATCHES: Final = "/v1/batches"
@@ -181,9 +183,12 @@ class Form:
 
 
 def may(principal: Principal, operation: str) -> None:
-    """A credential that names its operations must name this one. Raises PermissionDenied."""
+    """A credential that names its operations must name this one, and a token that was narrowed must still cover every operation on every
+    model. Raises PermissionDenied."""
     if principal.operations and operation not in principal.operations:
         raise PermissionDenied(f"This key may not use {operation}.")
+    if principal.reach is not None and not scope_allows(principal.reach, operation, ("",), ""):
+        raise PermissionDenied(f"The scope of this token does not cover {operation}.", code="insufficient_scope", headers=INSUFFICIENT)
 
 
 def query_of(scope: Message, *known: str) -> dict[str, str]:

@@ -43,7 +43,8 @@ def settings(directory: Any, engine: EngineThread, issuer: str, **parts: Any) ->
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, provider: Provider) -> Iterator[Gatehouse]:  # noqa: F811
     directory = tmp_path_factory.mktemp("tokens")
-    with Gatehouse(directory, settings(directory, engine, provider.url)) as gatehouse:
+    parts: dict[str, Any] = {"files": {"enabled": True}, "batches": {"enabled": True}}
+    with Gatehouse(directory, settings(directory, engine, provider.url, **parts)) as gatehouse:
         yield gatehouse
 
 
@@ -107,6 +108,16 @@ def test_a_narrowed_token_does_less_and_cannot_be_widened(running: Gatehouse, pr
     assert chat(running, again, model="m2").status_code == 403
     for nonsense in ("openid", "infer:fly", "admin:", "infer:chat:model/"):
         error(exchange(running, provider.token(), scope=nonsense), 400, "invalid_scope")
+
+
+@pytest.mark.parametrize(("scope", "status"), [("infer:chat:model/m1", 403), ("infer:*:model/m1", 403), ("admin:*", 403), ("infer:*", 200)])
+def test_files_of_the_tenant_are_beyond_a_narrowed_token(running: Gatehouse, provider: Provider, scope: str, status: int) -> None:  # noqa: F811
+    headers = {"authorization": f"Bearer {exchanged(running, provider.token(), scope=scope)}"}
+    with httpx.Client(base_url=running.url, headers=headers, trust_env=False, timeout=60) as client:
+        answers = [client.get("/v1/files"), client.get("/v1/batches")]
+    assert [answer.status_code for answer in answers] == [status, status], answers[0].text
+    if status == 403:
+        error(answers[0], 403, "insufficient_scope")
 
 
 def test_an_actor_acts_for_somebody_and_stays_in_the_chain(running: Gatehouse, provider: Provider) -> None:  # noqa: F811

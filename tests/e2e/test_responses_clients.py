@@ -210,6 +210,35 @@ def test_guessing_is_limited(keeping: Gatehouse) -> None:
     assert found == [404, 404, 404, 429, 429] and asked.status_code == 429
 
 
+@pytest.mark.parametrize("asks", ["role/chats", "role/tools"])
+def test_what_is_kept_is_given_where_its_model_may_be_asked(tmp_path: Path, speaking: ResponsesEngine, asks: str) -> None:
+    """Conditions of policies hold for reading, erasing and going on, also by way of another model."""
+    inside = 'cidr("10.0.0.0/8").containsIP(source.address)'
+    only_from = {"role": "chats", "subjects": ["key/test"], "when": inside if asks == "role/chats" else f"{inside} && !has(request.tools)"}
+    config = configuration(
+        tmp_path / "state",
+        listen={"trusted_peers": ["127.0.0.1"]},
+        engines=[external("speaks", speaking.port, slots=64, apis=["responses"])],
+        models=[{"name": "m1", "pool": ["speaks"]}, {"name": "m2", "pool": ["speaks"]}],
+        responses=KEPT,
+        roles={
+            "chats": {"permissions": ["infer:chat:model/m1"]},
+            "others": {"permissions": ["infer:*:model/m2", "infer:embeddings:model/m1"]},
+        },
+        bindings=[only_from, {"role": "others", "subjects": ["key/test"]}],
+    )
+    at_home, away = ({"x-forwarded-for": address} for address in ("10.1.2.3", "192.0.2.1"))
+    with Gatehouse(tmp_path, config) as running, running.client(KEY) as client:
+        identity = client.post("/v1/responses", json={"model": "m1", "input": FIRST}, headers=at_home).json()["id"]
+        path, on = f"/v1/responses/{identity}", {"input": "x", "previous_response_id": identity}
+        assert client.post("/v1/responses", json={"model": "m1", **on}, headers=away).status_code == 403
+        refused = [client.get(path, headers=away), client.get(f"{path}/input_items", headers=away), client.delete(path, headers=away)]
+        refused.append(client.post("/v1/responses", json={"model": "m2", **on}, headers=away))
+        assert [answer.status_code for answer in refused] == [404] * 4 and FIRST not in "".join(answer.text for answer in refused)
+        assert client.post("/v1/responses", json={"model": "m2", **on}, headers=at_home).status_code == 200
+        assert client.get(path, headers=at_home).status_code == client.delete(path, headers=at_home).status_code == 200
+
+
 def test_guardrails_read_what_was_kept(keeping: Gatehouse, speaking: ResponsesEngine) -> None:
     """What was said without a guardrail is read by the one of the model that goes on."""
     with python(keeping.url) as client:
