@@ -81,7 +81,7 @@ class AsgiCycle:
         try:
             async with within(self._seconds()):
                 await app(self._scope(), self._receive, self._send)
-            if not self._finished:
+            if not (self._finished or self._gone):
                 raise RuntimeError("the application did not complete its response")
         except GatehouseError as error:
             self._fail(error)

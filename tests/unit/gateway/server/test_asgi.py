@@ -241,3 +241,24 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     wire.receive(get(b"/1") + get(b"/2") + get(b"/3"))
     await until(lambda: lines(wire)() == 3)
     assert wire.written.index(b"\r\n\r\n/1") < wire.written.index(b"\r\n\r\n/2") < wire.written.index(b"\r\n\r\n/3")
+
+
+async def test_a_client_that_leaves_before_the_end_is_no_failure_of_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    begun, left, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok", "more_body": True})
+        begun.set()
+        await left.wait()
+        await send({"type": "http.response.body", "body": b""})
+        over.set()
+
+    wire = wire_for(app)
+    wire.receive(get())
+    await begun.wait()
+    wire.connection.connection_lost(None)
+    left.set()
+    await over.wait()
+    await asyncio.sleep(0)
+    assert caplog.records == []
