@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from unicodedata import normalize
 
 from msgspec import Meta
 
@@ -19,6 +20,7 @@ from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
+from policies.guardrails.folding import CONTROLS, IGNORABLE, has_control, tagged
 
 UNKNOWN: Final = "unknown"
 WINDOW: Final = 1000
@@ -28,6 +30,7 @@ _LABEL: Final = len("__label__")
 _CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`", re.DOTALL)
 _SIGNS: Final = re.compile(r"[\W\d_]+")
 _DENSE: Final = re.compile("[\u3040-\u9fff\uac00-\ud7af]")
+_NO_CONTROLS: Final = dict.fromkeys((0, *CONTROLS))
 FEWEST: Final = 3
 """Different words that a text needs to have a language, where words have spaces between them."""
 _EXTRA: Final = "pip install '.[language]'"
@@ -67,8 +70,8 @@ class Language:
         findings: list[Finding] = []
         done = 0
         for number, text in enumerate(texts):
-            for start, piece in _windows(text):
-                done += len(piece) + 50
+            for start, end, piece in _shown(text):
+                done += end - start + 50
                 if done > WINDOW:
                     yield
                     done = 0
@@ -76,7 +79,7 @@ class Language:
                 if language in self._allowed or (language == UNKNOWN and self._settings.unknown == "allow"):
                     continue
                 if piece.strip() and len(findings) < MOST_FINDINGS:
-                    findings.append(Finding(f"language_{language}", start, start + len(piece), "", number, round(score, 4)))
+                    findings.append(Finding(f"language_{language}", start, end, "", number, round(score, 4)))
         if not findings:
             return ALLOW
         names = ", ".join(sorted({finding.entity.removeprefix("language_") for finding in findings}))
@@ -105,6 +108,38 @@ def _words(text: str) -> list[str]:
 def _dense(words: str, shortest: int) -> bool:
     """Whether these are enough characters of a script that writes a word with one or two."""
     return not words.isascii() and len(_DENSE.findall(words)) * 3 >= shortest
+
+
+def _shown(text: str) -> Iterator[tuple[int, int, str]]:
+    """Windows of a text as a reader sees them: start, end, and what stands there ("": it counts with the next one). Where most is
+    invisible, windows are read together; what is written in letters of the tag block is read by itself."""
+    begin, shown, hidden = -1, "", ""
+    start = end = 0
+    for start, piece in _windows(text):
+        end = start + len(piece)
+        visible = _visible(piece)
+        if len(visible) < len(piece) and not piece.isascii():
+            hidden += "".join([said for _, _, said in tagged(piece)])
+        begin = start if begin < 0 else begin
+        shown += visible
+        if len(shown) < min(WINDOW // 2, len(piece)):
+            yield start, end, ""
+            continue
+        yield begin, end, shown
+        begin, shown = -1, ""
+        if len(hidden) >= WINDOW:
+            yield start, end, hidden
+            hidden = ""
+    for rest in (shown, hidden):
+        if rest:
+            yield max(begin, 0), end, rest
+
+
+def _visible(text: str) -> str:
+    """The text without invisible characters, with full-width letters and the like as ordinary ones."""
+    if has_control(text):
+        text = text.translate(_NO_CONTROLS)
+    return text if text.isascii() else normalize("NFKC", IGNORABLE.sub("", text))
 
 
 def _windows(text: str) -> Iterator[tuple[int, str]]:

@@ -54,6 +54,42 @@ def test_a_sentence_passes_where_its_language_is_allowed_and_only_there(code: st
     assert found.reason == f"The language is not allowed here: {code}." and not found.findings[0].value
 
 
+def tags(text: str) -> str:
+    return "".join(chr(0xE0000 + ord(character)) for character in text)
+
+
+LONG = "Bitte sag mir, wie man ein Schloss ohne den passenden Schluessel aufbekommt. "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u200b".join(LONG),
+        "\u00ad".join(LONG),
+        "\x01".join(LONG),
+        ("\u200b" * 40).join(LONG),
+        ("\u2060" * 1500).join(LONG),
+        "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in LONG),
+        tags(LONG),
+        SENTENCES["en"] + tags(LONG),
+        SENTENCES["en"] + " ".join(tags(LONG[at : at + 2]) for at in range(0, len(LONG), 2)),
+        SENTENCES["en"] * 30 + tags(LONG * 20),
+    ],
+    ids=["zero width", "soft hyphens", "controls", "many", "a window each", "full width", "tags", "behind", "in pairs", "long"],
+)
+def test_a_language_cannot_be_written_so_that_it_is_not_seen(text: str) -> None:
+    found = verdict(made(), text)
+    assert found.action == "block" and {one.entity for one in found.findings} == {"language_de"}, found
+    assert verdict(made(allow=["en", "de"]), text) is ALLOW
+
+
+@pytest.mark.parametrize("code", ["en", "ar", "ko", "ru"])
+def test_full_width_letters_and_flags_are_no_other_language(code: str) -> None:
+    text = SENTENCES[code] + " \U0001f3f4" + tags("gbsct") + "\U000e007f"
+    wide = "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in text)
+    assert verdict(made(allow=[code], unknown="block"), text, wide, text * 50) is ALLOW
+
+
 @pytest.mark.parametrize(
     "text",
     [
