@@ -52,6 +52,7 @@ class BlockTexts(RequestTexts):
             self._one(holder, key, content, source)
             return
         if content.__class__ is not list:
+            self._item(holder, key, source)
             return
         blocks = [block for block in content if block.__class__ is dict]
         parts = [block for block in blocks if block.get("text").__class__ is str]

@@ -31,7 +31,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from loadtests.guardrails.pieces import STREAMS
-from loadtests.guardrails.places import ANSWERS, CLOSED, FEW, INNER, REQUESTS, SPELLINGS, Document, escaped
+from loadtests.guardrails.places import ANSWERS, CLOSED, FEW, FLAG, INNER, REQUESTS, SPELLINGS, Document, escaped
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 from tests.e2e.test_sockets import opened
 
@@ -49,7 +49,11 @@ BREAKER = {"open_for": "1ms", "open_max": "1ms"}
 # --- what a reader reads
 
 
+TAGS = {ord(FLAG): None, **{0xE0000 + code: code for code in range(32, 127)}}
+
+
 def folded(text: str) -> str:
+    text = text.translate(TAGS)
     kept = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
     return " ".join(kept.casefold().split())
 

@@ -55,6 +55,14 @@ def wide(text: str) -> str:
     return "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in text)
 
 
+FLAG = "\U0001f3f4"
+
+
+def tagged(text: str) -> str:
+    """In letters of the tag block."""
+    return "".join(chr(0xE0000 + ord(sign)) for sign in text)
+
+
 def joined(text: str, sign: str) -> str:
     return text[:3] + sign + text[3:]
 
@@ -71,6 +79,8 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "tab": (PHRASE.replace(" ", "\t"), PHRASE),
     "line": (PHRASE.replace(" ", "\n"), PHRASE),
     "spaces": (PHRASE.replace(" ", "\u00a0 "), PHRASE),
+    "tags": (tagged(PHRASE), PHRASE),
+    "tags behind flags": ("".join(f"{FLAG}{tagged(PHRASE[at : at + 3])}" for at in range(0, len(PHRASE), 3)), PHRASE),
     "letters of mathematics": ("\U0001d429" + PHRASE[1:], PHRASE),
     "address": (MAIL, MAIL),
     "address, full width": (wide(MAIL), MAIL),
@@ -130,6 +140,8 @@ REQUESTS: dict[str, tuple[str, Document]] = {
     "chat, two parts": asked([{"type": "text", "text": "@T"}, {"type": "text", "text": "@T"}]),
     "chat, name of a file": asked([{"type": "text", "text": "hi"}, {"type": "file", "file": {"filename": "@T", "file_data": "aGk="}}]),
     **{f"chat, {role}": chat({"role": role, "content": "@T"}, USER) for role in ("system", "developer", "assistant")},
+    "chat, role": chat({"role": "@T", "content": "x"}, USER),
+    "chat, kind of a part": asked([{"type": "@T", "text": "x"}]),
     "chat, name": asked("hi", name="@T"),
     "chat, refusal": chat(USER, {"role": "assistant", "content": "", "refusal": "@T"}, USER),
     "chat, reasoning": chat(USER, {"role": "assistant", "content": "x", "reasoning_content": "@T"}, USER),
@@ -162,6 +174,7 @@ REQUESTS: dict[str, tuple[str, Document]] = {
     "chat, metadata": chat(metadata={"a": "@T"}),
     "chat, unknown field": chat(novel={"deep": ["@T"]}),
     "chat, unknown field's name": chat(novel={"@T": 1}),
+    "chat, name of a field": chat(**{"@T": 1}),
     "chat, unknown field of a message": asked("hi", novel="@T"),
     "chat, count": (f"{CHAT}/input_tokens", {"messages": [{"role": "user", "content": "@T"}]}),
     "completions, prompt": (COMPLETIONS, {"prompt": "@T"}),
@@ -195,6 +208,7 @@ REQUESTS: dict[str, tuple[str, Document]] = {
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "@J"}]},
     ),
+    "messages, object as result": block(type="tool_result", tool_use_id="t", content={"a": "@T"}),
     "messages, tool's description": message(tools=[{"name": "f", "description": "@T", "input_schema": SCHEMA}]),
     "messages, stop": message(stop_sequences=["@T"]),
     "messages, count": ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "@T"}]}),
@@ -269,6 +283,7 @@ CLOSED = frozenset(
     {
         *(f"{api}, {name}" for api in ("messages", "responses") for name in _DROPPED),
         *(f"{api}, {name}" for api in ("chat", "messages", "responses") for name in ("beside the choices", "log probabilities")),
+        "messages, object as result (in-chats)",
         *("messages passed, around", "responses passed, around", "responses, metadata (in-chats)", "responses, reasoning (in-chats)"),
     }
 )

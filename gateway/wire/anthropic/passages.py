@@ -54,6 +54,9 @@ class MessagesTexts(BlockTexts):
             if len(message) > 2:
                 self._object(message, _MESSAGE, "other")
         yield
+        for name in self._request.unknown:
+            if name in fields:
+                self._name(name)
         for name, raw in fields.items():
             if name not in _FIRST and name not in _SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)

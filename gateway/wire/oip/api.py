@@ -88,7 +88,10 @@ class InferApi(WireApi):
         return codec.model_path(name or request.model, request.version, "infer"), request.raw
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
-        return TensorTexts(request.view)
+        texts, view = TensorTexts(request.view), request.view
+        if request.unknown:
+            texts.texts += frames.asked_texts(bytes(json_part(request.raw, view.json_length)))
+        return texts
 
     def evidence(self, request: InferenceRequest, body: bytes) -> bytes | memoryview:
         return json_part(body, request.view.json_length)

@@ -50,6 +50,26 @@ def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
     return tuple(unknown)
 
 
+def asked_texts(head: bytes) -> list[str]:
+    """The names that the JSON part of a request that could be parsed has and the protocol has not, with all texts in them."""
+    found: list[str] = []
+    top = _FIELDS.decode(head)
+    _beside(top, TOP, found)
+    for name, known in (("inputs", TENSOR), ("outputs", OUTPUT)):
+        if name in top and bytes(top[name]) != b"null":
+            for tensor in _LIST.decode(top[name]):
+                _beside(tensor, known, found)
+    return found
+
+
+def _beside(holder: dict[str, Raw], known: frozenset[str], found: list[str]) -> None:
+    for name, raw in holder.items():
+        if name not in known:
+            found.append(name)
+            if bytes(raw).find(b'"') >= 0:
+                _gather(msgspec.json.decode(raw), found)
+
+
 def unknown_texts(head: bytes) -> list[str]:
     """The names that an answer's JSON part has and the protocol has not, with all texts in them, and texts in data of another type. Raises
     EngineError, also for a key that is there twice: of these one was read, and the client may read the other."""
@@ -58,11 +78,7 @@ def unknown_texts(head: bytes) -> list[str]:
         top = _FIELDS.decode(head)
         outputs = _LIST.decode(top["outputs"])
         for holder, known in ((top, ANSWER), *[(tensor, TENSOR) for tensor in outputs]):
-            for name, raw in holder.items():
-                if name not in known:
-                    found.append(name)
-                    if bytes(raw).find(b'"') >= 0:
-                        _gather(msgspec.json.decode(raw), found)
+            _beside(holder, known, found)
         colons = 0
         for tensor in outputs:
             data = bytes(tensor.get("data", b""))

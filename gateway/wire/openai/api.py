@@ -170,6 +170,8 @@ class ChatApi(OpenAiApi):
         return ChatTexts(request, self.read, at_once)
 
     def strings(self, request: InferenceRequest) -> list[Raw] | None:
+        if request.unknown:  # their names are texts, too
+            return None
         for message in request.view.messages:
             if message.content.__class__ is list:  # its parts are read together
                 return None

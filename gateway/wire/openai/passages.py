@@ -128,6 +128,9 @@ class OpenAiTexts(RequestTexts):
         yield
         yield from self._read_own_fields()
         read = self._read
+        for name in self._request.unknown:
+            if name in self._request.fields:
+                self._read_name(name)
         for name, raw in self._request.fields.items():
             if name not in read and name not in SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)
@@ -199,9 +202,10 @@ class ChatTexts(OpenAiTexts):
         yield
         for number, message in enumerate(self._messages):
             content = message.get("content")
+            self._read_name(message["role"])  # of any name: templates write it into the prompt
             if isinstance(content, list):
                 for part in content:
-                    if len(part) > 2 or part.get("text") is None:
+                    if len(part) > 2 or part.get("text") is None or part.get("type") != "text":
                         self._read_part(part)
                 for places in spoken(content):
                     self._split.append((len(self.texts), number, places))

@@ -66,6 +66,9 @@ class ResponsesTexts(BlockTexts):
                     self._read(item)
                 self._thoughts(found)
             yield
+        for name in self._request.unknown:
+            if name in fields:
+                self._name(name)
         for name, raw in fields.items():
             if name not in _FIRST and name not in _SILENT and may_speak(bytes(raw)):
                 self._decoded[name] = plain(raw, name)

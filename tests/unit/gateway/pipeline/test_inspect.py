@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -397,6 +398,22 @@ def test_a_name_of_a_field_is_inspected_and_never_rewritten() -> None:
         world = World(request=[deny(mask=mask)])
         _, client = world.start(body)
         assert client.status == 400 and world.engine.calls == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"messages": [{"role": PHRASE, "content": "hi"}]},
+        {"messages": [{"role": "user", "content": [{"type": PHRASE, "text": "hi"}]}]},
+        {PHRASE: 1},
+    ],
+    ids=["role", "kind of a part", "field"],
+)
+def test_names_that_templates_and_engines_read_are_inspected(more: dict[str, Any]) -> None:
+    world = World(request=[deny(mask=False)])
+    world.snapshot.models["m"].spec = msgspec.structs.replace(world.snapshot.models["m"].spec, unknown_fields="forward")
+    _, client = world.start(json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}).encode())
+    assert client.status == 400 and json.loads(client.body)["error"]["code"] == "words" and world.engine.calls == []
 
 
 def test_a_request_that_is_held_says_so() -> None:

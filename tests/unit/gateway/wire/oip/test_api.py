@@ -72,6 +72,21 @@ def test_texts_of_tensors_are_read() -> None:
     assert found.api.texts(found).texts == ["red", "fal\ufffdcon"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"novel": {"a": ["so vermilion"]}},
+        {"so vermilion": 1},
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1], "novel": "so vermilion"}]},
+        {"outputs": [{"name": "y", "so vermilion": 1}]},
+    ],
+)
+def test_what_the_protocol_has_no_field_for_is_read_of_a_request_too(body: dict[str, Any]) -> None:
+    plain = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    request = parse(INFER, json.dumps({**plain, **body}).encode(), {})
+    assert "so vermilion" in request.api.texts(request).texts
+
+
 def test_tensors_are_not_rewritten() -> None:
     found = infer(tensor())
     with pytest.raises(GuardrailViolation):
