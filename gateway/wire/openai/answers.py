@@ -118,9 +118,15 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
             found.append(((*path, (None,), WHOLE), Figure(value, number), WHOLE))
         elif inner.__class__ is dict:
             at = inner.get("index")
-            _gather((*path, (at if at.__class__ is int else str(inner.get("type", "")),)), inner, found, labels)
+            _gather((*path, (at if at.__class__ is int else _kind_of(inner),)), inner, found, labels)
         elif inner.__class__ is list:
             _gather((*path, (None,)), inner, found, labels)
+
+
+def _kind_of(part: dict[str, Any]) -> str:
+    """The type of a part, which the rest of its text is put under when a stream ends; "" for one that says more than a name."""
+    kind = str(part.get("type", ""))
+    return kind if is_name(kind) else ""
 
 
 class _Key:

@@ -187,6 +187,16 @@ def test_every_text_of_a_delta_is_inspected(key: str) -> None:
     assert text_of(stream([deny(mask=True)], [data])[0], key=key) == f"a {MASKED}"
 
 
+def test_the_rest_of_a_text_does_not_bring_back_what_was_masked_beside_it() -> None:
+    world = World(response=[deny(mask=True)])
+    _, client = world.start(STREAM_BODY)
+    part = {"type": f"a {PHRASE} b", "text": PHRASE.split()[0]}
+    engine = world.call.head(SSE_HEAD)
+    engine.body(chunk(content=[part]))  # the beginning of a phrase is held until the stream ends
+    engine.body(DONE).end()
+    assert PHRASE.encode() not in client.body and MASKED.encode() in client.body
+
+
 def test_completions_are_inspected() -> None:
     def piece(text: str, finish: str | None = None) -> bytes:
         return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": finish}]}).encode()
