@@ -13,6 +13,10 @@ GC_THRESHOLDS: Final = (20_000, 20, 20)
 COLLECT_SECONDS = 5.0
 """How often the youngest objects are collected all the same, in some 100 microseconds: the store (SQLAlchemy) and the admin API leave
 forty objects a second in cycles, which would pile up for minutes."""
+MIDDLE_EVERY: Final = 12
+FULL_EVERY: Final = 720
+"""Each so many of these rounds, once a minute and once an hour, older objects are collected too. The interpreter looks at these only when
+so many young ones have piled up as never do between two rounds: cycles that were in use during a round would stay for ever."""
 SWITCH_SECONDS: Final = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop. Python's
 default of 5 ms is longer than a whole request."""
@@ -23,10 +27,20 @@ def tune(owner: TaskOwner) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    owner.every(COLLECT_SECONDS, _collect, name="collect")
+    owner.every(COLLECT_SECONDS, Collector().collect, name="collect")
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-async def _collect() -> None:
-    if gc.isenabled():  # somebody makes many objects otherwise (gateway.core.collecting): to look at them takes 50 ms
-        gc.collect(0)
+class Collector:
+    """Collects in rounds. `rounds`: that were due so far."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    async def collect(self) -> None:
+        """One round. None while somebody makes many objects (gateway.core.collecting): to look at them takes 50 ms; what else was due then
+        is in the next round."""
+        if not gc.isenabled():
+            return
+        self.rounds += 1
+        gc.collect(0 if self.rounds % MIDDLE_EVERY else 1 if self.rounds % FULL_EVERY else 2)

@@ -49,14 +49,14 @@ class PotRegistry(BucketRegistry):
                 found.append(identity)
         return found
 
-    def _spare(self, wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
+    def _spare(self, part: list[Entry], wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
         shared = self.shared
         drained: list[tuple[Shape, tuple[str, ...]]] = []
         if shared is None:
             return drained
         others: list[tuple[Shape, tuple[str, ...]]] = []
         pinned, ours, redis_now, up = shared.pinned(), now // PS, shared.redis_now(), shared.up
-        for identity, bucket in self._buckets.items():
+        for identity, bucket in part:
             pot = cast(Pot, bucket)
             if not pot.free(ours) or pot in pinned:
                 continue

@@ -31,6 +31,35 @@ async def test_what_libraries_leave_in_cycles_is_collected_soon(gateway: Gateway
         gc.set_threshold(*before)
 
 
+@pytest.mark.parametrize(("older", "rounds"), [(0, interpreter.MIDDLE_EVERY), (1, interpreter.FULL_EVERY)])
+async def test_cycles_that_were_in_use_during_a_round_are_collected_later(older: int, rounds: int) -> None:
+    """The interpreter itself looks at older objects only when many young ones pile up, which the rounds prevent."""
+
+    class Circle:
+        pass
+
+    gc.collect()
+    circle = Circle()
+    circle.itself, left = circle, weakref.ref(circle)  # type: ignore[attr-defined]
+    for generation in range(older + 1):
+        gc.collect(generation)
+    del circle
+    collector = interpreter.Collector()
+    gc.disable()  # nothing else is to collect it
+    try:
+        for _ in range(older + 1):
+            gc.enable()
+            await collector.collect()
+            gc.disable()
+        assert left() is not None
+        collector.rounds = rounds - 1
+        gc.enable()
+        await collector.collect()
+        assert left() is None
+    finally:
+        gc.enable()
+
+
 async def test_the_youngest_objects_are_left_alone_while_somebody_makes_many() -> None:
     collected: list[str] = []
 
@@ -39,10 +68,11 @@ async def test_the_youngest_objects_are_left_alone_while_somebody_makes_many() -
 
     gc.callbacks.append(heard)
     try:
+        collector = interpreter.Collector()
         with uncollected():
-            await interpreter._collect()
+            await collector.collect()
             assert collected == []
-        await interpreter._collect()
+        await collector.collect()
         assert collected
     finally:
         gc.callbacks.remove(heard)

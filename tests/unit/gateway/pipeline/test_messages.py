@@ -142,4 +142,4 @@ def test_an_engine_that_cannot_count_is_no_failure(path: bytes, status: int, nat
     found = error(client)
     assert client.status == 400 and found["type"] == "invalid_request_error" and len(world.engine.calls) == 1
     assert (found["code"], found["message"]) == ("unsupported_operation", "The engine of this model cannot count tokens.")
-    assert world.route.attempts[0].results == ["neutral"]
+    assert set(world.route.attempts[0].results) == {"neutral"}  # the first one counts
