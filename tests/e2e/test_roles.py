@@ -125,7 +125,10 @@ def test_a_table_of_cases(cli: Callable[..., Result], tmp_path: Path) -> None:
     [
         ({"bindings": [{"role": "chater", "subjects": ["key/a"]}]}, "bindings[0].role: there is no role 'chater'; did you mean 'chatter'?"),
         ({"bindings": [{"role": "all", "subjects": ["alice"]}]}, "bindings[0].subjects[0]: 'alice' is not a subject"),
-        ({"bindings": [{"role": "all", "subjects": ["key/a"], "when": "request.modell == 'a'"}]}, "bindings[0].when: column 8: undefined"),
+        (
+            {"bindings": [{"role": "all", "subjects": ["key/a"], "when": "request.modell == 'a'"}]},
+            "bindings[0].when: column 8: 'modell' is not a field",
+        ),
         (
             {"roles": {"r": {"permissions": ["infer:chatt"]}}, "bindings": []},
             "roles.r.permissions[0]: 'infer:chatt' names an unknown operation",
