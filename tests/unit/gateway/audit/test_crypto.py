@@ -101,7 +101,7 @@ def test_a_signature_of_another_key_is_not_genuine(tmp_path: Path) -> None:
 def test_a_public_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "k.pem"
     path.write_bytes(b"nonsense")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match="not a public key in PEM"):
         load_verifier(path)
     with pytest.raises(ConfigError, match="cannot read"):
         load_verifier(tmp_path / "missing.pem")
