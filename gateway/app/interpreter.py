@@ -15,8 +15,9 @@ COLLECT_SECONDS = 5.0
 forty objects a second in cycles, which would pile up for minutes."""
 MIDDLE_EVERY: Final = 12
 FULL_EVERY: Final = 720
-"""Each so many of these rounds, once a minute and once an hour, older objects are collected too. The interpreter looks at these only when
-so many young ones have piled up as never do between two rounds: cycles that were in use during a round would stay for ever."""
+"""Every 12th round (once a minute) also collects the middle generation, every 720th (once an hour) all objects that are not frozen. The
+interpreter does that by itself only after 20,000 new objects, which do not come together between two rounds of a quiet gateway: a cycle
+that was in use during one round would never be collected."""
 SWITCH_SECONDS: Final = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop. Python's
 default of 5 ms is longer than a whole request."""
@@ -32,14 +33,14 @@ def tune(owner: TaskOwner) -> None:
 
 
 class Collector:
-    """Collects in rounds. `rounds`: that were due so far."""
+    """Collects garbage in rounds. `rounds`: how many there were."""
 
     def __init__(self) -> None:
         self.rounds = 0
 
     async def collect(self) -> None:
-        """One round. None while somebody makes many objects (gateway.core.collecting): to look at them takes 50 ms; what else was due then
-        is in the next round."""
+        """One round. Does nothing, and counts no round, while the collector is suspended (gateway.core.collecting): looking at the many
+        objects that are being made would take 50 ms."""
         if not gc.isenabled():
             return
         self.rounds += 1

@@ -147,12 +147,12 @@ class BucketRegistry:
         return [identity for identity, bucket in part if bucket.used <= before and bucket.idle(now)]
 
     def _spare(self, part: list[Entry], wanted: int, now: int) -> list[tuple[Shape, tuple[str, ...]]]:
-        """Those of `part`, `wanted` at most, that may be forgotten although they were used lately."""
+        """Up to `wanted` buckets of `part` that may be forgotten at once because the table is full."""
         return [identity for identity, bucket in part if bucket.idle(now)][:wanted]
 
     def _sweep(self, now: int) -> None:
-        """Looks at the oldest SWEEP buckets, and forgets those that are full and unused, up to a quarter of the capacity. In a larger table
-        the others are then behind all, so that each sweep looks at others, and none holds up the request that it is made for."""
+        """Looks at the first SWEEP buckets and forgets those that are full and unused, up to a quarter of the capacity. In a larger table,
+        those that stay move to the end, so the next sweep looks at others. A sweep is short, because a request waits for it."""
         count = len(self._buckets)
         wanted = count - self.capacity + max(1, self.capacity // 4)
         part = list(islice(self._buckets.items(), SWEEP))
