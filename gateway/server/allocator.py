@@ -5,8 +5,8 @@ freed raises the threshold (to 32 MiB at most), so that after the first large bo
 its end: one small block that stays behind a large one keeps it. So the threshold is fixed, and after much was freed the heap's free pages
 in between are given back too (malloc_trim). Measured by loadtests/memory/held.py; docs/configuration.md has the figures.
 
-An operator who sets MALLOC_MMAP_THRESHOLD_, MALLOC_ARENA_MAX or GLIBC_TUNABLES has decided otherwise; other C libraries have none of
-these functions.
+An operator who sets MALLOC_MMAP_THRESHOLD_, MALLOC_ARENA_MAX or the same in GLIBC_TUNABLES has decided otherwise; other C libraries have
+none of these functions.
 """
 
 from __future__ import annotations
@@ -59,9 +59,14 @@ class Allocator:
         return True
 
 
+def tunables(environ: Mapping[str, str]) -> frozenset[str]:
+    """Names of what GLIBC_TUNABLES sets: `NAME=VALUE`, separated by colons (glibc manual, "Tunables")."""
+    return frozenset(pair.partition("=")[0] for pair in environ.get("GLIBC_TUNABLES", "").split(":"))
+
+
 def few_arenas(environ: Mapping[str, str] = os.environ) -> bool:
     """Bounds the number of heaps of this process, before it has threads; whether it did."""
-    if "MALLOC_ARENA_MAX" in environ or "GLIBC_TUNABLES" in environ:
+    if "MALLOC_ARENA_MAX" in environ or "glibc.malloc.arena_max" in tunables(environ):
         return False
     try:
         return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS))
@@ -71,7 +76,7 @@ def few_arenas(environ: Mapping[str, str] = os.environ) -> bool:
 
 def tuned(environ: Mapping[str, str] = os.environ) -> Allocator:
     """Fixes the threshold for this process."""
-    if "MALLOC_MMAP_THRESHOLD_" in environ or "GLIBC_TUNABLES" in environ:
+    if "MALLOC_MMAP_THRESHOLD_" in environ or "glibc.malloc.mmap_threshold" in tunables(environ):
         return Allocator(None)
     try:
         library = ctypes.CDLL(None)

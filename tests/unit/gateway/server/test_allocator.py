@@ -52,14 +52,26 @@ def test_what_bursts_leave_over_is_trimmed_once_a_second() -> None:
     assert allocator.freed(QUIET_TRIM_AFTER, 0, 1000.0 + QUIET_SECONDS)
 
 
-@pytest.mark.parametrize("variable", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_an_operator_who_tuned_the_allocator_is_obeyed(variable: str) -> None:
-    assert not tuned({variable: "1"}).freed(TRIM_AFTER, 0, 1000.0)
+@pytest.mark.parametrize(
+    ("environ", "obeyed"),
+    [
+        ({"MALLOC_MMAP_THRESHOLD_": "1"}, True),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mmap_threshold=270336"}, True),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}, False),
+    ],
+)
+def test_an_operator_who_tuned_the_allocator_is_obeyed(environ: dict[str, str], obeyed: bool) -> None:
+    assert tuned(environ).freed(TRIM_AFTER, 0, 1000.0) is not obeyed
 
 
 def test_threads_share_a_heap_unless_the_operator_says_otherwise() -> None:
     code = "import platform; from gateway.server.allocator import few_arenas; print(few_arenas(), platform.libc_ver()[0])"
-    for environ, bounded in (({}, "True"), ({"MALLOC_ARENA_MAX": "4"}, "False"), ({"GLIBC_TUNABLES": "glibc.malloc.check=0"}, "False")):
+    for environ, bounded in (
+        ({}, "True"),
+        ({"MALLOC_ARENA_MAX": "4"}, "False"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=4"}, "False"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}, "True"),
+    ):
         said = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environ}, capture_output=True, text=True, check=True)
         assert said.stdout.split() == [bounded, "glibc"]
 
