@@ -1,5 +1,6 @@
 """What the console script loads: a process that serves does without the command line."""
 
+import gc
 import signal
 import subprocess
 import sys
@@ -55,10 +56,11 @@ def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(start, "hide", lambda: done.append("hide"))
     monkeypatch.setattr(process, "serve", lambda file, quickstart, workers: done.append(f"serve {file}") or 0)
     monkeypatch.setattr(signal, "signal", lambda number, action: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda *limits: done.append(f"collect at {limits[0]}"))
     monkeypatch.setattr(sys, "argv", ["gatehouse", "serve", "--config", "a.yaml"])
     with pytest.raises(SystemExit):
         start.main()
-    assert done == ["hide", "serve a.yaml"]
+    assert done == ["hide", f"collect at {start.START_THRESHOLDS[0]}", "serve a.yaml"]
 
 
 def test_an_interruption_while_the_command_line_loads_is_no_traceback() -> None:
