@@ -12,10 +12,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import certifi
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
@@ -93,6 +95,8 @@ def one_authority() -> str:
 
 
 certifi.where = one_authority().__str__
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
+"""The 190 commands are made once, not for each of a thousand calls of the command line."""
 
 
 @pytest.fixture
