@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
-from admin.openapi import describe
+import pytest
+
+from admin import openapi
+from admin.openapi import describe, document
 from admin.resources import table
 
 DOCUMENT = describe(table.operations())
@@ -45,3 +49,17 @@ def test_writes_may_be_tried_without_writing() -> None:
     for operation in table.operations():
         if operation.writes and operation.path != "config/reload":
             assert "dry_run" in operation.query.__struct_fields__, operation.path
+
+
+async def test_the_document_is_made_once_and_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(operations: Any) -> dict[str, Any]:
+        made.append(len(list(operations)))
+        return {"number": len(made)}
+
+    monkeypatch.setattr(openapi, "describe", counted)
+    operation = document(table.operations()[:3])
+    assert made == []
+    answers = await asyncio.gather(*(operation.handler(None) for _ in range(5)))  # type: ignore[arg-type]
+    assert made == [4] and {answer.value["number"] for answer in answers} == {1}
