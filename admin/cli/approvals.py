@@ -24,9 +24,9 @@ Digest = Annotated[
 def index(
     session: Session,
     state: Annotated[
-        Literal["pending", "approved", "denied", "expired", "used", "all"], typer.Option("--state", help="Those in this state.")
+        Literal["pending", "approved", "denied", "expired", "used", "all"], typer.Option("--state", help="Only those in this state.")
     ] = "pending",
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of this tenant.")] = None,
 ) -> None:
     """Lists approvals, the oldest first."""
     params = {**({} if state == "all" else {"state": state}), **({} if tenant is None else {"tenant": tenant})}

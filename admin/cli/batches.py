@@ -14,7 +14,7 @@ files = typer.Typer(no_args_is_help=True, help="Client files, read and written b
 COLUMNS = ("id", "state", "creator", "endpoint", "total", "completed", "failed", "created_at", "expires_at")
 FILE_COLUMNS = ("id", "owner", "name", "purpose", "bytes", "created_at", "expires_at")
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only those of this tenant.")]
 
 
 @batches.command("list")
@@ -23,7 +23,7 @@ def index(
     session: Session,
     state: Annotated[
         Literal["validating", "in_progress", "finalizing", "cancelling", "completed", "failed", "expired", "cancelled"] | None,
-        typer.Option("--state", help="Those in this state."),
+        typer.Option("--state", help="Only those in this state."),
     ] = None,
     tenant: Tenant = None,
 ) -> None:

@@ -101,8 +101,8 @@ class Warming:
 def warm(
     session: Session,
     file: Annotated[Path, typer.Argument(help="JSON Lines, one request each, as in a batch; `-` reads standard input.")],
-    rate: Annotated[float, typer.Option("--rate", help="Most requests per second.", min=0.01, max=10_000)] = 10.0,
-    at_once: Annotated[int, typer.Option("--at-once", help="Most requests under way.", min=1, max=64)] = 4,
+    rate: Annotated[float, typer.Option("--rate", help="Maximum requests per second.", min=0.01, max=10_000)] = 10.0,
+    at_once: Annotated[int, typer.Option("--at-once", help="Maximum simultaneous requests.", min=1, max=64)] = 4,
     refresh: Annotated[bool, typer.Option("--refresh", help="Ask engines even for cached answers.")] = False,
     gateway_url: Annotated[
         str | None, typer.Option("--gateway-url", help="The data listener; default: ask the gateway.", envvar="GATEHOUSE_GATEWAY_URL")

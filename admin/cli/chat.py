@@ -31,7 +31,7 @@ def chat(
         str | None, typer.Option("--model", "-m", help="The model; default: the first of the list.", autocompletion=completion.models)
     ] = None,
     system: Annotated[str | None, typer.Option("--system", help="Instructions before the conversation.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Most tokens of an answer.", min=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Maximum tokens of an answer.", min=1)] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="0 always picks the likeliest token.", min=0.0, max=2.0)
     ] = None,

@@ -22,7 +22,7 @@ from admin.cli.session import DryRun, Session, connected, fail
 models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
 engines = typer.Typer(no_args_is_help=True, help="Engines: drain, resume, create, run by hand.")
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.", autocompletion=completion.models)]
-Force = Annotated[bool, typer.Option("--force", help="Also pinned engines.")]
+Force = Annotated[bool, typer.Option("--force", help="Include pinned engines.")]
 EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.", autocompletion=completion.engines)]
 RuntimeOption = Annotated[
     str | None,
@@ -188,7 +188,7 @@ def drain(
     session: Session,
     engine: EngineName,
     wait: Annotated[bool, typer.Option("--wait", help="Return once no request is under way there.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="Most seconds to wait.")] = 300.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Maximum seconds to wait.")] = 300.0,
     dry_run: DryRun = False,
 ) -> None:
     """Stops sending new requests to an engine; those under way finish."""
@@ -250,7 +250,7 @@ def add_run(join: Join) -> None:
         model: Annotated[Path | None, typer.Argument(metavar="[MODEL]", help="A GGUF file, or a folder with an ONNX model.")] = None,
         runtime: RuntimeOption = None,
         device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
-        slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
+        slots: Annotated[int, typer.Option("--slots", help="Requests that run at once.", min=1, max=1024)] = 4,
         context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
         socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
         gateways: Annotated[

@@ -17,7 +17,7 @@ LISTED: Final = {"key": "keys", "model": "models"}
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID, model/NAME or all.")
 ]
-Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
+Wait = Annotated[float, typer.Option("--wait", help="Maximum seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @connected

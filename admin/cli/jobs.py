@@ -22,10 +22,10 @@ OVER = ("done", "dead", "cancelled")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file by its name.")]
 Target = Annotated[str, typer.Argument(metavar="TO", help="The name of the file to make.")]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Those of one tenant.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only those of this tenant.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing file named TO.")]
 After = Annotated[list[str] | None, typer.Option("--after", metavar="ID", help="Start when this job is done; repeat it.")]
-Attempts = Annotated[int | None, typer.Option("--attempts", help="Most attempts.", min=1, max=100)]
+Attempts = Annotated[int | None, typer.Option("--attempts", help="Maximum number of attempts.", min=1, max=100)]
 Cron = Annotated[str | None, typer.Option("--cron", help="Create a schedule, such as '0 3 * * sun'; needs --name.")]
 Timezone = Annotated[str, typer.Option("--timezone", help="The time zone of --cron, such as Europe/Zurich.")]
 Named = Annotated[str | None, typer.Option("--name", help="The schedule's name.")]
@@ -127,7 +127,7 @@ def benchmark(
     requests: Annotated[int, typer.Option("--requests", help="Total number of requests.", min=1, max=10_000)] = 8,
     prompt_words: Annotated[int, typer.Option("--prompt-words", help="Words in each prompt.", min=1, max=8192)] = 64,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens in each answer.", min=1, max=4096)] = 64,
-    context: Annotated[int, typer.Option("--context", help="Most tokens of a stream.", min=128, max=131_072)] = 1024,
+    context: Annotated[int, typer.Option("--context", help="Maximum tokens of a stream.", min=128, max=131_072)] = 1024,
     after: After = None,
     attempts: Attempts = None,
     cron: Cron = None,
@@ -148,7 +148,7 @@ def warm(
     session: Session,
     file: Annotated[str, typer.Argument(metavar="FILE-ID", help="A file of /v1/files with lines as in a batch.")],
     endpoint: Annotated[str, typer.Option("--endpoint", help="The endpoint of the lines.")] = "/v1/chat/completions",
-    at_once: Annotated[int, typer.Option("--at-once", help="Most requests under way.", min=1, max=64)] = 2,
+    at_once: Annotated[int, typer.Option("--at-once", help="Maximum simultaneous requests.", min=1, max=64)] = 2,
     after: After = None,
     attempts: Attempts = None,
     cron: Cron = None,
@@ -168,11 +168,11 @@ def index(
     session: Session,
     state: Annotated[
         Literal["waiting", "queued", "running", "failed", "done", "dead", "cancelled"] | None,
-        typer.Option("--state", help="Those in this state."),
+        typer.Option("--state", help="Only those in this state."),
     ] = None,
     kind: Annotated[
         Literal["convert", "export", "quantize", "quantize-onnx", "benchmark", "warm"] | None,
-        typer.Option("--kind", help="Those of this kind."),
+        typer.Option("--kind", help="Only those of this kind."),
     ] = None,
     tenant: Tenant = None,
 ) -> None:

@@ -12,7 +12,7 @@ from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Log levels: change them for a while.")
-Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
+Wait = Annotated[float, typer.Option("--wait", help="Maximum seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @group.command("show")

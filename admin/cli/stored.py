@@ -19,7 +19,7 @@ POLL_SECONDS: Final = 0.2
 UNSURE: Final = 10
 """How often an engine that was starting is found stopped before that counts: why it could not start may be reported a moment later."""
 Wait = Annotated[bool, typer.Option("--wait", help="Return once it is in force; otherwise say why it is not.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Most seconds to wait.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Maximum seconds to wait.")]
 FileOfBoth = Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `engines`, `models` or both: a list each.")]
 _SHOWN: Final = ("name", "source", "revision", "in_force", "state", "ready", "reason")
 

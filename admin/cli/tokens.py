@@ -13,7 +13,7 @@ from admin.cli.session import DryRun, Session, connected
 group = typer.Typer(help="Tokens: revoke them, and rotate the signing keys of gateway tokens.", no_args_is_help=True)
 _COLUMNS = ("id", "type", "issuer", "value", "before", "expires_at", "created_by", "reason")
 _KEYS = ("id", "state", "signs_from", "created_at")
-Wait = Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is in force in every worker.", min=0, max=60)]
+Wait = Annotated[float, typer.Option("--wait", help="Maximum seconds to wait until it is in force in every worker.", min=0, max=60)]
 
 
 @group.command("revoke")

@@ -94,14 +94,15 @@ def key_of(given: bytes) -> bytes | None:
     return found if len(found) == KEY_BYTES else None
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, what: str = "the master key") -> bytes:
+    """what: the file's content, as errors name it."""
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise MasterUnavailable(f"the master key {path} can be read by other users: run chmod 600 on it")
+            raise MasterUnavailable(f"{what} {path} can be read by other users: run chmod 600 on it")
         with path.open("rb") as file:
             return file.read(LONGEST_OUTPUT)
     except OSError as error:
-        raise MasterUnavailable(f"the master key {path} cannot be read: {error.strerror}") from None
+        raise MasterUnavailable(f"{what} {path} cannot be read: {error.strerror}") from None
 
 
 def _read_variable(environ: Mapping[str, str], name: str) -> bytes:
@@ -155,7 +156,7 @@ class TransitMaster:
         if settings.token is not None:
             return settings.token.reveal()
         assert settings.token_file is not None
-        return _read_file(Path(settings.token_file)).decode("ascii", "replace").strip()
+        return _read_file(Path(settings.token_file), "Vault's token").decode("ascii", "replace").strip()
 
     def _ask(self, what: str, body: dict[str, str]) -> dict[str, Any]:
         """`data` of the answer. Raises MasterUnavailable; ConfigError where Vault says that it cannot decrypt this (400)."""

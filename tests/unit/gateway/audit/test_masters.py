@@ -123,6 +123,10 @@ def test_transit_away_or_without_permission_is_unavailable(transit: Transit, tmp
     os.chmod(tmp_path / "token", 0o600)
     master = remote(transit, tmp_path, "", "token")
     assert master.unwrap(master.wrap(b"x")) == b"x"
+    os.chmod(tmp_path / "token", 0o640)  # as Vault Agent makes it unless told otherwise
+    with pytest.raises(MasterUnavailable, match="^Vault's token .* chmod 600"):
+        master.wrap(b"x")
+    os.chmod(tmp_path / "token", 0o600)
     transit.status = 503
     with pytest.raises(MasterUnavailable, match="answered 503"):
         master.unwrap("vault:v1:AAAA")
