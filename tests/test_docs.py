@@ -197,6 +197,21 @@ def test_the_configuration_of_the_readme_is_the_example_and_has_eleven_lines() -
     assert example in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_every_row_of_a_table_has_a_cell_for_each_column() -> None:
+    """A row with a cell too many is shown without it."""
+    wrong, tables = [], 0
+    for page in [*sorted(DOCS.glob("*.md")), *sorted(ROOT.glob("*.md"))]:
+        columns = fenced = 0
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            fenced ^= line.startswith("```")
+            cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") and not fenced else 0
+            if cells and columns and cells != columns:
+                wrong.append(f"{page.name}:{number}: {line}")
+            tables += bool(cells) and not columns
+            columns = cells and (columns or cells)
+    assert tables > 200 and wrong == []
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
