@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from gateway.app.configuration.plugins import OURS
 from gateway.config.load import parse
+from gateway.config.machine import load_machine
 from gateway.core.asking import NobodyToAsk
 
 ROOT = Path(__file__).parents[4]
@@ -23,7 +25,7 @@ OTHERS = {
 EXAMPLES = [
     (name, block)
     for name, text in PAGES.items()
-    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in (dedent(found) for _, found in re.findall(r"^( *)```yaml\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE))
     if (name, block.split("\n")[0]) not in OTHERS
 ]
 KEY = "k" * 40
@@ -32,6 +34,10 @@ VARIABLES = {"GATEHOUSE_STORE_URL": "postgresql://gatehouse@db/gatehouse?sslmode
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page} {n}" for n, (page, _) in enumerate(EXAMPLES)])
 def test_every_example_is_a_configuration(page: str, example: str, tmp_path: Path) -> None:
+    if "gatehouse-machine" in example:
+        (tmp_path / "machine.yaml").write_text(example)
+        load_machine(tmp_path / "machine.yaml", {}, OURS.schemas())
+        return
     text = example
     if not re.search(r"^version:", text, re.MULTILINE):
         text += "version: 1\n"
@@ -41,14 +47,14 @@ def test_every_example_is_a_configuration(page: str, example: str, tmp_path: Pat
         mine = name.lstrip("/").replace("/", "-")
         (tmp_path / mine).write_text(f"{mine}-{KEY}\n")
         text = text.replace(f"${{file:{name}}}", f"${{file:{mine}}}")
-    environ = {name: VARIABLES.get(name, KEY) for name in re.findall(r"\$\{env:(\w+)\}", text)}
+    environ = {name: VARIABLES.get(name, f"{name}-{KEY}") for name in re.findall(r"\$\{env:(\w+)\}", text)}
     spec = parse(text, file=str(tmp_path / "gate.yaml"), environ=environ, schemas=OURS.schemas())
 
     for guardrail in spec.guardrails:
-        OURS.guardrail(guardrail, lambda name: (ROOT / "docs" / name).read_text(encoding="utf-8"), asker=NobodyToAsk())
+        OURS.guardrail(guardrail, lambda name: "a phrase of a file\n", asker=NobodyToAsk())
 
 
 def test_examples_are_found_and_others_are_still_there() -> None:
-    assert len(EXAMPLES) > 120
+    assert len(EXAMPLES) > 110
     for page, first in OTHERS:
         assert f"```yaml\n{first}\n" in PAGES[page]
