@@ -236,7 +236,7 @@ def consistency(
     if not session.out.for_people:
         session.out.data(found)
         return
-    rows = [{"time": moment(one["time"]), **one} for one in (found["first"], found["second"])]
+    rows = [{**one, "time": moment(one["time"])} for one in (found["first"], found["second"])]
     session.out.rows(rows, ("number", "time", "covers", "head", "root"))
     session.out.remark("--output json prints the proof itself")
 
@@ -245,7 +245,10 @@ def consistency(
 def rotate_key(session: Session, dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False) -> None:
     """Replaces the log's signing key by a new one, which the current one signs. Each public key leads to all others."""
     with session.client() as client:
-        session.out.one(client.json("POST", "/audit/keys", params={"dry_run": "true"} if dry_run else {}, timeout=LONG))
+        answer = client.json("POST", "/audit/keys", params={"dry_run": "true"} if dry_run else {}, timeout=LONG)
+    if session.out.for_people and not dry_run:
+        answer = {**answer, "time": moment(answer["time"])}
+    session.out.one(answer)
 
 
 @connected

@@ -4,6 +4,7 @@ is left."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,8 @@ def test_segments_are_archived_and_taken_away_and_all_is_still_proven(tmp_path: 
         listed = cli(running, "audit", "holds")
         assert "case 7" in listed and "beta" not in listed
         assert "id" in cli(running, "audit", "rotate-key", "--dry-run")
+        assert re.search(r"^time +\d{4}-\d\d-\d\dT[\d:]+Z", cli(running, "audit", "rotate-key"), re.MULTILINE)
+        assert re.search(r"T[\d:]+Z", cli(running, "audit", "consistency", "1", "--writer", running_writer(api)))
         assert "inclusion" in cli(running, "audit", "consistency", "1", "--writer", running_writer(api), "--output", "json")
         (released,) = api.delete("/audit/holds/ci", params={"why": "closed"}).json()["items"]
         assert (released["tenant"], released["why"]) == ("ci", "case 7") and released["released"] > released["since"]
