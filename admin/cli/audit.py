@@ -243,7 +243,7 @@ def consistency(
 
 @connected
 def rotate_key(session: Session, dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False) -> None:
-    """Replaces the log's signing key by a new one, which the current one signs. Each public key leads to all others."""
+    """Replaces the log's signing key with a new one, which the current one signs. Each public key leads to all others."""
     with session.client() as client:
         answer = client.json("POST", "/audit/keys", params={"dry_run": "true"} if dry_run else {}, timeout=LONG)
     if session.out.for_people and not dry_run:
