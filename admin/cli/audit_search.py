@@ -178,7 +178,7 @@ def report(
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
     also: Also = None,
 ) -> None:
-    """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which requirements of auditors that answers. Exit
+    """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which of an auditor's requirements that meets. Exit
     code 1 if a replica that was asked did not answer."""
     now = time.time()
     params: dict[str, Any] = {"since": now - duration(since), "verify": "true" if verify and tenant is None else "false"}

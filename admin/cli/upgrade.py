@@ -21,7 +21,7 @@ def upgrade(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every worker has been replaced.")] = True,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=1)] = 300.0,
 ) -> None:
-    """Upgrades a gateway that runs with `serve --workers`: the program that is installed now takes over, with the configuration file as it is.
+    """Upgrades a gateway that runs with `serve --workers`: the program that is installed now takes over, with the file as it is now.
 
     No request is dropped and no stream is cut; sidecars keep running. The new program is checked first: if it would not start, nothing
     changes and the command says why.
