@@ -20,7 +20,7 @@ from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.record import MAX_LINE
 from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.file import list_segments
-from gateway.audit.spent import DAY, SHORT, BesideSums, Spent, day_name, decode_spent, storable
+from gateway.audit.spent import DAY, SHORT, SessionAndEngineSums, Spent, day_name, decode_spent, storable
 from gateway.core.ledger import Position, UsageRow
 
 log = logging.getLogger("gatehouse.usage")
@@ -45,11 +45,11 @@ cost, unknown outcomes."""
 
 
 class Part(NamedTuple):
-    """A stretch of one writer's log: where it ends, its sums, and what is counted beside them."""
+    """A stretch of one writer's log: where it ends, its sums, and those of sessions and engines."""
 
     after: Position
     sums: Sums
-    beside: BesideSums
+    others: SessionAndEngineSums
 
 
 class Mark(NamedTuple):
@@ -124,7 +124,7 @@ class LedgerReader:
     def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
         """The sums after `position`, up to the mark or until there is much of it. Raises OSError, GatehouseError."""
         sums: Sums = {}
-        beside = BesideSums()
+        others = SessionAndEngineSums()
         read = 0
         for number, path in segments:
             if number < position.segment or number > until.segment:
@@ -133,20 +133,20 @@ class LedgerReader:
                 position = Position(position.writer, number, 0, position.seq, position.head)
             end = until.offset if number == until.segment else segment_size(path)
             with open_segment(path) as file:
-                while position.offset < end and read < PART and len(sums) < ROWS and len(beside.sessions) < ROWS:
+                while position.offset < end and read < PART and len(sums) < ROWS and len(others.sessions) < ROWS:
                     file.seek(position.offset)
                     block = file.read(min(BLOCK, end - position.offset))
                     block = block[: block.rfind(b"\n") + 1]
                     if not block:
                         break
-                    self._count(position.writer, block, sums, beside)
+                    self._count(position.writer, block, sums, others)
                     read += len(block)
                     position = after(position, block)
-            if read >= PART or len(sums) >= ROWS or len(beside.sessions) >= ROWS:
+            if read >= PART or len(sums) >= ROWS or len(others.sessions) >= ROWS:
                 break
-        return Part(position, sums, beside)
+        return Part(position, sums, others)
 
-    def _count(self, writer: str, block: bytes, sums: Sums, beside: BesideSums) -> None:
+    def _count(self, writer: str, block: bytes, sums: Sums, others: SessionAndEngineSums) -> None:
         turn = 0
         for line in block.split(b"\n"):
             if _OUTCOME not in line[:_HEAD]:
@@ -162,7 +162,7 @@ class LedgerReader:
                 self._put_back.discard(writer)
             if spent.attempts and spent.time >= self.counted_from:
                 add(sums, spent)
-                beside.add(spent)
+                others.add(spent)
             turn += 1
             if turn % _BREATH == 0:
                 sleep(0)

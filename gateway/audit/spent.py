@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.ledger import Beside, EngineRow, SessionRow
+from gateway.core.ledger import EngineRow, SessionAndEngineCounts, SessionRow
 
 DAY: Final = 86400
 NAME: Final = 255
@@ -44,7 +44,7 @@ class Spent(msgspec.Struct):
 decode_spent: Final = msgspec.json.Decoder(Spent).decode
 
 
-class BesideSums:
+class SessionAndEngineSums:
     """sessions: by (day since the epoch, tenant, session, currency): the last request's end, key, user and agent, and the counts. engines:
     by (day, engine): requests and microseconds of the whole engine."""
 
@@ -73,14 +73,14 @@ class BesideSums:
             times[1] += spent.prefill_us // spent.slots
             times[2] += spent.decode_us // spent.slots
 
-    def rows(self, *, sessions: bool = True) -> Beside:
+    def rows(self, *, sessions: bool = True) -> SessionAndEngineCounts:
         """As they are stored. sessions: whether these are."""
         of_sessions = tuple(
             SessionRow(day_name(day), tenant, session, currency, key, user, agent, last, *counts)
             for (day, tenant, session, currency), (last, key, user, agent, counts) in self.sessions.items()
         )
         engines = tuple(EngineRow(day_name(day), engine, *times) for (day, engine), times in self.engines.items())
-        return Beside(of_sessions if sessions else (), engines)
+        return SessionAndEngineCounts(of_sessions if sessions else (), engines)
 
 
 def day_name(day: int) -> str:

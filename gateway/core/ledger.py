@@ -72,8 +72,8 @@ class EngineRow(Struct, frozen=True):
     decode_us: int = 0
 
 
-class Beside(Struct, frozen=True):
-    """What is counted from the same lines beside the usage."""
+class SessionAndEngineCounts(Struct, frozen=True):
+    """What is counted from the same lines of the log besides the usage."""
 
     sessions: tuple[SessionRow, ...] = ()
     engines: tuple[EngineRow, ...] = ()

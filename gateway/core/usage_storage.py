@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gateway.core.ledger import Beside, EngineRow, Position, SessionRow, UsageRow
+from gateway.core.ledger import EngineRow, Position, SessionAndEngineCounts, SessionRow, UsageRow
 
 
 class UsageStorage(Protocol):
     """Sums of the audit logs."""
 
     async def add_usage(
-        self, rows: Sequence[UsageRow], before: Position | None = None, after: Position | None = None, beside: Beside | None = None
+        self,
+        rows: Sequence[UsageRow],
+        before: Position | None = None,
+        after: Position | None = None,
+        others: SessionAndEngineCounts | None = None,
     ) -> bool:
-        """Adds to the counts, and to those beside them, all in one transaction, and moves the position of a writer of the audit log from
-        `before` to `after`. If somebody else has moved it, adds nothing and returns False. before: as it was read, or with `segment` 0
-        where there is none."""
+        """Adds to the counts, and to those of sessions and engines, and moves the position of a writer of the audit log from `before` to
+        `after`, all in one transaction. If somebody else has moved it, adds nothing and returns False. before: as it was read, or with
+        `segment` 0 where there is none."""
         ...
 
     async def usage_positions(self) -> dict[str, Position]:

@@ -21,7 +21,7 @@ from gateway.core.clock import Entropy
 from gateway.core.conversations import owner
 from gateway.core.errors import ConfigError, NotFound, Overloaded, RequestError, VersionMismatch
 from gateway.core.storage import Page
-from gateway.store import gone, rows
+from gateway.store import rows, tombstones
 from gateway.store.database import Database
 from gateway.store.tables import approvals as table
 
@@ -80,7 +80,7 @@ class StoredApprovals:
 
     def _insert(self, connection: sa.Connection, wanted: Hold, bounds: Bounds, content: bytes, unique: str, nonce: bytes) -> ApprovalRecord:
         now, who = self._now(connection), wanted.requester
-        gone.check(connection, now, wanted.began, who.tenant, owner("user", who.user) if who.user else owner(who.kind, who.id))
+        tombstones.check(connection, now, wanted.began, who.tenant, owner("user", who.user) if who.user else owner(who.kind, who.id))
         record = ApprovalRecord(
             id=f"{PREFIX}{int(now * 1000):011x}{unique}",
             state="pending",

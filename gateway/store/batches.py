@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.core.batches import BATCH_PREFIX, OVER, BatchRecord, Creator, FileRecord, LineRow
 from gateway.core.errors import LeaseLost, NotFound, QuotaExceeded
-from gateway.store import files, gone, rows
+from gateway.store import files, rows, tombstones
 from gateway.store.database import Database
 from gateway.store.tables import batch_lines as lines
 from gateway.store.tables import batches as table
@@ -47,7 +47,7 @@ class StoredBatches:
             now = self._now(connection)
             tenant = record.creator.tenant
             rows.one_by_one(connection, f"batches of {tenant}")
-            gone.check(connection, now, asked, tenant, record.creator.owner)
+            tombstones.check(connection, now, asked, tenant, record.creator.owner)
             files.get(connection, tenant, record.input, now)
             counted = sa.select(sa.func.count()).where(table.c.tenant == tenant, table.c.state.not_in(OVER))
             if (count := connection.execute(counted).scalar_one()) >= most:

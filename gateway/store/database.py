@@ -27,8 +27,8 @@ from gateway.core.deadlines import within
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.pauses import slept
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
-from gateway.store.hosts import url_of
-from gateway.store.notify import CONNECT_ARGUMENTS
+from gateway.store.postgres_hints import CONNECT_ARGUMENTS
+from gateway.store.postgres_url import url_of
 
 T = TypeVar("T")
 log = logging.getLogger("gatehouse.store")

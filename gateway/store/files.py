@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from gateway.core.batches import FILE_PREFIX, OVER, FileRecord
 from gateway.core.errors import NotFound, QuotaExceeded, RequestError
 from gateway.core.slices import portions
-from gateway.store import gone, rows
+from gateway.store import rows, tombstones
 from gateway.store.database import Database
 from gateway.store.tables import batches, resources
 from gateway.store.tables import files as table
@@ -36,7 +36,7 @@ class StoredFiles:
         def insert(connection: sa.Connection) -> FileRecord:
             rows.one_by_one(connection, f"files of {record.tenant}")
             now = self._now(connection)
-            gone.check(connection, now, began, record.tenant, record.caller)
+            tombstones.check(connection, now, began, record.tenant, record.caller)
             check(connection, record.tenant, record.size, most, most_bytes)
             return put(connection, now, record, keep)
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from gateway.core.conversations import owner
 from gateway.core.errors import AlreadyExists, LeaseLost, NotFound, QuotaExceeded
 from gateway.core.jobs import OVER, JobError, JobRecord, ScheduleRecord, State, awaited
-from gateway.store import gone, rows
+from gateway.store import rows, tombstones
 from gateway.store.database import Database
 from gateway.store.tables import job_schedules as schedules
 from gateway.store.tables import jobs as table
@@ -272,7 +272,7 @@ class StoredJobs:
 
     async def deleted(self, tenant: str, user: str, since: float) -> bool:
         """Whether the user was deleted after this moment, whoever has the name since."""
-        return await self._database.run(lambda connection: gone.later(connection, tenant, owner("user", user), since))
+        return await self._database.run(lambda connection: tombstones.later(connection, tenant, owner("user", user), since))
 
     async def drop_schedule(self, tenant: str, name: str, created: float | None = None) -> None:
         """Raises NotFound. Jobs that it has made stay. created: only the one that was made then, not another of its name."""

@@ -24,7 +24,7 @@ from gateway.core.conversations import AnswerFound, KeepAnswer, Said
 from gateway.core.errors import Overloaded, RequestError
 from gateway.core.slices import portions
 from gateway.core.specs.responses import ResponsesSpec
-from gateway.store import gone, rows
+from gateway.store import rows, tombstones
 from gateway.store.database import Database
 from gateway.store.tables import kept_answers as table
 
@@ -83,7 +83,7 @@ class KeptAnswers:
 
     def _insert(self, connection: sa.Connection, wanted: KeepAnswer, bounds: ResponsesSpec, content: bytes, nonce: bytes) -> None:
         now = self._now(connection)
-        gone.check(connection, now, wanted.began, wanted.tenant, wanted.owner)
+        tombstones.check(connection, now, wanted.began, wanted.tenant, wanted.owner)
         total = self._total(connection, wanted.tenant, now)
         if total.size + len(content) > bounds.max_total_bytes:
             raise Overloaded(

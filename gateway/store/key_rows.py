@@ -15,7 +15,7 @@ from gateway.core.people import full_name
 from gateway.core.secret import Secret
 from gateway.core.slices import portions
 from gateway.core.storage import KeyRecord, KeySettings, Page
-from gateway.store import resources, rows, tenant_rows
+from gateway.store import erasure, resources, rows
 from gateway.store.rows import Transaction
 from gateway.store.tables import former_secrets, keys
 from gateway.wire.table import OPERATIONS
@@ -150,7 +150,7 @@ def create(
         tx.connection.execute(_INSERT, {**values, "fingerprint": fingerprint})
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a key {id!r} already.", param="id") from None
-    tenant_rows.end_captures(tx, [id])  # of one of the id that was deleted while the capture began
+    erasure.end_captures(tx, [id])  # of one of the id that was deleted while the capture began
     tx.changed("keys", id, "created")
     return made, Secret(key)
 
@@ -240,8 +240,8 @@ def delete(tx: Transaction, wanted: Mapping[str, int | None]) -> list[KeyRecord]
         tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key.in_(some)))
         tx.connection.execute(sa.delete(keys).where(keys.c.id.in_(some)))
     if callers := [(old.tenant, old.id) for old in found.values() if not old.user]:
-        tenant_rows.forget_callers(tx, "api_key", callers)
-    tenant_rows.end_captures(tx, tuple(wanted))
+        erasure.forget_callers(tx, "api_key", callers)
+    erasure.end_captures(tx, tuple(wanted))
     for id in wanted:
         tx.changed("keys", id, "deleted")
     return list(found.values())

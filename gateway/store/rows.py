@@ -15,7 +15,7 @@ from msgspec import Struct
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.storage import StoreChange
 from gateway.store.hints import CHANNEL, Hint, encode
-from gateway.store.notify import NOTIFY
+from gateway.store.postgres_hints import NOTIFY
 from gateway.store.tables import NAME_LENGTH, changes, counters
 
 MAX_PAGE = 1000

@@ -31,21 +31,30 @@ from gateway.core.storage import (
     KeySettings,
     KeyWrite,
     Lease,
-    LeaseRoll,
     Page,
     Removal,
-    ReplicaRecord,
     Resource,
-    Roll,
     StoreChange,
     Write,
 )
-from gateway.store import change_rows, config_rows, gone, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
-from gateway.store.accounts import DeliveryTables, UsageTables
+from gateway.store import (
+    bulk,
+    change_rows,
+    config_rows,
+    key_rows,
+    leases,
+    limit_rows,
+    people_rows,
+    replica_rows,
+    resources,
+    rows,
+    tombstones,
+)
 from gateway.store.approvals import StoredApprovals
 from gateway.store.batches import StoredBatches
 from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
+from gateway.store.deliveries import DeliveryTables
 from gateway.store.directory_models import StoredDirectoryModels
 from gateway.store.files import StoredFiles
 from gateway.store.hints import CHANNEL, Hint
@@ -57,11 +66,13 @@ from gateway.store.migrate import DEADLINE as MIGRATION_DEADLINE
 from gateway.store.migrate import migrate
 from gateway.store.model_copies import StoredModelCopies
 from gateway.store.model_uses import StoredModelUses
-from gateway.store.notify import NOTIFY, PostgresHints, arguments
+from gateway.store.notifier import ChangeNotifier, NotifyAfterCommit
 from gateway.store.pepper import choose_pepper, peppers
+from gateway.store.postgres_hints import NOTIFY, PostgresHints, arguments
+from gateway.store.replicas import ReplicaTables
 from gateway.store.rows import Transaction
 from gateway.store.seal import Sealer
-from gateway.store.told import Telling, Told
+from gateway.store.usage import UsageTables
 
 T = TypeVar("T")
 DEADLINE = 5.0
@@ -75,7 +86,7 @@ class _TakenBack(Exception):
         self.result = result
 
 
-class Store(UsageTables, DeliveryTables):
+class Store(UsageTables, DeliveryTables, ReplicaTables):
     """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
 
     url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
@@ -117,7 +128,7 @@ class Store(UsageTables, DeliveryTables):
         self.model_uses = StoredModelUses(self._database, self._now)
         self.directory_models = StoredDirectoryModels(self._database, self._now)
         self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
-        self._told = Told()
+        self._notifier = ChangeNotifier()
 
     # --- life
 
@@ -159,7 +170,7 @@ class Store(UsageTables, DeliveryTables):
         return self._database.pending
 
     def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
-        return self._told.subscribe(callback)
+        return self._notifier.subscribe(callback)
 
     def seal(self, secret: Secret, purpose: str) -> str:
         return self._sealer.seal(secret, purpose)
@@ -187,11 +198,11 @@ class Store(UsageTables, DeliveryTables):
             return result, changes
 
         try:
-            telling = Telling(self._told)
-            result, changes = await self._database.run(numbered, write=True, committed=telling, deadline=deadline)
+            after_commit = NotifyAfterCommit(self._notifier)
+            result, changes = await self._database.run(numbered, write=True, committed=after_commit, deadline=deadline)
         except _TakenBack as taken_back:
             return cast(T, taken_back.result)
-        await telling.over.wait()
+        await after_commit.over.wait()
         heard(changes)
         return result
 
@@ -240,7 +251,7 @@ class Store(UsageTables, DeliveryTables):
         self, kinds: Sequence[str], *, keys: bool, most: int
     ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
         now = self._clock.wall()
-        return await self._database.run(lambda connection: together.read(connection, kinds, keys, most, now), deadline=together.SECONDS)
+        return await self._database.run(lambda connection: bulk.read(connection, kinds, keys, most, now), deadline=bulk.SECONDS)
 
     async def create(
         self,
@@ -292,12 +303,12 @@ class Store(UsageTables, DeliveryTables):
         restores: int | None = None,
         since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
-        seconds = self._database.deadline + together.WRITE_SECONDS * (len(writes) + len(removals) + len(keys))
+        seconds = self._database.deadline + bulk.WRITE_SECONDS * (len(writes) + len(removals) + len(keys))
 
         def all_of_it(tx: Transaction) -> Sequence[Resource]:
             tx.restores = restores
             kept = [(write, resources.body_of(write.body)) for write in writes]  # here, as thousands would hold the event loop
-            return together.write(tx, kept, removals, keys, rows.text(actor, "actor"), since)
+            return bulk.write(tx, kept, removals, keys, rows.text(actor, "actor"), since)
 
         return await self._write(all_of_it, dry_run=dry_run, deadline=seconds)
 
@@ -305,8 +316,8 @@ class Store(UsageTables, DeliveryTables):
         by = rows.text(actor, "actor")
 
         def remove(tx: Transaction) -> Resource:
-            removed = together.remove(tx, kind, {name: version}, by)
-            together.unused(tx, kind, [name])
+            removed = bulk.remove(tx, kind, {name: version}, by)
+            bulk.unused(tx, kind, [name])
             return removed[0]
 
         return await self._write(remove, dry_run=dry_run)
@@ -428,40 +439,11 @@ class Store(UsageTables, DeliveryTables):
                 leases.guard(connection, lease)
             now = self._now(connection)
             change_rows.prune(connection, now)
-            gone.prune(connection, now)
+            tombstones.prune(connection, now)
             key_rows.prune(connection, now)
             replica_rows.prune(connection, now)
 
         await self._database.run(forget, write=True)
-
-    # --- replicas
-
-    async def beat(self, told: ReplicaRecord, *, stale: float) -> Roll:
-        wall = self._clock.wall
-        return await self._database.run(lambda connection: replica_rows.beat(connection, self._now, wall, told, stale), write=True)
-
-    async def leave(self, id: str, incarnation: str) -> None:
-        await self._database.run(lambda connection: replica_rows.leave(connection, id, incarnation), write=True)
-
-    async def roll(self) -> Roll:
-        return await self._database.run(lambda connection: replica_rows.roll(connection, self._now))
-
-    # --- leases
-
-    async def leases(self) -> LeaseRoll:
-        return await self._database.run(lambda connection: LeaseRoll(self._now(connection), leases.every(connection)))
-
-    async def take_lease(self, name: str, holder: str, seconds: float, *, period: float = 0.0) -> Lease | None:
-        return await self._database.run(
-            lambda connection: leases.take(connection, self._now, rows.name(name, "lease"), rows.text(holder, "holder"), seconds, period),
-            write=True,
-        )
-
-    async def renew_lease(self, lease: Lease, seconds: float) -> Lease:
-        return await self._database.run(lambda connection: leases.renew(connection, self._now, lease, seconds), write=True)
-
-    async def finish_lease(self, lease: Lease, *, done: bool) -> None:
-        await self._database.run(lambda connection: leases.finish(connection, self._now, lease, done), write=True)
 
     # --- counters of limits that last
 

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.core.errors import RequestError
-from gateway.core.ledger import Beside, Position, UsageRow
-from gateway.store import rows, usage_beside
+from gateway.core.ledger import Position, SessionAndEngineCounts, UsageRow
+from gateway.store import rows, session_and_engine_rows
 from gateway.store.tables import NAME_LENGTH, facts, usage, usage_positions
 
 GROUPS = ("tenant", "key", "user", "agent", "model", "operation", "currency", "day")
@@ -28,14 +28,14 @@ def add(
     added: Sequence[UsageRow],
     before: Position | None = None,
     after: Position | None = None,
-    beside: Beside | None = None,
+    others: SessionAndEngineCounts | None = None,
 ) -> bool:
     """One upsert for each key, in one order, so that two replicas do not lock each other out; first the position, whose row's lock lets
     only one of them count the same lines. False, and nothing is written, if the position is not `before`."""
     if before is not None and after is not None and not _move(connection, before, after):
         return False
-    if beside is not None:
-        usage_beside.add(connection, beside)
+    if others is not None:
+        session_and_engine_rows.add(connection, others)
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in added:
         key = tuple(rows.text(getattr(row, name), name, 64 if name in _SHORT else NAME_LENGTH) for name in _KEY)

@@ -27,7 +27,7 @@ from gateway.identity import keys
 from gateway.identity.stored import StoredKeys
 from gateway.store.feed import CHANGE, ChangePoller
 from gateway.store.hints import Hint
-from gateway.store.notify import PostgresHints
+from gateway.store.postgres_hints import PostgresHints
 from gateway.store.store import Store
 from loadtests.store.keys import percentile, table_of
 from tests.cluster.proxy import Network, Proxy

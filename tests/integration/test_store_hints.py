@@ -15,7 +15,7 @@ from gateway.core.ports import Change
 from gateway.identity import keys
 from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.hints import CHANNEL, Hint
-from gateway.store.notify import PostgresEar, PostgresHints
+from gateway.store.postgres_hints import PostgresEar, PostgresHints
 from gateway.store.store import Store
 from tests.cluster.proxy import Network, Proxy
 from tests.integration.postgres import USER, PostgresServer, postgres  # noqa: F401 - a fixture

@@ -115,8 +115,8 @@ class UsageCounter:
                 return
             if part.sums:
                 before = self._stored.get(writer, Position(writer))
-                beside = part.beside.rows(sessions=self._sessions().most > 0)
-                if not await self._store.add_usage(rows(writer, part.sums), before, part.after, beside):
+                others = part.others.rows(sessions=self._sessions().most > 0)
+                if not await self._store.add_usage(rows(writer, part.sums), before, part.after, others):
                     del self._at[writer]  # another process has counted these lines: go on after them
                     moved = await self._store.usage_positions()
                     self._stored[writer] = moved.get(writer, Position(writer))

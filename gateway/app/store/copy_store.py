@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from gateway.app.replicas.replica import LOCK, StateLock
 from gateway.core.errors import ConfigError, GatehouseError, one_line
-from gateway.store.hosts import url_of
 from gateway.store.migrate import HEAD, migrate, revisions
+from gateway.store.postgres_url import url_of
 from gateway.store.tables import metadata
 
 LIVE: Final = frozenset({"replicas", "leases"})

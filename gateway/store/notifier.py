@@ -1,4 +1,5 @@
-"""Tells of committed changes in this process. Of thousands some at a time, so that requests get the event loop in between."""
+"""Calls the subscribers of this process with committed changes. A write of thousands is passed on in portions, so that requests get the
+event loop in between."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from typing import Any, Final
 from gateway.core.storage import StoreChange
 
 AT_ONCE: Final = 64
-"""Changes of one write that are told without a pause."""
+"""Changes of one write that are passed on without a pause."""
 
 
-class Told:
-    """Subscribers hear each change of a write in order, though a later write may be told of in between: it has higher numbers."""
+class ChangeNotifier:
+    """Subscribers get the changes of one write in order. Those of a later write, which have higher numbers, may come in between."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[StoreChange], None]] = []
@@ -23,7 +24,8 @@ class Told:
         return lambda: self._subscribers.remove(callback)
 
     def tell(self, changes: Sequence[StoreChange], done: Callable[[], None] = lambda: None) -> None:
-        """Tells of the first at once, and of the rest whenever the loop comes round; then calls `done`. Whoever began it may be gone."""
+        """Passes on the first AT_ONCE changes now and the rest in later turns of the loop, then calls `done`. Raises what a subscriber
+        raises, after `done`; in later turns the loop's exception handler gets it."""
         try:
             for change in changes[:AT_ONCE]:
                 for subscriber in tuple(self._subscribers):
@@ -37,11 +39,11 @@ class Told:
             done()
 
 
-class Telling:
-    """Tells of one write, as what `Database.run` is to call after the commit. over: once all of it is told."""
+class NotifyAfterCommit:
+    """What `Database.run` calls after the commit of a write. over: set once all its changes have been passed on."""
 
-    def __init__(self, told: Told) -> None:
-        self._told, self.over = told, asyncio.Event()
+    def __init__(self, notifier: ChangeNotifier) -> None:
+        self._notifier, self.over = notifier, asyncio.Event()
 
     def __call__(self, done: tuple[Any, Sequence[StoreChange]]) -> None:
-        self._told.tell(done[1], self.over.set)
+        self._notifier.tell(done[1], self.over.set)

@@ -1,4 +1,4 @@
-"""PostgreSQL's URLs as libpq reads them: several hosts, each with a port of its own. SQLAlchemy takes only one port."""
+"""URLs of PostgreSQL with several hosts, each with its own port, as libpq has them. SQLAlchemy alone takes only one port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def url_of(text: str) -> sa.URL:
     found = [_ONE.fullmatch(one) for one in listed.split(",")]
     hosts = [(one[1].strip("[]"), one[2] or "") for one in found if one is not None]
     if len(hosts) < len(found):
-        raise ValueError("a host or port is none")
+        raise ValueError("not a host, or not a port")
     url = sa.make_url(before + after)
     ports = {"port": ",".join(port for _, port in hosts)} if any(port for _, port in hosts) else {}
     return url.update_query_dict({"host": ",".join(host for host, _ in hosts), **ports})

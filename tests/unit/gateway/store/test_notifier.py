@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core.storage import StoreChange
-from gateway.store.told import AT_ONCE, Told
+from gateway.store.notifier import AT_ONCE, ChangeNotifier
 
 MANY = 3 * AT_ONCE + 5
 
@@ -17,32 +17,32 @@ def changes(count: int, first: int = 1) -> tuple[StoreChange, ...]:
 
 
 async def test_few_are_told_at_once() -> None:
-    told, heard, over = Told(), list[int](), asyncio.Event()
-    told.subscribe(lambda change: heard.append(change.seq))
-    told.tell(changes(AT_ONCE), over.set)
+    notifier, heard, over = ChangeNotifier(), list[int](), asyncio.Event()
+    notifier.subscribe(lambda change: heard.append(change.seq))
+    notifier.tell(changes(AT_ONCE), over.set)
     assert heard == list(range(1, AT_ONCE + 1)) and over.is_set()
 
 
 async def test_of_many_the_loop_gets_turns_in_between() -> None:
-    told, heard, over = Told(), list[int](), asyncio.Event()
-    told.subscribe(lambda change: heard.append(change.seq))
-    told.tell(changes(MANY), over.set)
+    notifier, heard, over = ChangeNotifier(), list[int](), asyncio.Event()
+    notifier.subscribe(lambda change: heard.append(change.seq))
+    notifier.tell(changes(MANY), over.set)
     assert len(heard) == AT_ONCE and not over.is_set()
-    told.tell(changes(1, first=1000))  # a later write does not wait for it
+    notifier.tell(changes(1, first=1000))  # a later write does not wait for it
     assert heard[-1] == 1000
     await over.wait()
     assert [seq for seq in heard if seq < 1000] == list(range(1, MANY + 1))
 
 
 async def test_whoever_waits_is_told_of_the_end_though_a_subscriber_fails() -> None:
-    told, over = Told(), asyncio.Event()
+    notifier, over = ChangeNotifier(), asyncio.Event()
 
     def fail(change: StoreChange) -> None:
         raise ValueError(change.name)
 
-    end = told.subscribe(fail)
+    end = notifier.subscribe(fail)
     with pytest.raises(ValueError, match="t0"):
-        told.tell(changes(MANY), over.set)
+        notifier.tell(changes(MANY), over.set)
     assert over.is_set()
     end()
-    told.tell(changes(1))
+    notifier.tell(changes(1))

@@ -1,8 +1,8 @@
-"""Several kinds in one transaction: all of them as they were at one moment, and writes with deletions. What a write needs, and what a
-deletion leaves behind, is looked at when all of it is written, so that a role can go with its bindings, and a binding come with its role.
+"""Resources of several kinds in one transaction: read as they were at one moment, or written and deleted together. References are checked
+after everything is written, so a role can be deleted with its bindings, and a binding created with its role.
 
-Who names something holds it until the transaction ends, and who deletes it has locked it: of two transactions that would do both, one waits
-for the other and then finds the name gone, or in use.
+A transaction that refers to a resource locks it until it ends, as one that deletes it does. If two transactions do both, one waits for the
+other and then finds the name gone, or in use.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import sqlalchemy as sa
 from gateway.core.errors import VersionMismatch
 from gateway.core.people import parts
 from gateway.core.storage import KeyRecord, KeyWrite, Page, Removal, Resource, Write
-from gateway.store import change_rows, key_rows, people_rows, resources, tenant_rows
+from gateway.store import change_rows, erasure, key_rows, people_rows, resources
 from gateway.store.rows import Transaction
 
 SHOWN_KEYS: Final = 5
 """Keys that an error names."""
 PAGE: Final = 1000
 SECONDS: Final = 60.0
-"""In which everything of some kinds is read, which may be ten thousand of each. Nobody waits for a reader."""
+"""The deadline for reading everything of some kinds, which may be ten thousand of each. Readers block nobody."""
 WRITE_SECONDS: Final = 0.005
-"""For each resource that one write stores or deletes, besides what every write may take."""
+"""Added to the deadline of a write for each resource that it stores or deletes."""
 SNAPSHOT: Final = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 def read(
     connection: sa.Connection, kinds: Sequence[str], keys: bool, most: int, now: float
 ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
-    """See ControlStore.everything. SQLite shows every transaction that reads one moment; PostgreSQL has to be asked to."""
+    """See ControlStore.everything. In SQLite every reading transaction sees one moment; PostgreSQL must be told to."""
     if connection.dialect.name == "postgresql":
         connection.execute(SNAPSHOT)
 
@@ -99,21 +99,21 @@ def remove(tx: Transaction, kind: str, wanted: Mapping[str, int | None], actor: 
     if kind == "users":
         for one in gone:
             people_rows.forget(tx, one.name, one.tenant, parts(one.name)[0], actor)
-        tenant_rows.forget_callers(tx, "user", [(one.tenant, parts(one.name)[0]) for one in gone])
+        erasure.forget_callers(tx, "user", [(one.tenant, parts(one.name)[0]) for one in gone])
     elif kind == "tenants":
-        tenant_rows.forget(tx, [one.name for one in gone])
+        erasure.forget(tx, [one.name for one in gone])
     return gone
 
 
 def unused(tx: Transaction, kind: str, names: Sequence[str]) -> None:
-    """Raises VersionMismatch (409 `in_use`) if something still names one of these, which were deleted, or is its own."""
+    """Raises VersionMismatch (409 `in_use`) if something still refers to, or belongs to, one of these deleted resources."""
     if kind == "roles":
         resources.unbound(tx.connection, names)
     elif kind == "limits" and (naming := key_rows.naming(tx.connection, frozenset(names))):
         limit = next(name for name in names if name in naming)
         raise limit_in_use(limit, naming[limit])
     elif kind == "tenants":
-        tenant_rows.unused(tx.connection, names)
+        erasure.unused(tx.connection, names)
 
 
 def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:

@@ -1,9 +1,9 @@
-"""That a tenant, a user or a key was deleted, for as long as a request of theirs may still be under way: what such a request would keep
-belongs to nobody, and whoever gets the name next must not find it.
+"""Tombstones: rows that say that a tenant, a user or a key was deleted, kept for as long as a request of theirs may still be under way.
+What such a request would store (an answer, a file, a batch) would have no owner, and the next owner of the name must not find it.
 
-Rows of the table of resources, of a kind of their own that nobody lists. Who deletes writes one and then erases; who keeps looks for one in
-the transaction that writes. On PostgreSQL a lock for each tenant makes one of the two wait for the other's commit: either the deletion
-finds what was kept, or the keeping finds that row. SQLite has one writer at a time.
+A tombstone is a row in the table of resources, of a kind that no list shows. A deletion writes the tombstone and then erases; a transaction
+that stores something for a caller looks for tombstones first. On PostgreSQL a lock per tenant makes one of the two wait for the other's
+commit, so either the deletion sees what was stored, or the other one sees the tombstone. SQLite has one writer at a time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _BESIDE: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:
 
 
 def note(connection: sa.Connection, now: float, *whom: tuple[str, str]) -> None:
-    """Before what they have kept is erased. whom: the tenant and the owner of each, none twice; the owner is of gateway.core.conversations,
-    "" for the tenant as a whole."""
+    """Writes tombstones; to be called before the data is erased. whom: tenant and owner (gateway.core.conversations.owner) of each, without
+    repetitions; the owner is "" for the tenant as a whole."""
     if connection.dialect.name == "postgresql":
         whats = [_what(tenant) for tenant in sorted({tenant for tenant, _ in whom})]  # in one order, so that nobody waits in a circle
         connection.execute(_EACH_ALONE, {"whats": whats})
@@ -50,8 +50,8 @@ def note(connection: sa.Connection, now: float, *whom: tuple[str, str]) -> None:
 
 
 def check(connection: sa.Connection, now: float, began: float, tenant: str, owner: str = "") -> None:
-    """Before a request keeps something. began: when it did, as time.perf_counter says on this machine. Raises PermissionDenied where its
-    tenant, or the owner, was deleted since, or a moment before."""
+    """To be called before a request stores something. began: when the request began, by time.perf_counter of this machine. Raises
+    PermissionDenied if the tenant or the owner was deleted since then, or up to MARGIN_SECONDS before."""
     if connection.dialect.name == "postgresql":
         connection.execute(_BESIDE, {"what": _what(tenant)})
     names = [_name(tenant, ""), _name(tenant, owner)] if owner else [_name(tenant, "")]

@@ -1,6 +1,6 @@
-"""What is left of tenants, users and keys that are deleted. A name may be given again, and whoever gets it must find nothing of others.
+"""Erases what deleted tenants, users and keys leave behind: their names may be used again, and the next owner must find nothing of theirs.
 
-A transaction may delete thousands: each statement is about many of them.
+One transaction may delete thousands, so each statement covers many of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.core.conversations import owner
 from gateway.core.errors import VersionMismatch
 from gateway.core.jobs import OVER as JOB_OVER
 from gateway.core.slices import portions
-from gateway.store import gone, kept_answers, rows
+from gateway.store import kept_answers, rows, tombstones
 from gateway.store.approvals import OPEN
 from gateway.store.batches import cancel_all
 from gateway.store.files import disowned
@@ -34,12 +34,12 @@ _LEFT: Final[tuple[tuple[str, sa.Column[str], sa.ColumnElement[bool], str], ...]
     ("schedules", job_schedules.c.name, sa.true(), "delete them"),
     ("jobs", jobs.c.id, jobs.c.state.not_in(JOB_OVER), "cancel them, or wait for their end,"),
 )
-"""What, its name, which of it, and what is to be done, each with a permission of its own. The input of a batch that is not over is a file
-that cannot be deleted."""
+"""What keeps a tenant from being deleted: its name, the column to show, which rows, and what the operator should do (each needs a
+permission of its own). Batches need no row here: the input of one that is not over is a file that cannot be deleted."""
 
 
 def unused(connection: sa.Connection, tenants: Sequence[str]) -> None:
-    """Raises VersionMismatch (409 `in_use`) for one of them that still has something of this."""
+    """Raises VersionMismatch (409 `in_use`) if one of these tenants still has files, schedules, or jobs that are not over."""
     for what, name, which, do in _LEFT:
         rows.all_one_by_one(connection, [f"{what} of {tenant}" for tenant in tenants])
         owner = name.table.c.tenant
@@ -51,9 +51,9 @@ def unused(connection: sa.Connection, tenants: Sequence[str]) -> None:
 
 
 def forget(tx: Transaction, tenants: Sequence[str]) -> None:
-    """Erases what nobody but the tenants' callers could: kept responses, batches and jobs that are over, approvals."""
+    """Erases what only the tenants' own callers could delete: kept responses, batches and jobs that are over, approvals."""
     connection = tx.connection
-    gone.note(connection, tx.now, *((tenant, "") for tenant in tenants))
+    tombstones.note(connection, tx.now, *((tenant, "") for tenant in tenants))
     kept_answers.erased(connection, tenants)
     for some in portions(tenants, rows.MANY):
         connection.execute(sa.delete(batches).where(batches.c.tenant.in_(some), batches.c.state.in_(OVER)))
@@ -68,7 +68,7 @@ def forget_callers(tx: Transaction, kind: str, callers: Sequence[tuple[str, str]
     of: dict[str, set[str]] = {}
     for tenant, id in callers:
         of.setdefault(tenant, set()).add(id)
-    gone.note(tx.connection, tx.now, *((tenant, owner(kind, id)) for tenant, id in callers))
+    tombstones.note(tx.connection, tx.now, *((tenant, owner(kind, id)) for tenant, id in callers))
     owners = {tenant: [owner(kind, id) for id in ids] for tenant, ids in of.items()}
     kept_answers.erased_of(tx.connection, owners)
     disowned(tx.connection, owners)

@@ -1,4 +1,4 @@
-"""Statements on what is counted beside the usage: sessions, and the time of engines."""
+"""Statements on the tables that are counted with the usage: sessions, and the time of engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.core.ledger import Beside, EngineRow, SessionRow
+from gateway.core.ledger import EngineRow, SessionAndEngineCounts, SessionRow
 from gateway.store import rows
 from gateway.store.tables import NAME_LENGTH, usage_engines, usage_sessions
 
@@ -19,24 +19,24 @@ _ENGINE_KEY = ("day", "engine")
 _ENGINE_SUMS = ("requests", "prefill_us", "decode_us")
 
 
-def add(connection: sa.Connection, beside: Beside) -> None:
-    """One upsert for each key, in one order. Keys must differ."""
+def add(connection: sa.Connection, others: SessionAndEngineCounts) -> None:
+    """One upsert for each row, always in the order of the keys, so that two transactions cannot deadlock. No key may occur twice."""
     insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    if beside.sessions:
+    if others.sessions:
         statement = insert(usage_sessions)
         after = {name: usage_sessions.c[name] + statement.excluded[name] for name in _SESSION_SUMS}
         newer = statement.excluded["last"] >= usage_sessions.c["last"]
         after |= {name: sa.case((newer, statement.excluded[name]), else_=usage_sessions.c[name]) for name in _SESSION_LAST}
         names = (*_SESSION_KEY, *_SESSION_LAST, *_SESSION_SUMS)
-        values = [{name: getattr(row, name) for name in names} for row in sorted(beside.sessions, key=_session_key)]
+        values = [{name: getattr(row, name) for name in names} for row in sorted(others.sessions, key=_session_key)]
         for value in values:
             for name in ("tenant", "session", "key", "user", "agent"):
                 value[name] = rows.text(value[name], name, NAME_LENGTH)
         connection.execute(statement.on_conflict_do_update(index_elements=list(_SESSION_KEY), set_=after), values)
-    if beside.engines:
+    if others.engines:
         statement = insert(usage_engines)
         sums = {name: usage_engines.c[name] + statement.excluded[name] for name in _ENGINE_SUMS}
-        values = [{name: getattr(row, name) for name in (*_ENGINE_KEY, *_ENGINE_SUMS)} for row in sorted(beside.engines, key=_engine_key)]
+        values = [{name: getattr(row, name) for name in (*_ENGINE_KEY, *_ENGINE_SUMS)} for row in sorted(others.engines, key=_engine_key)]
         connection.execute(statement.on_conflict_do_update(index_elements=list(_ENGINE_KEY), set_=sums), values)
 
 
