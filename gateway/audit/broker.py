@@ -25,11 +25,11 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Final
 
-from gateway.audit.about import about
 from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.audit.chain import Draft, Entry
 from gateway.audit.crypto import BodyHasher, load_body_key, no_hash
 from gateway.audit.envelopes import RecordSealer
+from gateway.audit.event_tenants import with_tenants
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
 from gateway.audit.keyring import KeyRing
@@ -224,7 +224,7 @@ class AuditBroker:
             signal.fail(self._refusal())
             return signal
         if isinstance(record, EventRecord):
-            record = about(record)
+            record = with_tenants(record)
         batch.entries.append(record if self._privacy is None else self._privacy(record))
         return batch.signal or self._open_batch()
 

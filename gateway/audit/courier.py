@@ -1,8 +1,8 @@
 """Carries the log to one sink: the lines of all writers in a directory, in their order, each at least once.
 
-The log itself is the sink's queue. Where the sink has come to is in a file of its own (gateway.audit.places), so nothing is lost when the
-process is killed, and a sink that was away for a day gets the day. A sink that is slow or down holds up nobody, unless it is required
-(gateway.audit.spool).
+The log itself is the sink's queue. How far the sink has come is kept in a file (gateway.audit.sink_positions), so nothing is lost when the
+process is killed, and a sink that was away for a day gets that day's lines. A sink that is slow or down holds up nobody, unless it is
+required (gateway.audit.spool).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from gateway.audit.ledger import LedgerReader, Mark, after, bytes_behind, end_of, head_at
 from gateway.audit.opening import Opener
-from gateway.audit.places import Places, PlacesFile
 from gateway.audit.segments import open_segment, segment_size
+from gateway.audit.sink_positions import SinkPositions, SinkPositionsFile
 from gateway.audit.sinks.contract import Sink, Unacceptable, batch_of
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.ledger import Position
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
     """A batch that may come again: when it was accepted, whose it is, where it begins, its bytes."""
 
     at: float
-    place: Position
+    position: Position
     size: int
 
 
@@ -69,7 +69,7 @@ class Courier:
         name: str,
         sink: Sink,
         directory: Path,
-        places: PlacesFile,
+        positions: SinkPositionsFile,
         *,
         history: bool = False,
         required: bool = False,
@@ -80,7 +80,7 @@ class Courier:
         self.name, self.sink = name, sink
         self.sent = self.lost = self.refused = self.waiting = 0
         self.fault: str | None = None
-        self._directory, self._file, self._history, self._on_fault = directory, places, history, on_fault
+        self._directory, self._file, self._history, self._on_fault = directory, positions, history, on_fault
         self._clock, self._opener = clock or SystemClock(), opener
         self._reader = LedgerReader(directory, verb="sent")
         self._at: dict[str, Position] = {}
@@ -88,7 +88,7 @@ class Courier:
         self._looked = -1.0
         self._unsure_bytes = int(getattr(sink, "unsure_bytes", 0))
         self._unsure: deque[Sent] = deque()
-        self._saved: Places | None = None
+        self._saved: SinkPositions | None = None
         self._saved_at = 0.0
         self._pause, self._longest = 0.0, SHORT_PAUSE if required else LONGEST_PAUSE
         self._disk = False  # the fault is our own disk's
@@ -100,12 +100,14 @@ class Courier:
     # --- life
 
     def prepare(self) -> None:
-        """Finds the place to go on from, and notes it if it is the first. Blocks; raises OSError."""
-        places = self._file.read()
-        if places is None:
-            places = Places({} if self._history else {writer: _end(writer, of) for writer, of in self._reader.writers().items() if of})
-            self._file.write(places)
-        self._at, self._saved = dict(places.writers), places
+        """Finds the position to go on from, and writes it down if there was none. Blocks; raises OSError."""
+        positions = self._file.read()
+        if positions is None:
+            positions = SinkPositions(
+                {} if self._history else {writer: _end(writer, of) for writer, of in self._reader.writers().items() if of}
+            )
+            self._file.write(positions)
+        self._at, self._saved = dict(positions.writers), positions
 
     def start(self) -> None:
         self._thread.start()
@@ -123,8 +125,8 @@ class Courier:
 
     def segment(self, writer: str) -> int:
         """The segment that is sent next; 0 as long as that is not known."""
-        place = self._at.get(writer)
-        return 0 if place is None else place.segment
+        position = self._at.get(writer)
+        return 0 if position is None else position.segment
 
     # --- the thread
 
@@ -167,8 +169,8 @@ class Courier:
         self._look(writers, settled)
         moved, waiting = False, 0
         for writer, segments in writers.items():
-            place = self._place(writer, segments)
-            found = self._next(place, segments, self._marks[writer])
+            position = self._position(writer, segments)
+            found = self._next(position, segments, self._marks[writer])
             if found is not None:
                 lines, then = found
                 if not self._carry(writer, lines):
@@ -176,7 +178,7 @@ class Courier:
                     self.waiting = sum(bytes_behind(self._at[one], writers[one]) for one in writers if one in self._at)
                     return False
                 if self._unsure_bytes:
-                    self._unsure.append(Sent(self._clock.monotonic(), place, len(lines)))
+                    self._unsure.append(Sent(self._clock.monotonic(), position, len(lines)))
                 self._at[writer], moved = then, True
             waiting += bytes_behind(self._at[writer], segments)
         self.waiting = waiting
@@ -193,45 +195,47 @@ class Courier:
             assert mark is not None
             self._marks[writer] = mark
 
-    def _place(self, writer: str, segments: Segments) -> Position:
-        """Where to go on. If the log is not the one that was sent, that is the beginning of what is there."""
-        place = self._at.get(writer) or Position(writer)
-        path = dict(segments).get(place.segment)
+    def _position(self, writer: str, segments: Segments) -> Position:
+        """Where to go on. If the log is not the one that was sent, the beginning of what is there."""
+        position = self._at.get(writer) or Position(writer)
+        path = dict(segments).get(position.segment)
         if path is None:
-            later = next((number for number, _ in segments if number > place.segment), segments[0][0])
-            if place.segment:
-                self._tell_lost(writer, place, dict(segments)[later])
-            place = Position(writer, later, 0, place.seq, place.head)
-        elif place.offset and head_at(path, place.offset) != place.head:
-            log.error("the audit log of %s was changed before line %d: its segment %d is sent again", writer, place.seq, place.segment)
-            place = Position(writer, place.segment)
-        self._at[writer] = place
-        return place
+            later = next((number for number, _ in segments if number > position.segment), segments[0][0])
+            if position.segment:
+                self._tell_lost(writer, position, dict(segments)[later])
+            position = Position(writer, later, 0, position.seq, position.head)
+        elif position.offset and head_at(path, position.offset) != position.head:
+            log.error(
+                "the audit log of %s was changed before line %d: its segment %d is sent again", writer, position.seq, position.segment
+            )
+            position = Position(writer, position.segment)
+        self._at[writer] = position
+        return position
 
-    def _tell_lost(self, writer: str, place: Position, path: Path) -> None:
+    def _tell_lost(self, writer: str, position: Position, path: Path) -> None:
         first = _first_seq(path)
-        missing = max(0, first - 1 - place.seq)
+        missing = max(0, first - 1 - position.seq)
         if missing:
             self.lost += missing
             log.error("the audit sink %s lacks %d lines of %s: they were removed before they could be sent", self.name, missing, writer)
 
-    def _next(self, place: Position, segments: Segments, until: Mark) -> tuple[bytes, Position] | None:
-        """The next lines and the place behind them."""
+    def _next(self, position: Position, segments: Segments, until: Mark) -> tuple[bytes, Position] | None:
+        """The next lines and the position behind them."""
         for number, path in segments:
-            if number < place.segment:
+            if number < position.segment:
                 continue
             if number > until.segment:
                 return None
-            if number > place.segment:
-                place = Position(place.writer, number, 0, place.seq, place.head)
+            if number > position.segment:
+                position = Position(position.writer, number, 0, position.seq, position.head)
             end = until.offset if number == until.segment else segment_size(path)
-            if place.offset >= end:
+            if position.offset >= end:
                 continue
             with open_segment(path) as file:
-                file.seek(place.offset)
-                block = file.read(min(BLOCK, end - place.offset))
+                file.seek(position.offset)
+                block = file.read(min(BLOCK, end - position.offset))
             if block := block[: block.rfind(b"\n") + 1]:
-                return block, after(place, block)
+                return block, after(position, block)
         return None
 
     # --- the sink
@@ -260,7 +264,7 @@ class Courier:
     def _go_back(self) -> None:
         """What a receiver that confirms nothing may not have read is sent again."""
         for one in reversed(self._unsure):
-            self._at[one.place.writer] = one.place
+            self._at[one.position.writer] = one.position
         self._unsure.clear()
 
     def _call(self, call: Callable[[], Any]) -> bool:
@@ -310,10 +314,10 @@ class Courier:
             self._unsure.popleft()
         if not now and moment - self._saved_at < SAVE_SECONDS:
             return
-        places = dict(self._at)
+        positions = dict(self._at)
         for one in reversed(self._unsure):
-            places[one.place.writer] = one.place
-        found = Places(places)
+            positions[one.position.writer] = one.position
+        found = SinkPositions(positions)
         if found != self._saved:
             self._file.write(found)
             self._saved = found

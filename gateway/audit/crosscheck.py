@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from gateway.audit.chain import read_line, read_lines
+from gateway.audit.chain_walk import Covered, Numbers, Signed, Walked, covered
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.neighbours import holder
 from gateway.audit.repair import last_checkpoint, read_checkpoint
 from gateway.audit.report import Problem, WriterReport
 from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
-from gateway.audit.walk import Covered, Numbers, Signed, Walked, covered
 
 
 def crosscheck(

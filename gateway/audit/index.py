@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gateway.audit.about import EVERY
 from gateway.audit.entries import COUNTS, NUMBERS, OF_OUTCOMES, Entry
-from gateway.audit.spent import storable
+from gateway.audit.event_tenants import EVERY
+from gateway.audit.outcome_figures import storable
 from gateway.core.audit_questions import TEXTS, AuditSearch, as_glob, is_pattern
 from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
@@ -54,7 +54,7 @@ _INDEXED: Final = (
 CLEAR: Final = frozenset({"tenant", "outcome", "event", "writer"})
 """Texts of an entry that are in the clear where its record is encrypted as a whole."""
 BLIND: Final = tuple(name for name in TEXTS if name not in CLEAR)
-"""Those for which it has tokens then (gateway.audit.blind)."""
+"""Those for which it has tokens then (gateway.audit.blind_index)."""
 _SCHEMA: Final = (
     "CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
     "CREATE TABLE places (writer TEXT PRIMARY KEY, segment INTEGER, offset INTEGER, seq INTEGER, head TEXT)",

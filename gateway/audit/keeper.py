@@ -18,14 +18,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.audit.archive import Archive
+from gateway.audit.checkpoint_copies import CheckpointCopy
+from gateway.audit.clock_jump import ClockJumpDetector
 from gateway.audit.closing import NotSealed, clean, compress_segment, seal_of
-from gateway.audit.copies import Copy
 from gateway.audit.crypto import CheckpointVerifier, Signer, replace_file
 from gateway.audit.encode import encode_json
 from gateway.audit.holds import Holds, concerns
-from gateway.audit.places import FOLDER
 from gateway.audit.segments import is_compressed
 from gateway.audit.signing_keys import trusted
+from gateway.audit.sink_positions import FOLDER
 from gateway.audit.sinks.file import checkpoints_name, list_segments, sync_directory
 from gateway.audit.statements import (
     SEAL,
@@ -39,7 +40,6 @@ from gateway.audit.statements import (
     tombstones,
     tombstones_name,
 )
-from gateway.audit.steady import Steady
 from gateway.core.clock import Clock
 from gateway.core.specs.retention import RetentionSpec
 
@@ -119,7 +119,7 @@ class Keeper:
         clock: Clock,
         *,
         archive: Archive | None = None,
-        copies: tuple[Copy, ...] = (),
+        copies: tuple[CheckpointCopy, ...] = (),
         needed: Callable[[str], int] = lambda writer: 1 << 62,
         unsure: Callable[[], str] = str,
     ) -> None:
@@ -127,7 +127,7 @@ class Keeper:
         self._archive, self._copies, self._needed, self._unsure = archive, copies, needed, unsure
         self._state = state_dir / FOLDER / STATE
         self.holds = Holds(directory, clock)
-        self._steady, self._told_jump = Steady(clock), False
+        self._jumps, self._told_jump = ClockJumpDetector(clock), False
         self.archived = self.expired = self.failures = self.waiting = 0
         self.oldest: float | None = None
         self.unsealed: set[tuple[str, int]] = set()
@@ -310,11 +310,11 @@ class Keeper:
 
     def _may_go_by_age(self) -> bool:
         """Whether the clock can be trusted with what is old."""
-        if not self._steady.jumped:
+        if not self._jumps.jumped:
             self._told_jump = False
             return True
         if not self._told_jump:
-            self._told_jump, seconds = True, round(self._steady.gained)
+            self._told_jump, seconds = True, round(self._jumps.gained)
             log.error("the clock was set forward by %d s: no segment of the audit log is taken away by its age for a day", seconds)
             self._news.append(News("audit.clock_jumped", "audit", {"seconds": seconds}, "failed"))
         return False

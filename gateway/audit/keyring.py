@@ -130,7 +130,7 @@ class DataKey:
         return AESGCM(HKDF(SHA256(), 32, salt=salt, info=_INFO).derive(bytes(self._material)))
 
     def blind(self) -> bytes:
-        """The key of the tokens in the index (gateway.audit.blind). Raises Shredded."""
+        """The key of the tokens in the index (gateway.audit.blind_index). Raises Shredded."""
         found, material = self._blind, self._material
         if material is None:
             raise Shredded("The data key was destroyed.")

@@ -17,10 +17,10 @@ import msgspec
 
 from gateway.audit.chain import read_line, read_lines
 from gateway.audit.opening import CLOSED, SEALED, Opener
+from gateway.audit.outcome_figures import DAY, SHORT, OutcomeFigures, SessionAndEngineSums, day_name, decode_figures, storable
 from gateway.audit.record import MAX_LINE
 from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.file import list_segments
-from gateway.audit.spent import DAY, SHORT, SessionAndEngineSums, Spent, day_name, decode_spent, storable
 from gateway.core.ledger import Position, UsageRow
 
 log = logging.getLogger("gatehouse.usage")
@@ -152,34 +152,43 @@ class LedgerReader:
             if _OUTCOME not in line[:_HEAD]:
                 continue
             try:
-                spent = decode_spent(self._opener.line(writer, line) if SEALED in line else line)
+                figures = decode_figures(self._opener.line(writer, line) if SEALED in line else line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue  # `audit verify` tells
-            self.unopened += bool(spent.unopened)
+            self.unopened += bool(figures.unopened)
             if writer in self._put_back:
-                if spent.time < self._began:
+                if figures.time < self._began:
                     continue
                 self._put_back.discard(writer)
-            if spent.attempts and spent.time >= self.counted_from:
-                add(sums, spent)
-                others.add(spent)
+            if figures.attempts and figures.time >= self.counted_from:
+                add(sums, figures)
+                others.add(figures)
             turn += 1
             if turn % _BREATH == 0:
                 sleep(0)
 
 
-def add(sums: Sums, spent: Spent) -> None:
-    key = (int(spent.time) // DAY, spent.tenant, spent.principal, spent.model, spent.user, spent.agent, spent.operation, spent.currency)
+def add(sums: Sums, figures: OutcomeFigures) -> None:
+    key = (
+        int(figures.time) // DAY,
+        figures.tenant,
+        figures.principal,
+        figures.model,
+        figures.user,
+        figures.agent,
+        figures.operation,
+        figures.currency,
+    )
     counts = sums.get(key)
     if counts is None:
         counts = sums[key] = [0, 0, 0, 0, 0, 0, 0]
     counts[0] += 1
-    counts[1] += spent.prompt_tokens
-    counts[2] += spent.completion_tokens
-    counts[3] += spent.cached_tokens
-    counts[4] += spent.reasoning_tokens
-    counts[5] += spent.cost
-    counts[6] += spent.outcome == "unknown"
+    counts[1] += figures.prompt_tokens
+    counts[2] += figures.completion_tokens
+    counts[3] += figures.cached_tokens
+    counts[4] += figures.reasoning_tokens
+    counts[5] += figures.cost
+    counts[6] += figures.outcome == "unknown"
 
 
 def rows(writer: str, sums: Sums) -> list[UsageRow]:

@@ -1,7 +1,7 @@
 """Searches and reports where records are encrypted as a whole. Everything here blocks.
 
-The index has of such a record what is in the clear (tenant, outcome, an event's name) and tokens for the rest (gateway.audit.blind), by
-which records are found before they are opened. Without a token, and for the beginning of a text, they are opened, the newest first; a
+The index has of such a record what is in the clear (tenant, outcome, an event's name) and tokens for the rest (gateway.audit.blind_index),
+by which records are found before they are opened. Without a token, and for the beginning of a text, they are opened, the newest first; a
 report indexes the period anew, in memory. Nothing that was opened is written anywhere.
 """
 
@@ -18,16 +18,16 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gateway.audit.blind import Tokened
+from gateway.audit.blind_index import Tokened
 from gateway.audit.entries import Entry, completed, entries_of
 from gateway.audit.index import BLIND, SECONDS, Index, count_sealed, reading, search
 from gateway.audit.lines import LinesAt
 from gateway.audit.opening import SEALED, Opener
+from gateway.audit.outcome_figures import storable
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
-from gateway.audit.spent import storable
 from gateway.audit.summary import summary, summary_of
 from gateway.core.audit_questions import NO_KEYS, AuditSearch, Unopened, fits, is_pattern
 from gateway.core.errors import AuditSearchTooLong

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.audit.about import EVERY
 from gateway.audit.chain import read_lines
 from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.event_tenants import EVERY
 from gateway.audit.exports import HEADS, converted
 from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.record import MAX_LINE

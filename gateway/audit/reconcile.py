@@ -12,10 +12,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gateway.audit.ledger import LedgerReader, Mark, Sums, rows
+from gateway.audit.outcome_figures import DAY, day_name
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.segments import open_segment
-from gateway.audit.spent import DAY, day_name
 from gateway.core.ledger import Position, UsageRow
 
 UNITS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "unknown")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.audit.ledger import bytes_behind
-from gateway.audit.places import PlacesFile
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks.file import list_segments
 from gateway.core.ledger import Position
 
@@ -16,7 +16,7 @@ class Required(NamedTuple):
     """A sink that must keep up: its name, where it says how far it has come, and the most bytes that may wait for it."""
 
     name: str
-    places: PlacesFile
+    positions: SinkPositionsFile
     spool: int
 
 
@@ -44,9 +44,9 @@ class SpoolWatch:
         return None
 
     def _behind(self, sink: Required) -> int:
-        places = sink.places.read()
-        if places is None:
-            raise OSError(2, f"{sink.places.path} is not there")
-        place = places.writers.get(self._writer, Position(self._writer))
+        positions = sink.positions.read()
+        if positions is None:
+            raise OSError(2, f"{sink.positions.path} is not there")
+        position = positions.writers.get(self._writer, Position(self._writer))
         logs = list_segments(self._directory) if self._directory.is_dir() else {}
-        return bytes_behind(place, logs.get(self._writer, []))
+        return bytes_behind(position, logs.get(self._writer, []))

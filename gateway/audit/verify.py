@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.audit.ahead import Ahead, Summary
+from gateway.audit.chain_walk import Walk, Walked
 from gateway.audit.crosscheck import crosscheck
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.journal import journal_name
 from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.neighbours import holder, writers_in
+from gateway.audit.parallel_verify import ParallelSummaries, Summary
 from gateway.audit.report import JournalReport, Problem, Report
 from gateway.audit.segments import file_size
 from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import checkpoints_name, list_segments
-from gateway.audit.walk import Walk, Walked
 from gateway.core.audit_questions import AuditScope
 
 PATIENCE: Final = 0.5
@@ -85,7 +85,7 @@ def _read(
     closed = {writer: [entry for entry in segments[:-1] if entry[0] >= scope.start(writer)] for writer, segments in found.items()}
     if processes < 2 or total < WORTH_A_PROCESS or not any(closed.values()):
         return walk(lambda path: None)
-    with Ahead(source, closed, processes, on_read) as ahead:
+    with ParallelSummaries(source, closed, processes, on_read) as ahead:
         return walk(ahead)
 
 

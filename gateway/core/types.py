@@ -202,7 +202,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
 class EventRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     """Audit: an event that is not a request: an administrative write, a start, a reload, a breaker, a flood of failed logins.
 
-    tenants: those that it is about, `*` for all (gateway.audit.about adds what the details name)."""
+    tenants: those that it is about, `*` for all (gateway.audit.event_tenants adds what the details name)."""
 
     time: float
     event: str

@@ -23,8 +23,8 @@ import msgspec
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.keyring import DataKey
-from gateway.audit.places import PlacesFile
 from gateway.audit.sealing import Pending
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks.http import HttpSink
 from gateway.audit.sinks.syslog import SyslogSink
 from gateway.core.specs import AuditSpec
@@ -77,7 +77,7 @@ async def write(place: Path, requests: int, kept: int) -> None:
 
 
 async def carry(name: str, sink: Any, place: Path, requests: int) -> None:
-    courier = Courier(name, sink, place / "audit", PlacesFile(place, f"{name}-{time.monotonic_ns()}"), history=True)
+    courier = Courier(name, sink, place / "audit", SinkPositionsFile(place, f"{name}-{time.monotonic_ns()}"), history=True)
     courier.prepare()
     cpu, began = time.process_time(), time.monotonic()
     courier.start()

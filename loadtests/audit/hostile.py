@@ -22,7 +22,7 @@ import msgspec
 
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
-from gateway.audit.places import PlacesFile
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks.syslog import SyslogSink
 from gateway.core.specs import AuditSpec
 from gateway.core.specs.sinks import SyslogSinkSpec
@@ -86,7 +86,7 @@ async def write(options: argparse.Namespace, place: Path, server: Rsyslog) -> tu
     broker = AuditBroker(AuditSpec(queue=4 * BATCH), str(place), writer="gw")
     settings = {"address": f"tls://127.0.0.1:{server.tls}", "tls": {"ca": server.authority.cert}, "timeout": 30.0}
     sink = SyslogSink(msgspec.convert(settings, SyslogSinkSpec))
-    courier = Courier("siem", sink, place / "audit", PlacesFile(place, "siem"), history=True)
+    courier = Courier("siem", sink, place / "audit", SinkPositionsFile(place, "siem"), history=True)
     courier.prepare()
     await broker.start()
     courier.start()

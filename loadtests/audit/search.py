@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.audit.blind import Blinder
+from gateway.audit.blind_index import Blinder
 from gateway.audit.envelopes import RecordSealer
 from gateway.audit.index import Index
 from gateway.audit.indexer import Indexer

@@ -12,7 +12,7 @@ import pytest
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.formats import rfc3339
-from gateway.audit.places import PlacesFile
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks.contract import Unacceptable, batch_of
 from gateway.audit.sinks.syslog import SyslogSink
 from gateway.core.specs import AuditSpec
@@ -108,7 +108,7 @@ async def test_nothing_is_lost_while_the_server_stands_still_or_is_restarted(tmp
     try:
         broker = AuditBroker(AuditSpec(), str(tmp_path), writer="gw")
         sink = SyslogSink(settings(server, "tls", timeout=0.5))
-        courier = Courier("siem", sink, tmp_path / "audit", PlacesFile(tmp_path, "siem"))
+        courier = Courier("siem", sink, tmp_path / "audit", SinkPositionsFile(tmp_path, "siem"))
         courier.prepare()
         await broker.start()
         courier.start()

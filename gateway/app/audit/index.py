@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.audit.blind import Blinder
+from gateway.audit.blind_index import Blinder
 from gateway.audit.index import FILE, tenants_of
 from gateway.audit.indexer import BUSY, Progress
 from gateway.audit.lines import lines_at

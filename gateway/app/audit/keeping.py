@@ -15,7 +15,7 @@ from gateway.app.audit.policy_texts import forget_texts
 from gateway.app.events import Events
 from gateway.app.limits.usage import UsageCounter
 from gateway.audit.archive import Archive
-from gateway.audit.copies import Copy, checked
+from gateway.audit.checkpoint_copies import CheckpointCopy, checked
 from gateway.audit.courier import Courier
 from gateway.audit.crypto import Signer, load_signer
 from gateway.audit.keeper import Keeper
@@ -45,14 +45,14 @@ class SignerInForce:
         return self._signer
 
 
-def archive_of(audit: AuditSpec, clock: Clock) -> tuple[Archive | None, tuple[Copy, ...]]:
+def archive_of(audit: AuditSpec, clock: Clock) -> tuple[Archive | None, tuple[CheckpointCopy, ...]]:
     """The archive, and the second places of checkpoints. Raises ConfigError with the path."""
     archive = None if audit.retention.archive is None else Archive(audit.retention.archive, clock)
     copies = []
     for number, wanted in enumerate(audit.checkpoint.copies):
         path = f"audit.checkpoint.copies[{number}]"
         checked(wanted, path, archive)
-        copies.append(Copy(wanted.folder or wanted.url or "archive", wanted, archive))
+        copies.append(CheckpointCopy(wanted.folder or wanted.url or "archive", wanted, archive))
     return archive, tuple(copies)
 
 

@@ -13,9 +13,9 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
 from gateway.audit.crypto import load_signer
 from gateway.audit.opening import CLOSED, Opener
-from gateway.audit.places import PlacesFile
 from gateway.audit.recovery import Recovery
 from gateway.audit.signing_keys import KeyWatch
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks import carried, local_sink, named, other_sinks
 from gateway.audit.spool import Required, SpoolWatch
 from gateway.audit.writer import ChainWriter
@@ -34,7 +34,7 @@ def obey(spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
     for _, name, wanted in named(spec.audit):
         settings = carried(wanted, sinks)
         if settings.required:
-            required.append(Required(name, PlacesFile(state_dir, name), settings.spool_bytes))
+            required.append(Required(name, SinkPositionsFile(state_dir, name), settings.spool_bytes))
     if required:
         directory = local_sink(spec.audit, spec.state_dir, audit.writer).directory
         audit.obey(SpoolWatch(directory, audit.writer, required))
@@ -57,7 +57,7 @@ class Shipping:
                 name,
                 sink,
                 directory,
-                PlacesFile(state_dir, name),
+                SinkPositionsFile(state_dir, name),
                 history=of.history,
                 required=of.required,
                 on_fault=self._changed,
@@ -71,7 +71,7 @@ class Shipping:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Raises ConfigError when a sink does not start, or its place in the log cannot be kept."""
+        """Raises ConfigError when a sink does not start, or its position in the log cannot be written down."""
         self._loop = asyncio.get_running_loop()
         self._hold = await self._lives.hold(self._sinks)
         for (path, _), courier in zip(self._sinks, self.couriers, strict=True):

@@ -19,9 +19,9 @@ from gateway.app.limits.times import Times
 from gateway.audit.chain import read_lines
 from gateway.audit.neighbours import holder
 from gateway.audit.opening import CLOSED, SEALED, Opener
+from gateway.audit.outcome_figures import OutcomeFigures
 from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
-from gateway.audit.spent import Spent
 from gateway.audit.unfinished import Intent, decode_intent
 from gateway.core.specs import LimitSpec
 from gateway.core.types import Principal, Usage
@@ -54,7 +54,7 @@ class _Detail(msgspec.Struct):
     limits_not_enforced: list[str] = []
 
 
-class Line(Spent):
+class Line(OutcomeFigures):
     """An outcome, as far as budgets count it. early: of one that cannot be opened, whether no intent came before it."""
 
     request_id: str = ""

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from gateway.audit.ledger import LedgerReader, Mark, bytes_behind, rows
 from gateway.audit.opening import CLOSED, Opener
+from gateway.audit.outcome_figures import DAY, day_name
 from gateway.audit.reconcile import compare
-from gateway.audit.spent import DAY, day_name
 from gateway.core.errors import GatehouseError
 from gateway.core.ledger import Position
 from gateway.core.specs import SessionsSpec

@@ -14,8 +14,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from gateway.audit.archive import Archive, ArchiveFailed
+from gateway.audit.checkpoint_copies import CheckpointCopy
 from gateway.audit.closing import compress_segment, seal_of
-from gateway.audit.copies import Copy
 from gateway.audit.segments import open_segment
 from gateway.core.clock import FakeClock
 from gateway.core.errors import ConfigError
@@ -114,7 +114,7 @@ def test_settings_that_cannot_be_used_are_refused(server: str, monkeypatch: pyte
 
 def test_checkpoints_are_copied_there(server: str, store: Any, log_bench: Any) -> None:
     log_bench.log(batches=2)
-    copy = Copy("archive", CopySpec(archive=True), archive(server, "plain", lock="none"))
+    copy = CheckpointCopy("archive", CopySpec(archive=True), archive(server, "plain", lock="none"))
     done = copy.take(log_bench.directory, "0", 0)
     name = "gw/audit/checkpoints-0.jsonl"
     kept = (log_bench.directory / "checkpoints-0.jsonl").read_bytes()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.audit.courier import Courier
-from gateway.audit.places import Places, PlacesFile
+from gateway.audit.sink_positions import SinkPositions, SinkPositionsFile
 from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.ledger import Position
 from tests.waiting import reached
@@ -59,19 +59,21 @@ def logged(bench: Any, writer: str = "0") -> list[bytes]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> PlacesFile:
-    return PlacesFile(tmp_path, "siem")
+def positions(tmp_path: Path) -> SinkPositionsFile:
+    return SinkPositionsFile(tmp_path, "siem")
 
 
-def courier(bench: Any, sink: Collecting, places: PlacesFile, **more: Any) -> Courier:
-    made = Courier("siem", sink, bench.directory, places, **more)
+def courier(bench: Any, sink: Collecting, positions: SinkPositionsFile, **more: Any) -> Courier:
+    made = Courier("siem", sink, bench.directory, positions, **more)
     made.prepare()
     return made
 
 
-async def test_all_writers_lines_arrive_in_order_over_segments_and_restarts(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_all_writers_lines_arrive_in_order_over_segments_and_restarts(
+    log_bench: Any, make: Any, positions: SinkPositionsFile
+) -> None:
     sink = Collecting()
-    first = courier(log_bench, sink, places)
+    first = courier(log_bench, sink, positions)
     writers = [log_bench.writer(writer=name, segment_bytes=2000) for name in ("gw", "gw-1")]
     for writer in writers:
         writer.open()
@@ -83,7 +85,7 @@ async def test_all_writers_lines_arrive_in_order_over_segments_and_restarts(log_
     for writer in writers:
         writer.write([make.event("late")])
         writer.close()
-    second = courier(log_bench, sink, places)
+    second = courier(log_bench, sink, positions)
     second.start()
     await second.aclose(60)
     assert sink.lines == {name: logged(log_bench, name) for name in ("gw", "gw-1")}, "each line exactly once"
@@ -93,13 +95,13 @@ async def test_all_writers_lines_arrive_in_order_over_segments_and_restarts(log_
 
 @pytest.mark.parametrize("history", [True, False])
 async def test_a_new_sink_gets_what_was_before_only_where_that_is_wanted(
-    log_bench: Any, make: Any, places: PlacesFile, history: bool
+    log_bench: Any, make: Any, positions: SinkPositionsFile, history: bool
 ) -> None:
     writer = log_bench.writer()
     writer.open()
     writer.write([make.event("before")])
     sink = Collecting()
-    made = courier(log_bench, sink, places, history=history)
+    made = courier(log_bench, sink, positions, history=history)
     writer.write([make.event("after")])
     writer.close()
     made.start()
@@ -109,11 +111,11 @@ async def test_a_new_sink_gets_what_was_before_only_where_that_is_wanted(
     assert text.endswith(logged(log_bench)[-1])
 
 
-async def test_a_sink_that_fails_is_tried_again_and_told_of_once(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_a_sink_that_fails_is_tried_again_and_told_of_once(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
     told: list[tuple[str, str | None]] = []
     sink = Collecting(failures=3)
     sink.reachable = False
-    made = courier(log_bench, sink, places, on_fault=lambda name, reason: told.append((name, reason)))
+    made = courier(log_bench, sink, positions, on_fault=lambda name, reason: told.append((name, reason)))
     writer = log_bench.writer()
     writer.open()
     made.start()
@@ -124,9 +126,9 @@ async def test_a_sink_that_fails_is_tried_again_and_told_of_once(log_bench: Any,
     writer.close()
 
 
-async def test_what_a_receiver_never_takes_is_left_out_alone(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_what_a_receiver_never_takes_is_left_out_alone(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
     sink = Collecting(poison=b"poisoned")
-    made = courier(log_bench, sink, places)
+    made = courier(log_bench, sink, positions)
     writer = log_bench.writer()
     writer.open()
     writer.write([make.intent(f"{'poisoned' if number in (3, 7) else 'r'}{number}") for number in range(12)])
@@ -137,9 +139,9 @@ async def test_what_a_receiver_never_takes_is_left_out_alone(log_bench: Any, mak
     assert sink.lines["0"] == [line for line in logged(log_bench) if b"poisoned" not in line]
 
 
-async def test_segments_that_are_gone_are_counted_as_lost(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_segments_that_are_gone_are_counted_as_lost(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
     sink = Collecting()
-    made = courier(log_bench, sink, places)
+    made = courier(log_bench, sink, positions)
     writer = log_bench.writer(segment_bytes=1000)
     writer.open()
     made.start()
@@ -153,30 +155,30 @@ async def test_segments_that_are_gone_are_counted_as_lost(log_bench: Any, make: 
     expected = sum(path.read_bytes().count(b"\n") for path in gone) - before
     for path in gone:
         path.unlink()
-    again = courier(log_bench, sink, places)
+    again = courier(log_bench, sink, positions)
     again.start()
     await again.aclose(60)
     assert again.lost == expected > 0
     assert sink.lines["0"][before:] == logged(log_bench)
 
 
-async def test_a_segment_that_is_not_the_one_that_was_sent_is_sent_again(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_a_segment_that_is_not_the_one_that_was_sent_is_sent_again(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
     writer = log_bench.writer()
     writer.open()
     writer.close()
-    places.write(Places({"0": Position("0", 1, 100, 1, "0" * 64)}))
+    positions.write(SinkPositions({"0": Position("0", 1, 100, 1, "0" * 64)}))
     sink = Collecting()
-    made = courier(log_bench, sink, places)
+    made = courier(log_bench, sink, positions)
     made.start()
     await made.aclose(60)
     assert sink.lines["0"] == logged(log_bench)
 
 
 async def test_a_receiver_that_confirms_nothing_gets_the_newest_again_after_a_lost_connection(
-    log_bench: Any, make: Any, places: PlacesFile
+    log_bench: Any, make: Any, positions: SinkPositionsFile
 ) -> None:
     sink = Forgetful()
-    made = courier(log_bench, sink, places)
+    made = courier(log_bench, sink, positions)
     writer = log_bench.writer()
     writer.open()
     writer.write([make.event("one")])
@@ -193,19 +195,19 @@ async def test_a_receiver_that_confirms_nothing_gets_the_newest_again_after_a_lo
         if line not in seen:
             seen.append(line)
     assert seen == logged(log_bench), "without the duplicates, everything in order"
-    kept = places.read()
+    kept = positions.read()
     assert kept is not None and kept.writers["0"].seq == 0, "and again after a restart"
     sink.read = True
-    again = courier(log_bench, sink, places)
+    again = courier(log_bench, sink, positions)
     again.start()
     await again.aclose(60)
-    kept = places.read()
+    kept = positions.read()
     assert kept is not None and kept.writers["0"].seq == len(seen), "unless it said that it has read everything"
 
 
-async def test_a_call_that_hangs_does_not_hold_up_the_end(log_bench: Any, make: Any, places: PlacesFile) -> None:
+async def test_a_call_that_hangs_does_not_hold_up_the_end(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
     sink = Collecting(gate=threading.Event())
-    made = courier(log_bench, sink, places)
+    made = courier(log_bench, sink, positions)
     writer = log_bench.writer()
     writer.open()
     made.start()
@@ -217,16 +219,16 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(log_bench: Any, make: 
     writer.close()
 
 
-async def test_one_that_was_never_started_can_be_closed(log_bench: Any, places: PlacesFile) -> None:
-    await courier(log_bench, Collecting(), places).aclose()
+async def test_one_that_was_never_started_can_be_closed(log_bench: Any, positions: SinkPositionsFile) -> None:
+    await courier(log_bench, Collecting(), positions).aclose()
 
 
 @pytest.mark.parametrize(("required", "longest"), [(False, 30.0), (True, 2.0)])
 async def test_a_sink_that_fails_is_tried_after_growing_pauses_and_soon_where_requests_depend_on_it(
-    log_bench: Any, make: Any, places: PlacesFile, monkeypatch: pytest.MonkeyPatch, required: bool, longest: float
+    log_bench: Any, make: Any, positions: SinkPositionsFile, monkeypatch: pytest.MonkeyPatch, required: bool, longest: float
 ) -> None:
     sink = Collecting(failures=12)
-    carrying = courier(log_bench, sink, places, required=required, history=True)
+    carrying = courier(log_bench, sink, positions, required=required, history=True)
     writer = log_bench.writer()
     writer.open()
     writer.close()
@@ -240,25 +242,27 @@ async def test_a_sink_that_fails_is_tried_after_growing_pauses_and_soon_where_re
 
 
 async def test_a_disk_that_fails_is_tried_again_soon_and_the_sink_gets_everything(
-    log_bench: Any, make: Any, places: PlacesFile, monkeypatch: pytest.MonkeyPatch
+    log_bench: Any, make: Any, positions: SinkPositionsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Collecting()
-    carrying = courier(log_bench, sink, places, history=True)
+    carrying = courier(log_bench, sink, positions, history=True)
     writer = log_bench.writer()
     writer.open()
     writer.close()
     pauses: list[float] = []
-    healed, writes = places.write, []
+    healed, writes = positions.write, []
 
-    def write(found: Places) -> None:
+    def write(found: SinkPositions) -> None:
         writes.append(found)
         if len(writes) < 10:
             raise OSError(28, "No space left on device")
         healed(found)
 
     monkeypatch.setattr(carrying, "_wait", pauses.append)
-    monkeypatch.setattr(places, "write", write)
+    monkeypatch.setattr(positions, "write", write)
     carrying.start()
-    await reached(lambda: places.read() != Places({}) and carrying.fault is None, what="the place is kept, and nothing fails any more")
+    await reached(
+        lambda: positions.read() != SinkPositions({}) and carrying.fault is None, what="the place is kept, and nothing fails any more"
+    )
     await carrying.aclose()
     assert 2.0 in pauses and max(pauses) == 2.0 and sink.lines["0"] == logged(log_bench)

@@ -14,12 +14,12 @@ import pytest
 from gateway.audit import leftover, verify
 from gateway.audit.broker import AuditBroker
 from gateway.audit.chain import payload
+from gateway.audit.chain_walk import Walk
 from gateway.audit.fastpath import AHEAD
 from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
 from gateway.audit.reliance import BUSY, PERIOD, STEADY
 from gateway.audit.verify import JournalReport, verify_log
-from gateway.audit.walk import Walk
 from gateway.audit.writer import RESERVE
 from gateway.core.errors import AuditUnavailable
 

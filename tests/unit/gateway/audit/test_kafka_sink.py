@@ -17,7 +17,7 @@ import pytest
 
 from gateway.app.configuration.plugins import OURS
 from gateway.audit.courier import Courier
-from gateway.audit.places import PlacesFile
+from gateway.audit.sink_positions import SinkPositionsFile
 from gateway.audit.sinks import other_sinks
 from gateway.audit.sinks.contract import Batch, Unacceptable, batch_of
 from gateway.audit.sinks.kafka import KafkaSink
@@ -147,7 +147,7 @@ async def test_a_courier_carries_a_log_past_refusals_in_order(cluster: MockKafka
     lines = [header, *(b'{"seq":%d,"kind":"event","time":1.0,"hash":"%064x"}\n' % (seq, seq) for seq in range(2, 8000))]
     (log / "audit-gw-00000001.jsonl").write_bytes(b"".join(lines))
     cluster.refuse(NOT_AUTHORIZED, 0, NOT_ENOUGH_REPLICAS, TOO_LARGE)
-    courier = Courier("kafka", sink(cluster.brokers, topic), log, PlacesFile(tmp_path, "kafka"), history=True)
+    courier = Courier("kafka", sink(cluster.brokers, topic), log, SinkPositionsFile(tmp_path, "kafka"), history=True)
     courier.prepare()
     courier.start()
     await reached(lambda: courier.sent >= 7999 and not courier.waiting)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.audit.copies import Copy
+from gateway.audit.checkpoint_copies import CheckpointCopy
 from gateway.audit.keeper import LONGEST_PAUSE, Keeper
 from gateway.audit.proof import prove
 from gateway.audit.reader import LogReader
@@ -41,7 +41,7 @@ class Kept:
     def __init__(self, bench: Any) -> None:
         self.bench, self.shelf, self.needed = bench, Shelf(), 1 << 62
         self.archive: Any = None
-        self.copies: tuple[Copy, ...] = ()
+        self.copies: tuple[CheckpointCopy, ...] = ()
 
     def keeper(self, **settings: Any) -> Keeper:
         spec = RetentionSpec(**settings)
@@ -314,7 +314,7 @@ def test_a_crash_between_the_tombstone_and_the_end_is_finished(kept: Kept, monke
 
 def test_checkpoints_are_copied_to_a_second_place(kept: Kept, tmp_path: Path) -> None:
     folder = tmp_path / "second"
-    kept.copies = (Copy("second", CopySpec(folder=str(folder)), None),)
+    kept.copies = (CheckpointCopy("second", CopySpec(folder=str(folder)), None),)
     kept.keeper(compress_after=None).look()
     kept.keeper(compress_after=None).look()
     for writer in ("0", "gw-1"):
@@ -329,7 +329,7 @@ def test_checkpoints_are_copied_to_a_second_place(kept: Kept, tmp_path: Path) ->
 def test_a_place_that_takes_no_copies_is_told_once(kept: Kept, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    kept.copies = (Copy("blocked", CopySpec(folder=str(blocked / "below")), None),)
+    kept.copies = (CheckpointCopy("blocked", CopySpec(folder=str(blocked / "below")), None),)
     keeper = kept.keeper(compress_after=None)
     assert [one.event for one in keeper.look()] == ["audit.copy_failed"]
     kept.bench.clock.advance(1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.audit.broker import AuditBroker
-from gateway.audit.places import Places, PlacesFile
+from gateway.audit.sink_positions import SinkPositions, SinkPositionsFile
 from gateway.audit.spool import Required, SpoolWatch
 from gateway.core.errors import AuditUnavailable
 from gateway.core.ledger import Position
@@ -18,14 +18,14 @@ from tests.waiting import reached
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> PlacesFile:
-    return PlacesFile(tmp_path, "siem")
+def positions(tmp_path: Path) -> SinkPositionsFile:
+    return SinkPositionsFile(tmp_path, "siem")
 
 
-def test_it_stops_at_the_bound_and_goes_on_well_below_it(log_bench: Any, make: Any, places: PlacesFile) -> None:
-    watch = SpoolWatch(log_bench.directory, "0", [Required("siem", places, 10_000)])
+def test_it_stops_at_the_bound_and_goes_on_well_below_it(log_bench: Any, make: Any, positions: SinkPositionsFile) -> None:
+    watch = SpoolWatch(log_bench.directory, "0", [Required("siem", positions, 10_000)])
     assert "is not there" in str(watch())
-    places.write(Places())
+    positions.write(SinkPositions())
     assert watch() is None, "a process without a log is not behind"
     writer = log_bench.writer()
     writer.open()
@@ -34,9 +34,9 @@ def test_it_stops_at_the_bound_and_goes_on_well_below_it(log_bench: Any, make: A
         writer.write([make.intent()])
     said = watch()
     assert said is not None and f"siem is {size} bytes behind" in said
-    places.write(Places({"0": Position("0", 1, size - 9_500, 1, "x")}))
+    positions.write(SinkPositions({"0": Position("0", 1, size - 9_500, 1, "x")}))
     assert watch() is not None, "not in turns at the bound"
-    places.write(Places({"0": Position("0", 1, size - 8_900, 1, "x")}))
+    positions.write(SinkPositions({"0": Position("0", 1, size - 8_900, 1, "x")}))
     assert watch() is None
     writer.close()
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gateway.audit.ahead import Summary
 from gateway.audit.chain import FORMAT, GENESIS, Chain, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.merkle import Frontier, leaf_hash
+from gateway.audit.parallel_verify import Summary
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import read_checkpoint, read_header
 from gateway.audit.report import Problem, Skipped, WriterReport

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.copies import Copy, CopyFailed, checked
+from gateway.audit.checkpoint_copies import CheckpointCopy, CopyFailed, checked
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs.retention import CopySpec
@@ -23,7 +23,7 @@ def receiver() -> Any:
 
 def test_new_checkpoints_are_posted_as_lines(log_bench: Any, receiver: HttpReceiver) -> None:
     log_bench.log(batches=2)
-    copy = Copy("http", CopySpec(url=receiver.url, token=Secret("t0ken")), None)
+    copy = CheckpointCopy("http", CopySpec(url=receiver.url, token=Secret("t0ken")), None)
     done = copy.take(log_bench.directory, "0", 0)
     log_bench.log(batches=1)
     again = copy.take(log_bench.directory, "0", done)
@@ -36,15 +36,15 @@ def test_a_server_that_refuses_is_told(log_bench: Any, receiver: HttpReceiver) -
     log_bench.log(batches=2)
     receiver.answers = [(500, b"")]
     with pytest.raises(CopyFailed, match="answered 500"):
-        Copy("http", CopySpec(url=receiver.url), None).take(log_bench.directory, "0", 0)
+        CheckpointCopy("http", CopySpec(url=receiver.url), None).take(log_bench.directory, "0", 0)
     with pytest.raises(CopyFailed):
-        Copy("http", CopySpec(url="http://127.0.0.1:9"), None).take(log_bench.directory, "0", 0)
+        CheckpointCopy("http", CopySpec(url="http://127.0.0.1:9"), None).take(log_bench.directory, "0", 0)
 
 
 def test_a_file_that_was_replaced_is_copied_behind_what_is_there(log_bench: Any, tmp_path: Path) -> None:
     """The copy is evidence: nothing of it is taken back."""
     log_bench.log(batches=4)
-    copy = Copy("second", CopySpec(folder=str(tmp_path / "second")), None)
+    copy = CheckpointCopy("second", CopySpec(folder=str(tmp_path / "second")), None)
     done = copy.take(log_bench.directory, "0", 0)
     path = log_bench.directory / "checkpoints-0.jsonl"
     first = path.read_bytes()

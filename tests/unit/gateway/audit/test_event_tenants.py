@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.about import MOST, about
+from gateway.audit.event_tenants import MOST, with_tenants
 from gateway.core.types import EventRecord
 
 
 def named(detail: dict[str, Any] | None, target: str = "", given: tuple[str, ...] = ()) -> tuple[str, ...]:
-    return about(EventRecord(1.0, "e", "actor", target, "ok", detail, given)).tenants
+    return with_tenants(EventRecord(1.0, "e", "actor", target, "ok", detail, given)).tenants
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_names_a_tenant(detail: dict[str, Any] | None, target: str, found: 
 def test_what_was_given_stays_and_nothing_is_copied_without_need() -> None:
     assert named({"tenant": "b"}, given=("c", "a")) == ("a", "b", "c")
     record = EventRecord(1.0, "e", detail={"x": 1})
-    assert about(record) is record
+    assert with_tenants(record) is record
 
 
 JSON = st.recursive(

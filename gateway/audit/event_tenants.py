@@ -1,4 +1,5 @@
-"""Whom an event is about: the tenants that it names, so that a legal hold and a search find it, also where its details are encrypted."""
+"""The tenants that an event is about. They stand in the record in the clear, so that legal holds and searches find events whose details are
+encrypted."""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ from msgspec.structs import replace
 from gateway.core.types import EventRecord
 
 EVERY: Final = "*"
-"""Stands for all tenants, where an event names more than MOST."""
+"""Stands for all tenants, if an event names more than MOST."""
 MOST: Final = 32
 LONGEST: Final = 128
-"""Characters of a tenant's name that are recorded; a longer one is none (admin.resource.Tenant)."""
+"""The longest tenant name, in characters (admin.resource.Tenant). A longer text is not one."""
 _DEPTH: Final = 6
 _VALUES: Final = 4096
-"""Values of a detail that are looked at; an event with more is about every tenant."""
+"""The most values of a detail that are searched; an event with more counts as being about every tenant."""
 _TARGETS: Final = ("tenants/", "audit/holds/", "audit/data-keys/", "tenant/", "halts/tenant/")
 
 
-def about(record: EventRecord) -> EventRecord:
-    """The event with its tenants: those that it was given, and those that its details and its target name."""
+def with_tenants(record: EventRecord) -> EventRecord:
+    """The event with its tenants filled in: those it already has, and those that its details and its target name."""
     found = {tenant for tenant in record.tenants if tenant}
     left = _VALUES
     for name in _named(record.detail, 0):
@@ -41,7 +42,8 @@ def about(record: EventRecord) -> EventRecord:
 
 
 def _named(value: Any, depth: int) -> Iterator[str]:
-    """What is called a tenant, and "" for every other value that was looked at. In a difference (`path`, `from`, `to`), too."""
+    """Yields each value whose key is `tenant` or `tenants`, also in differences (`path`, `from`, `to`), and "" for every other value, so
+    that the caller can bound the search."""
     if depth > _DEPTH:
         return
     if isinstance(value, dict):

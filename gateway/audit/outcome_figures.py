@@ -1,4 +1,4 @@
-"""The figures of an outcome that are summed, and the sums kept beside the usage: of sessions, and of engines that have a rate."""
+"""The figures of an outcome record that usage is summed from, and the sums by session and by engine (those with a rate)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NAME: Final = 255
 SHORT: Final = 64
 
 
-class Spent(msgspec.Struct):
-    """What of an outcome is summed. unopened: why it is not known."""
+class OutcomeFigures(msgspec.Struct):
+    """The fields of an outcome that are summed. unopened: why an encrypted record could not be opened, "" otherwise."""
 
     time: float
     outcome: str
@@ -41,40 +41,40 @@ class Spent(msgspec.Struct):
     unopened: str = ""
 
 
-decode_spent: Final = msgspec.json.Decoder(Spent).decode
+decode_figures: Final = msgspec.json.Decoder(OutcomeFigures).decode
 
 
 class SessionAndEngineSums:
-    """sessions: by (day since the epoch, tenant, session, currency): the last request's end, key, user and agent, and the counts. engines:
-    by (day, engine): requests and microseconds of the whole engine."""
+    """sessions: by (day since the epoch, tenant, session, currency), the end, key, user and agent of the last request, and the counts.
+    engines: by (day, engine), the requests, and the microseconds of prefill and decoding divided by the engine's slots."""
 
     def __init__(self) -> None:
         self.sessions: dict[tuple[int, str, str, str], tuple[float, str, str, str, list[int]]] = {}
         self.engines: dict[tuple[int, str], list[int]] = {}
 
-    def add(self, spent: Spent) -> None:
-        day = int(spent.time) // DAY
-        if spent.session:
-            key = (day, storable(spent.tenant), storable(spent.session), spent.currency[:SHORT])
+    def add(self, figures: OutcomeFigures) -> None:
+        day = int(figures.time) // DAY
+        if figures.session:
+            key = (day, storable(figures.tenant), storable(figures.session), figures.currency[:SHORT])
             known = self.sessions.get(key)
             counts = [0] * 7 if known is None else known[4]
             counts[0] += 1
-            counts[1] += spent.prompt_tokens
-            counts[2] += spent.completion_tokens
-            counts[3] += spent.cached_tokens
-            counts[4] += spent.reasoning_tokens
-            counts[5] += spent.cost
-            counts[6] += spent.outcome == "unknown"
-            last = spent.time if known is None else max(spent.time, known[0])
-            self.sessions[key] = (last, storable(spent.principal), storable(spent.user), storable(spent.agent), counts)
-        if spent.slots > 0 and spent.endpoint:
-            times = self.engines.setdefault((day, storable(spent.endpoint)), [0, 0, 0])
+            counts[1] += figures.prompt_tokens
+            counts[2] += figures.completion_tokens
+            counts[3] += figures.cached_tokens
+            counts[4] += figures.reasoning_tokens
+            counts[5] += figures.cost
+            counts[6] += figures.outcome == "unknown"
+            last = figures.time if known is None else max(figures.time, known[0])
+            self.sessions[key] = (last, storable(figures.principal), storable(figures.user), storable(figures.agent), counts)
+        if figures.slots > 0 and figures.endpoint:
+            times = self.engines.setdefault((day, storable(figures.endpoint)), [0, 0, 0])
             times[0] += 1
-            times[1] += spent.prefill_us // spent.slots
-            times[2] += spent.decode_us // spent.slots
+            times[1] += figures.prefill_us // figures.slots
+            times[2] += figures.decode_us // figures.slots
 
     def rows(self, *, sessions: bool = True) -> SessionAndEngineCounts:
-        """As they are stored. sessions: whether these are."""
+        """The sums as they are stored. sessions: False leaves these out."""
         of_sessions = tuple(
             SessionRow(day_name(day), tenant, session, currency, key, user, agent, last, *counts)
             for (day, tenant, session, currency), (last, key, user, agent, counts) in self.sessions.items()
@@ -89,5 +89,5 @@ def day_name(day: int) -> str:
 
 
 def storable(text: str) -> str:
-    """A name as a database can hold it: cut, and without what is no text."""
+    """A name as a database can hold it: shortened, without NUL and lone surrogates."""
     return text[:NAME].replace("\0", "?").encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
-"""Verifies segments ahead of their turn, in processes of their own, and sums each up in a few values: a line's hash depends only on the
-segment's header and the lines before it. A segment with anything wrong in it has no summary: it is read again in its turn, which then names
-the fault."""
+"""Verifies segments in parallel, in processes of their own, ahead of the walk along the chain, and sums each up in a few values. That is
+possible because a line's hash depends only on the segment's header and the lines before it. A segment with a fault has no summary: the walk
+reads it again and names the fault."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Stop(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A segment whose lines follow from its header: that line, the lines to look at in their order, how many there are, and the last
-    one."""
+    """A segment whose lines are chained correctly: its header, the lines that the verification looks at (in order), the number of lines,
+    and the number and hash of the last one."""
 
     header: bytes
     stops: list[Stop]
@@ -65,7 +65,7 @@ def covered(path: Path) -> bytes:
 
 
 def summary(path: Path, covers: bytes) -> Summary | None:
-    """None where something is wrong. covers: lines to look at besides the checkpoints."""
+    """None if something is wrong. covers: the numbers of lines to look at besides the checkpoints, as `covered` returns them."""
     wanted = array("Q")
     wanted.frombytes(covers)
     stops: list[Stop] = []
@@ -92,7 +92,7 @@ def summary(path: Path, covers: bytes) -> Summary | None:
     return Summary(header, stops, at, seq, head) if at else None
 
 
-class Ahead:
+class ParallelSummaries:
     """Summaries of segments, made by several processes. on_read: called with the bytes of each file that was read. Use as a context."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Ahead:
                 self._sizes[path] = file_size(path)
                 self._found[path] = self._pool.submit(summary, path, covers)
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> ParallelSummaries:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,7 +118,7 @@ class Ahead:
         return iter(self._found)
 
     def __call__(self, path: Path) -> Summary | None:
-        """Of a segment that was read ahead; None for others, and where something is wrong."""
+        """The summary of a segment that was read ahead; None for other segments, and for one with a fault."""
         future = self._found.pop(path, None)
         if future is None:
             return None

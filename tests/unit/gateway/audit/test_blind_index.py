@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.audit import blind, opened_index
-from gateway.audit.blind import Blinder, token
+from gateway.audit import blind_index, opened_index
+from gateway.audit.blind_index import Blinder, token
 from gateway.audit.index import BLIND, Index
 from gateway.audit.indexer import Indexer
 from gateway.audit.opened_index import search_opened
@@ -190,7 +190,7 @@ async def test_a_removed_segment_takes_its_tokens_along_and_too_many_keys_are_re
         log.request("r", "acme", "lovelace")
         log.request("s", "umbra", "lovelace")
         log.settled()
-        monkeypatch.setattr(blind, "KEYS", 1)
+        monkeypatch.setattr(blind_index, "KEYS", 1)
         with pytest.raises(AuditSearchTooLong, match="more than 1 data keys: narrow it by tenant"):
             log.found(user="lovelace", kind="request")
         with closing(Index(log.path)) as index:

@@ -26,7 +26,7 @@ from gateway.audit.index import BLIND, VERSION, conditions_of, reading, shown, t
 from gateway.audit.keyring import SYSTEM, DataKey
 from gateway.audit.lines import LinesAt
 from gateway.audit.opening import SHREDDED, Opener
-from gateway.audit.spent import storable
+from gateway.audit.outcome_figures import storable
 from gateway.core.audit_questions import AuditSearch, is_pattern
 from gateway.core.errors import AuditSearchTooLong, Shredded
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.audit import verify
-from gateway.audit.ahead import covered, summary
+from gateway.audit.parallel_verify import covered, summary
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
 
@@ -26,7 +26,7 @@ def ahead(log: Any) -> Any:
 
 
 class InPlace:
-    """As Ahead, in this process: that its work is done elsewhere makes no difference, and takes long."""
+    """As ParallelSummaries, in this process: that its work is done elsewhere makes no difference, and takes long."""
 
     def __init__(self, source: Path, segments: Any, processes: int, on_read: Any) -> None:
         self._made = {
@@ -50,7 +50,7 @@ def both(log: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     alone = verify_log(log.directory, log.signer.verifier)
     with monkeypatch.context() as patched:
         patched.setattr(verify, "WORTH_A_PROCESS", 0)
-        patched.setattr(verify, "Ahead", InPlace)
+        patched.setattr(verify, "ParallelSummaries", InPlace)
         return alone, verify_log(log.directory, log.signer.verifier, processes=2)
 
 

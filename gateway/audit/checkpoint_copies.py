@@ -1,4 +1,4 @@
-"""A second place for checkpoints: whoever controls this machine cannot rewrite what was copied. Everything here blocks."""
+"""Copies of checkpoints in a second place, where whoever controls this machine cannot rewrite them. Everything here blocks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST: Final = 1024 * 1024
 
 
 class CopyFailed(OSError):
-    """A place did not take checkpoints. The message says why."""
+    """The second place did not take the checkpoints. The message says why."""
 
 
 def checked(spec: CopySpec, path: str, archive: Archive | None) -> CopySpec:
-    """Raises ConfigError, with the path, unless exactly one place is said."""
+    """Raises ConfigError, with the path, unless the settings name exactly one place."""
     if [spec.folder is not None, spec.url is not None, spec.archive].count(True) != 1:
         raise ConfigError("say one of `folder`, `url` and `archive: true`", path=path)
     if spec.archive and archive is None:
@@ -34,9 +34,9 @@ def checked(spec: CopySpec, path: str, archive: Archive | None) -> CopySpec:
     return spec
 
 
-class Copy:
-    """One place. `take` brings there what a writer's checkpoints file has more than `done` bytes of; how far it has come then. Raises
-    CopyFailed, OSError."""
+class CheckpointCopy:
+    """One place. `take` copies what a writer's checkpoints file has beyond its first `done` bytes, and returns how many bytes are copied
+    now. Raises CopyFailed, OSError."""
 
     def __init__(self, name: str, spec: CopySpec, archive: Archive | None) -> None:
         self.name, self._spec, self._archive = name, spec, archive

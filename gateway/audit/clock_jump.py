@@ -1,4 +1,4 @@
-"""Notices a clock that was set forward, so that retention by age does not take recent segments for old ones."""
+"""Notices that the system clock was set forward, so that retention by age does not delete recent segments."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from gateway.core.clock import Clock
 
 JUMP: Final = 3600.0
-"""Seconds that the wall's time may gain on the steady one between two looks."""
+"""Seconds that the wall clock may gain on the monotonic one between two looks."""
 PATIENCE: Final = 86400.0
-"""Seconds after which a clock that was set forward, and not back, counts as right."""
+"""Seconds after which a clock that was set forward, and not back, counts as correct."""
 
 
-class Steady:
-    """Compares the wall's time with the steady one since it was made. Of a clock that was wrong from the start it knows nothing."""
+class ClockJumpDetector:
+    """Compares the wall clock with the monotonic one since it was made. It cannot tell that the clock was wrong from the start."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
