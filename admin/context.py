@@ -12,7 +12,6 @@ from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.audit_questions import AuditSearch, Unopened
 from gateway.core.batches import BatchRecord, FileRecord
-from gateway.core.beside import ALONE, Beside
 from gateway.core.caching import Purge
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
@@ -28,6 +27,7 @@ from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
 from gateway.core.vault import DataKeyRow, RevealedText, ShredPlan
 from gateway.core.waiting import Signal
+from gateway.core.write_set import NO_OTHERS, WriteSet
 
 
 class EventLog(Protocol):
@@ -44,8 +44,8 @@ class EventLog(Protocol):
 class ResourceCheck(Protocol):
     """Checks what only a resource's user knows (such as a guardrail's own settings): whether it could be put into force."""
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
-        """Raises ConfigError, without changing anything. beside: everything that the same write stores and deletes, this one included."""
+    async def __call__(self, kind: str, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
+        """Raises ConfigError, without changing anything. writes: everything that the same write stores and deletes, this one included."""
         ...
 
 
@@ -361,7 +361,7 @@ class AuditIndexReader(Protocol):
         ...
 
 
-async def nothing_to_check(kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
+async def nothing_to_check(kind: str, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
     """For a composition without plug-ins."""
 
 

@@ -19,10 +19,10 @@ from msgspec import Meta
 from admin import problems, values
 from admin.moments import Timestamp, timestamp
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
-from gateway.core.beside import ALONE, Beside
 from gateway.core.durations import shown
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.storage import Page, Resource
+from gateway.core.write_set import NO_OTHERS, WriteSet
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -302,9 +302,9 @@ class Collection(Generic[S]):
         settings: S,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Beside = ALONE,
+        writes: WriteSet = NO_OTHERS,
     ) -> None:
-        """Raises for unacceptable settings. beside: everything that the same write
+        """Raises for unacceptable settings. writes: everything that the same write
         stores and deletes, this one included."""
         await self.check(call, settings, before)
 

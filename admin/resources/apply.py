@@ -20,9 +20,9 @@ from admin.resources.limits import LIMITS
 from admin.resources.roles import ROLES_OF_STORE
 from admin.resources.stored_engines import ENGINES
 from admin.resources.stored_models import MODELS
-from gateway.core.beside import Beside
 from gateway.core.errors import ConfigError, GatehouseError, NotFound, RequestError
 from gateway.core.storage import Resource, Write
+from gateway.core.write_set import WriteSet
 
 MAX_BODY: Final = 1024 * 1024
 MAX_RESOURCES: Final = 1000
@@ -99,7 +99,7 @@ async def apply(call: Call) -> Answer:
         kind, name = next(one for one in names if names.count(one) > 1)
         raise RequestError(f"{kind}/{name} appears twice.", param=f"{kind}/{name}")
     changed = [item for item in items if item.action != "unchanged"]
-    everything = Beside([(item.collection.kind, {"name": item.name, **item.kept}) for item in changed])
+    everything = WriteSet([(item.collection.kind, {"name": item.name, **item.kept}) for item in changed])
     for item in changed:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.collection.kind, item.name):

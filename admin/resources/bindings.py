@@ -15,9 +15,9 @@ from admin.resource import Collection, Shapes, Tenant, shapes_of
 from admin.resources.roles import ROLES_OF_STORE, role_at
 from admin.resources.tenants import tenant_models
 from gateway.core import bindings
-from gateway.core.beside import ALONE, Beside
 from gateway.core.errors import RequestError
 from gateway.core.storage import Resource
+from gateway.core.write_set import NO_OTHERS, WriteSet
 
 Subject = Annotated[str, Meta(min_length=3, max_length=512)]
 TenantPattern = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/*-]{1,128}$")]
@@ -90,26 +90,26 @@ class Bindings(Collection[BindingSettings]):
         settings: BindingSettings,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Beside = ALONE,
+        writes: WriteSet = NO_OTHERS,
     ) -> None:
         """Callers cannot grant what they lack, nor take it from others, nor deny it to them."""
         if settings.name.isdigit():
             raise RequestError("A name of digits alone means a place in the configuration file; write another.", param="name")
         if not kept["subjects"]:
             raise RequestError("A binding needs subjects, such as group/engineers or key/ci.", param="subjects")
-        await call.ports.check("bindings", kept, beside)
+        await call.ports.check("bindings", kept, writes)
         for body in (kept,) if before is None else (kept, plain(before)):
-            await require_binding(call, body, beside)
+            await require_binding(call, body, writes)
         if kept["effect"] == "deny":
-            await self._spare_the_caller(call, kept, beside)
-        if (tenant := bindings.tenant_of(kept)) and not beside.of("tenants"):
+            await self._spare_the_caller(call, kept, writes)
+        if (tenant := bindings.tenant_of(kept)) and not writes.of("tenants"):
             await tenant_models(call, tenant)  # that there is such a tenant
 
-    async def _spare_the_caller(self, call: Call, body: dict[str, Any], beside: Beside) -> None:
+    async def _spare_the_caller(self, call: Call, body: dict[str, Any], writes: WriteSet) -> None:
         """Who denies a permission of this listener keeps it, so there is always somebody who can take the denial back."""
         if not call.ports.roles.concerns(call.access.principal, body["subjects"], body["tenant"]):
             return
-        permitted = await role_at(call, str(body["role"]), beside)
+        permitted = await role_at(call, str(body["role"]), writes)
         if permitted is not None and permitted.permissions:
             raise problems.simple(
                 409,
@@ -119,9 +119,9 @@ class Bindings(Collection[BindingSettings]):
             )
 
 
-async def require_binding(call: Call, body: dict[str, Any], beside: Beside = ALONE) -> None:
+async def require_binding(call: Call, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
     """Raises PermissionDenied unless the caller holds what the binding gives or denies, wherever it does."""
-    permitted = await role_at(call, str(body["role"]), beside)
+    permitted = await role_at(call, str(body["role"]), writes)
     if permitted is not None:  # a role that is gone grants nothing
         call.access.require_role(permitted, bindings.tenant_of(body) or None)
 

@@ -179,7 +179,7 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
         for (kind, name), body in wanted.items()
         if (item := _item(call, KINDS[kind], name, body, found.resources[kind].get(name))) is not None
     ]
-    then = await in_slices(sync.afterwards(found, items))
+    then = await in_slices(sync.planned(found, items))
     for item in items:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):

@@ -13,9 +13,9 @@ from admin.moments import Timestamp
 from admin.operation import Answer, Call
 from admin.permissions import ROLES, Permitted
 from admin.resource import Collection, Shapes, Tenant, listing, shapes_for
-from gateway.core.beside import ALONE, Beside
 from gateway.core.errors import ConfigError, RequestError
 from gateway.core.storage import Page, Resource
+from gateway.core.write_set import NO_OTHERS, WriteSet
 
 Text = Annotated[str, Meta(min_length=1, max_length=512)]
 
@@ -79,10 +79,10 @@ class Roles(Collection[RoleSettings]):
         settings: RoleSettings,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Beside = ALONE,
+        writes: WriteSet = NO_OTHERS,
     ) -> None:
         """Nobody makes a role of what they lack, nor changes one that has it."""
-        await call.ports.check("roles", kept, beside)
+        await call.ports.check("roles", kept, writes)
         for body in (kept,) if before is None else (kept, before):
             require_role(call, body)
         if before is not None and settings.name in await call.ports.roles.denied_by(call.access.principal):
@@ -105,9 +105,9 @@ def require_role(call: Call, body: dict[str, Any]) -> None:
     call.access.require_role(permitted, None)
 
 
-async def role_at(call: Call, name: str, beside: Beside = ALONE) -> Permitted | None:
+async def role_at(call: Call, name: str, writes: WriteSet = NO_OTHERS) -> Permitted | None:
     """What a role permits once the other resources of the same write are stored."""
-    body = beside.of("roles").get(name)
+    body = writes.of("roles").get(name)
     if body is None:
         return await call.ports.roles.permitted(name)
     try:

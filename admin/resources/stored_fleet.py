@@ -16,9 +16,9 @@ from admin import problems
 from admin.moments import timestamp
 from admin.operation import Call
 from admin.resource import Collection, Shapes, shapes_for
-from admin.resources.after import found_together
-from gateway.core.beside import ALONE, Beside
+from admin.resources.planned_store import shared_findings
 from gateway.core.storage import Resource
+from gateway.core.write_set import NO_OTHERS, WriteSet
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -52,10 +52,10 @@ class FleetCollection(Collection[S], Generic[S]):
         settings: S,
         before: dict[str, Any] | None,
         kept: dict[str, Any],
-        beside: Beside = ALONE,
+        writes: WriteSet = NO_OTHERS,
     ) -> None:
         await self.check(call, settings, before)
-        await call.ports.check(self.kind, kept, beside)
+        await call.ports.check(self.kind, kept, writes)
 
     async def prepare(self, call: Call, names: Sequence[str]) -> None:
         call.asked[self.kind] = {item["name"]: item for item in self.running(call, names)}
@@ -99,7 +99,7 @@ class FleetCollection(Collection[S], Generic[S]):
 async def users(call: Call, kind: str, uses: Callable[[dict[str, Any]], Iterable[str]], name: str) -> str | None:
     """The first resource of a kind that uses a name, in the file or the store. What is gone through for the first of many that are deleted
     together serves for all of them."""
-    together = found_together(call)
+    together = shared_findings(call)
     if together is None:
         async for user, used in _uses(call, kind, uses):
             if name in used:

@@ -20,10 +20,10 @@ from admin.operation import Answer, Call, Operation, Written
 from admin.permissions import FIELDS
 from admin.resource import Change, Collection, Tenant, read_only
 from admin.resources import bindings, keys, references
-from admin.resources.after import Afterwards
 from admin.resources.apply import COLLECTIONS as POLICIES
 from admin.resources.apply import about
 from admin.resources.groups import GROUPS
+from admin.resources.planned_store import PlannedStore
 from admin.resources.prices import PRICES
 from admin.resources.tenants import TENANTS, purged
 from admin.resources.users import USERS
@@ -351,7 +351,7 @@ async def sync(call: Call) -> Answer:
         _refuse([item.path for item in doing if item.action == "deleted"], "would_delete", "This would delete {}", "delete")
     if not call.dry_run and not call.query.revive:
         _refuse([item.path for item in doing if item.revives], "would_revive", "{} expired, and would be valid again", "revive")
-    then = await in_slices(afterwards(found, doing))
+    then = await in_slices(planned(found, doing))
     for item in doing:
         await asyncio.sleep(0)  # requests get the loop in between
         with about(item.kind, item.name):
@@ -376,7 +376,7 @@ def _refuse(paths: Sequence[str], code: str, what: str, allow: str) -> None:
         raise problems.simple(409, code, f"{what.format(named)}: allow it with {allow}=true.", param=allow)
 
 
-def afterwards(found: Held, doing: Sequence[Item]) -> Steps[Afterwards]:
+def planned(found: Held, doing: Sequence[Item]) -> Steps[PlannedStore]:
     then = {kind: dict(known) for kind, known in found.resources.items()}
     gone = frozenset((item.kind, item.name) for item in doing if item.action == "deleted")
     for kind, name in gone:
@@ -389,10 +389,10 @@ def afterwards(found: Held, doing: Sequence[Item]) -> Steps[Afterwards]:
             then[item.kind][item.name] = Resource(item.kind, item.name, item.collection.tenant_of(body), 0, body, 0.0, 0.0, "")
         yield
     left = {id: key for id, key in found.keys.items() if ("keys", id) not in gone}
-    return Afterwards(then, left if found.keys else None, written, gone)
+    return PlannedStore(then, left if found.keys else None, written, gone)
 
 
-async def examine(call: Call, then: Afterwards, item: Item) -> None:
+async def examine(call: Call, then: PlannedStore, item: Item) -> None:
     """Raises as the single operation would. Permissions are the same."""
     verb = {"created": "create", "replaced": "update", "deleted": "delete"}[item.action]
     if isinstance(item.before, KeyRecord):
@@ -408,7 +408,7 @@ async def examine(call: Call, then: Afterwards, item: Item) -> None:
         return
     call.require(f"{item.kind}:{verb}", item.collection.tenant_of(item.kept))
     there, former = then.call(call), None if item.before is None else item.before.body
-    await item.collection.examine(there, item.settings, former, item.kept, then.beside(item.kind))
+    await item.collection.examine(there, item.settings, former, item.kept, then.write_set(item.kind))
     item.needs = item.collection.needs(there, item.kept)
 
 

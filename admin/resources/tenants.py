@@ -14,7 +14,7 @@ from admin import problems
 from admin.operation import Answer, Call
 from admin.permissions import FIELDS
 from admin.resource import Collection, Metadata, Shapes, Tenant, shapes_of
-from admin.resources.after import TOGETHER, Afterwards, found_together
+from admin.resources.planned_store import TOGETHER, PlannedStore, shared_findings
 from admin.resources.suspensions import Suspendable, is_suspended, suspended
 from gateway.core.caching import Purge
 from gateway.core.errors import NotFound, RequestError
@@ -88,7 +88,7 @@ async def unused(call: Call, name: str) -> None:
 
 async def _owning_nothing(call: Call) -> Several[str]:
     """Of the tenants that are deleted together, those that nobody needs to ask for one by one."""
-    then: Afterwards | None = call.asked.get(TOGETHER)
+    then: PlannedStore | None = call.asked.get(TOGETHER)
     if then is None:
         return ()
     if unused not in then.found:
@@ -168,7 +168,7 @@ SUSPENDABLE = Suspendable("tenant", "tenants", "name", _SHAPES.view, _SHAPES.dry
 
 async def tenant_models(call: Call, name: str) -> tuple[str, ...]:
     """The patterns of a tenant. Raises NotFound when there is no such tenant."""
-    together = found_together(call)
+    together = shared_findings(call)
     if together is None:
         return await _tenant_models(call, name)
     if (tenant_models, name) not in together:

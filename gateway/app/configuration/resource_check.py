@@ -22,10 +22,10 @@ from gateway.config.convert import with_plain_settings
 from gateway.config.limits import check_limit
 from gateway.config.merge import Merged, Which
 from gateway.core.asking import NobodyToAsk
-from gateway.core.beside import ALONE, Beside
 from gateway.core.errors import ConfigError
 from gateway.core.slices import in_slices
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, RoleSpec
+from gateway.core.write_set import NO_OTHERS, WriteSet
 from gateway.routing.build import router_steps
 
 
@@ -52,40 +52,40 @@ class ResourceCheck:
 
     def __init__(self, changes: Changes, link: StoreLink, fleet: Fleet, plugins: Plugins) -> None:
         self._changes, self._additions, self._fleet, self._plugins = changes, link.additions, fleet, plugins
-        self._supposed: WeakKeyDictionary[Beside, _Supposed] = WeakKeyDictionary()
-        self._models: WeakKeyDictionary[Beside, dict[str, None]] = WeakKeyDictionary()
+        self._supposed: WeakKeyDictionary[WriteSet, _Supposed] = WeakKeyDictionary()
+        self._models: WeakKeyDictionary[WriteSet, dict[str, None]] = WeakKeyDictionary()
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
+    async def __call__(self, kind: str, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
         elif kind == "limits":
             check_limit(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
         elif kind in ("roles", "bindings"):
-            await self._rule(kind, body, beside)
+            await self._rule(kind, body, writes)
         elif kind == "prices":
-            await self._after(kind, body, beside)
+            await self._after(kind, body, writes)
         elif kind in ("engines", "models"):
-            await self._member(kind, body, beside)
+            await self._member(kind, body, writes)
 
-    async def _after(self, kind: str, body: dict[str, Any], beside: Beside) -> _Supposed:
+    async def _after(self, kind: str, body: dict[str, Any], writes: WriteSet) -> _Supposed:
         """What would be in force. Raises ConfigError."""
         file = self._changes.in_force.file
         await self._additions.read()
-        together = str(body["name"]) in beside.of(kind)
-        known = self._supposed.get(beside) if together else None
+        together = str(body["name"]) in writes.of(kind)
+        known = self._supposed.get(writes) if together else None
         if known is not None and known.file is file and known.generation == self._additions.generation:
             return known
-        wanted = tuple(beside) if together else ((kind, body), *beside)
+        wanted = tuple(writes) if together else ((kind, body), *writes)
         examined = {(other, str(one["name"])) for other, one in wanted}
         generation = self._additions.generation
-        after = _Supposed(file, generation, await self._additions.candidate(file, wanted, beside.gone), examined)
+        after = _Supposed(file, generation, await self._additions.candidate(file, wanted, writes.gone), examined)
         if together:
-            self._supposed[beside] = after
+            self._supposed[writes] = after
         return after
 
-    async def _member(self, kind: str, body: dict[str, Any], beside: Beside) -> None:
+    async def _member(self, kind: str, body: dict[str, Any], writes: WriteSet) -> None:
         file, name = self._changes.in_force.file, str(body["name"])
-        after = await self._after(kind, body, beside)
+        after = await self._after(kind, body, writes)
         if (error := after.merged.left_out.get((kind, name))) is not None:
             raise error
         if not after.sound:
@@ -108,31 +108,31 @@ class ResourceCheck:
             await in_slices(router_steps(spec.models, spec.engines, self._fleet.registry, self._plugins.selectors))
             after.sound = True
 
-    async def _rule(self, kind: str, body: dict[str, Any], beside: Beside) -> None:
+    async def _rule(self, kind: str, body: dict[str, Any], writes: WriteSet) -> None:
         """A role or a binding: whether it can be read, and what it names is there."""
         spec = self._additions.spec_of(kind, str(body["name"]), body)
         await self._additions.read()
         if isinstance(spec, RoleSpec):
-            known = await self._models_known(beside)
+            known = await self._models_known(writes)
             for place, text in enumerate(spec.permissions):
                 if message := unknown_model(text, known):
                     raise ConfigError(message, path=f"permissions[{place}]")
         elif isinstance(spec, BindingSpec):
             stored, own = self._additions.by_kind["roles"], self._changes.in_force.file.roles
-            others, gone = beside.of("roles"), beside.gone
+            others, gone = writes.of("roles"), writes.gone
             usable = spec.role in stored and stored[spec.role].error is None and ("roles", spec.role) not in gone
             if not (spec.role in ROLES or spec.role in others or spec.role in own or usable):
                 there = [name for name, one in stored.items() if one.error is None and ("roles", name) not in gone]
                 raise ConfigError(unknown_role(spec.role, (*ROLES, *others, *own, *there)), path="role")
 
-    async def _models_known(self, beside: Beside) -> Collection[str]:
+    async def _models_known(self, writes: WriteSet) -> Collection[str]:
         """The names of the models in force, and of those that are stored beside the role."""
-        known = self._models.get(beside)
+        known = self._models.get(writes)
         if known is None:
             known = await in_slices(model_names(self._changes.in_force.merged.spec.models))
-            known.update(dict.fromkeys(beside.of("models")))
-            if beside is not ALONE:
-                self._models[beside] = known
+            known.update(dict.fromkeys(writes.of("models")))
+            if writes is not NO_OTHERS:
+                self._models[writes] = known
         return known
 
     def _guardrail(self, body: dict[str, Any]) -> None:

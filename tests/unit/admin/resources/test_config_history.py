@@ -41,7 +41,7 @@ async def rolled_back(monkeypatch: pytest.MonkeyPatch, *heads: int) -> tuple[int
         written.append(since)
 
     monkeypatch.setattr(config_history, "_after", after)
-    for name, made in (("held", held), ("examine", examine), ("write", write), ("afterwards", lambda found, items: iter(()))):
+    for name, made in (("held", held), ("examine", examine), ("write", write), ("planned", lambda found, items: iter(()))):
         monkeypatch.setattr(sync, name, made)
     monkeypatch.setattr(sync, "filed", lambda call, kind: frozenset())
     call: Any = SimpleNamespace(store=Store(*heads), require=lambda permission: None, diff=[], dry_run=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from admin.resources.after import TOGETHER, Afterwards
+from admin.resources.planned_store import TOGETHER, PlannedStore
 from admin.resources.tenants import PURGED, purged, unused
 from gateway.core.caching import Purge
 from gateway.core.errors import GatehouseError
@@ -44,7 +44,7 @@ def test_tenants_that_own_nothing_are_asked_for_many_at_a_time() -> None:
     async def naming(*asked: str) -> None:
         return None
 
-    then = Afterwards({}, gone=frozenset(("tenants", name) for name in NAMES))
+    then = PlannedStore({}, gone=frozenset(("tenants", name) for name in NAMES))
     store = SimpleNamespace(list=listed, list_keys=listed, get=get)
     call: Any = SimpleNamespace(store=store, asked={TOGETHER: then}, ports=SimpleNamespace(roles=SimpleNamespace(naming=naming)))
 

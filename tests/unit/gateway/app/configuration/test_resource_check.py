@@ -10,8 +10,8 @@ import pytest
 from gateway.app.configuration.plugins import OURS
 from gateway.app.configuration.resource_check import ResourceCheck
 from gateway.config.merge import Merged
-from gateway.core.beside import Beside
 from gateway.core.errors import ConfigError
+from gateway.core.write_set import WriteSet
 
 
 class Nothing:
@@ -56,12 +56,12 @@ async def test_what_is_stored_together_is_put_together_once() -> None:
     changes: Any = SimpleNamespace(in_force=SimpleNamespace(file=object()))
     checking = ResourceCheck(changes, cast(Any, SimpleNamespace(additions=additions)), cast(Any, None), OURS)
     prices = [("prices", {"name": f"p{number}", "model": "m"}) for number in range(50)]
-    beside = Beside(prices, [("limits", "gone")])
+    writes = WriteSet(prices, [("limits", "gone")])
     for kind, body in prices:
-        await checking(kind, body, beside)
+        await checking(kind, body, writes)
     assert additions.made == [(50, frozenset({("limits", "gone")}))]
     additions.generation = 2  # somebody else has written
-    await checking(*prices[0], beside)
+    await checking(*prices[0], writes)
     await checking(*prices[0])
     await checking(*prices[0])
     assert [count for count, _ in additions.made] == [50, 50, 1, 1]

@@ -1,6 +1,6 @@
-"""The store as it will be once several writes and deletions are done together: what a check of one of them has to look at.
+"""The store as it will be after several writes and deletions that are done together: the checks of each of them read this, not the store.
 
-There may be thousands of each, and each is checked: what a check asks for is looked up, never gone through."""
+There may be thousands of each, so a check looks up what it needs and never searches all of them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from admin.context import ResourceCheck, RoleBook
 from admin.operation import Call
 from admin.permissions import Permitted
 from admin.resource import Tenants
-from gateway.core.beside import ALONE, Beside, Body
 from gateway.core.errors import NotFound
 from gateway.core.people import parts
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
+from gateway.core.write_set import NO_OTHERS, Body, WriteSet
 
 T = TypeVar("T", Resource, KeyRecord)
 ACCESS: Final = ("tenants", "roles", "models")
-"""Kinds that a role or a binding may name."""
+"""Kinds to which a role or a binding may refer."""
 TOGETHER: Final = "together"
-"""Under which a call that is checked together with others has the Afterwards of all of them (`asked`)."""
+"""The key in `Call.asked` of the PlannedStore, in calls that are checked together with others."""
 
 
 @dataclass
-class Afterwards:
-    """resources: of the kinds that are written, all there will be, by name. keys: the same; None: no key is written. written: the bodies of
-    the new and the changed ones. gone: kind and name of what is deleted."""
+class PlannedStore:
+    """resources: for each kind that is written, all there will be, by name. keys: all there will be, or None if no key is written. written:
+    the bodies of new and changed resources. gone: kind and name of what is deleted."""
 
     resources: dict[str, dict[str, Resource]]
     keys: Mapping[str, KeyRecord] | None = None
     written: list[Body] = field(default_factory=list)
     gone: frozenset[tuple[str, str]] = frozenset()
     found: dict[Any, Any] = field(default_factory=dict)
-    """What the checks of one of them have found out that serves for the others."""
+    """What the checks have found out so far and later checks can use."""
 
     def call(self, call: Call, going: Resource | None = None) -> Call:
-        """The call, with ports that answer as they will then. going: the one whose deletion is looked at; it can still be read."""
+        """The call, with ports that answer as they will after the writes. going: the resource whose deletion is checked; it can still be
+        read."""
         ports = dataclasses.replace(
             call.ports,
             store=cast(ControlStore, _Store(call.store, self, going)),
@@ -48,21 +49,21 @@ class Afterwards:
         )
         return dataclasses.replace(call, ports=ports, asked={TOGETHER: self})
 
-    def beside(self, kind: str) -> Beside:
-        """What is written with a resource of this kind, itself included."""
+    def write_set(self, kind: str) -> WriteSet:
+        """What is written together with a resource of this kind, the resource included."""
         return self.access if kind in ("roles", "bindings") else self.everything
 
     @cached_property
-    def access(self) -> Beside:
-        return Beside([one for one in self.written if one[0] in ACCESS], self.gone)
+    def access(self) -> WriteSet:
+        return WriteSet([one for one in self.written if one[0] in ACCESS], self.gone)
 
     @cached_property
-    def everything(self) -> Beside:
-        return Beside(self.written, self.gone)
+    def everything(self) -> WriteSet:
+        return WriteSet(self.written, self.gone)
 
     @cached_property
     def subjects(self) -> dict[str, list[tuple[str, str]]]:
-        """The bindings that are written, by those whom they name: (name, tenants that it is about)."""
+        """The bindings that are written, by subject: (name of the binding, the tenants that it concerns)."""
         found: dict[str, list[tuple[str, str]]] = {}
         for name, body in self.everything.of("bindings").items():
             for subject in body["subjects"]:
@@ -71,7 +72,7 @@ class Afterwards:
 
     @cached_property
     def overlooked(self) -> frozenset[str]:
-        """Bindings that are no longer as they are now."""
+        """Bindings that will be changed or deleted, so that the store's version of them does not count."""
         return frozenset((*self.everything.of("bindings"), *(name for kind, name in self.gone if kind == "bindings")))
 
     @cached_property
@@ -93,9 +94,9 @@ class Afterwards:
         return found
 
 
-def found_together(call: Call) -> dict[Any, Any] | None:
-    """What the checks before this one have found out, where many are checked for one write."""
-    then: Afterwards | None = call.asked.get(TOGETHER)
+def shared_findings(call: Call) -> dict[Any, Any] | None:
+    """What earlier checks of the same write have found out, for this one to read and add to; None for a check that stands alone."""
+    then: PlannedStore | None = call.asked.get(TOGETHER)
     return None if then is None else then.found
 
 
@@ -116,7 +117,7 @@ def of_tenants(owned: Mapping[str, Sequence[T]], tenants: Tenants) -> list[T]:
 class _Store:
     """A ControlStore that reads what will be. Lists are one page."""
 
-    def __init__(self, now: ControlStore, then: Afterwards, going: Resource | None) -> None:
+    def __init__(self, now: ControlStore, then: PlannedStore, going: Resource | None) -> None:
         self._now, self._then, self._going = now, then, going
 
     def __getattr__(self, name: str) -> Any:
@@ -155,7 +156,7 @@ class _Store:
 class _Roles:
     """A RoleBook that knows the roles and bindings there will be. What callers hold is what they hold now."""
 
-    def __init__(self, call: Call, then: Afterwards) -> None:
+    def __init__(self, call: Call, then: PlannedStore) -> None:
         self._now, self._matches, self._then = call.ports.roles, call.ports.matches, then
 
     def __getattr__(self, name: str) -> Any:
@@ -177,8 +178,8 @@ class _Roles:
 class _Check:
     """Checks a resource together with all that is written and deleted with it."""
 
-    def __init__(self, now: ResourceCheck, then: Afterwards) -> None:
+    def __init__(self, now: ResourceCheck, then: PlannedStore) -> None:
         self._now, self._then = now, then
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Beside = ALONE) -> None:
-        await self._now(kind, body, self._then.beside(kind) if beside is ALONE else beside)
+    async def __call__(self, kind: str, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
+        await self._now(kind, body, self._then.write_set(kind) if writes is NO_OTHERS else writes)

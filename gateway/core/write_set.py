@@ -1,4 +1,5 @@
-"""What one write stores and deletes, for checks that look at each part of it: of many, nothing is gone through once for each."""
+"""Everything that one write stores and deletes, for the checks of its parts. There may be thousands of parts, so that a check looks names
+up instead of searching all others."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ Body = tuple[str, dict[str, Any]]
 """Kind and body of a resource."""
 
 
-class Beside:
-    """bodies: what is stored; gone: kind and name of what is deleted. Neither changes any more."""
+class WriteSet:
+    """bodies: what is stored; gone: kind and name of what is deleted. Neither changes after construction."""
 
     def __init__(self, bodies: Sequence[Body] = (), gone: Iterable[tuple[str, str]] = ()) -> None:
         self._bodies = bodies
@@ -32,5 +33,5 @@ class Beside:
         return self._kinds.get(kind, {})
 
 
-ALONE: Final = Beside()
-"""Of a write that stores and deletes nothing else."""
+NO_OTHERS: Final = WriteSet()
+"""The default of checks: the write stores and deletes nothing but the resource that is checked."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from admin.resources.after import Afterwards, found_together
+from admin.resources.planned_store import PlannedStore, shared_findings
 from gateway.core.storage import KeyRecord, Resource
 
 
@@ -52,14 +52,14 @@ async def nobody(kind: str, name: str, tenant: str, without: Any = ()) -> None:
     return None
 
 
-def call(then: Afterwards) -> Any:
+def call(then: PlannedStore) -> Any:
     return then.call(Call(Ports(object(), SimpleNamespace(naming=nobody), None, lambda pattern, name: pattern in ("*", name)), {}))  # type: ignore[arg-type]
 
 
 def test_what_many_tenants_have_is_gone_through_once() -> None:
     users = Counted({f"u{n}@t{n % 50}": resource("users", f"u{n}@t{n % 50}", f"t{n % 50}", groups=["g"]) for n in range(100)})
     keys = Counted({f"k{n}": key(f"k{n}", f"t{n % 50}") for n in range(100)})
-    store = call(Afterwards({"users": users}, keys)).store
+    store = call(PlannedStore({"users": users}, keys)).store
 
     async def ask() -> None:
         for number in range(50):
@@ -78,11 +78,11 @@ def test_what_many_tenants_have_is_gone_through_once() -> None:
 
 def test_a_binding_that_is_written_is_found_by_its_subject() -> None:
     written = [("bindings", {"name": f"b{n}", "subjects": [f"tenant/t{n}", f"group/g{n}"], "tenant": "*"}) for n in range(3)]
-    roles = call(Afterwards({}, written=written)).ports.roles
+    roles = call(PlannedStore({}, written=written)).ports.roles
     assert asyncio.run(roles.naming("group", "g2", "t2")) == "b2" and asyncio.run(roles.naming("group", "g9", "t2")) is None
 
 
 def test_what_one_check_finds_out_serves_the_next() -> None:
-    then = Afterwards({})
-    assert found_together(call(then)) is found_together(call(then)) is then.found
-    assert found_together(Call(Ports(None, None, None), {})) is None  # type: ignore[arg-type]
+    then = PlannedStore({})
+    assert shared_findings(call(then)) is shared_findings(call(then)) is then.found
+    assert shared_findings(Call(Ports(None, None, None), {})) is None  # type: ignore[arg-type]
