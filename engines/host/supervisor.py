@@ -21,8 +21,8 @@ from engines.host.replacement import OnEvent, Replacement, replace
 from engines.host.sockets import Sockets
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.engine_copies import is_copy
 from gateway.core.errors import EngineChangeFailed, GatehouseError
-from gateway.core.places import is_copy
 from gateway.core.plugins import Table
 from gateway.core.ports import EngineTraffic
 from gateway.core.specs import EngineSpec

@@ -17,14 +17,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.config.merge import Merged
+from gateway.core.engine_copies import COPY, is_copy
+from gateway.core.host_port import NOWHERE, HostPort
 from gateway.core.joining import DOMAIN
-from gateway.core.places import COPY, NOWHERE, Place, is_copy
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
 from gateway.core.specs.base import ClientTlsSpec
 from gateway.core.specs.fleet import DnsSpec
 
 AT: Final = "@"
-Places = Mapping[str, tuple[Place, ...]]
+HostPorts = Mapping[str, tuple[HostPort, ...]]
 """By the name of an engine with `dns`: the addresses that it has now."""
 
 
@@ -33,7 +34,7 @@ class OnMachine(msgspec.Struct, frozen=True):
 
     machine: str
     host: str
-    place: Place
+    place: HostPort
     tls: ClientTlsSpec
 
 
@@ -78,7 +79,7 @@ def merged_with_copies(merged: Merged) -> Merged:
     return Merged(spec, revisions, merged.left_out)
 
 
-def expanded(spec: ConfigSpec, places: Places, machines: Machines = NO_MACHINES) -> ConfigSpec:
+def expanded(spec: ConfigSpec, places: HostPorts, machines: Machines = NO_MACHINES) -> ConfigSpec:
     """The settings with each engine's pools over all that stand for it, and with engines for the addresses of names and for machines. spec:
     as `with_copies` returns it."""
     if all([engine.dns is None and engine.joined is None and engine.scale is None for engine in spec.engines]):
@@ -118,7 +119,7 @@ def _over(model: ModelSpec, members: _Members) -> ModelSpec:
     return msgspec.structs.replace(model, pool=tuple(pool)) if changed else model
 
 
-def _at_places(engine: EngineSpec, dns: DnsSpec, places: tuple[Place, ...]) -> list[tuple[EngineSpec, float]]:
+def _at_places(engine: EngineSpec, dns: DnsSpec, places: tuple[HostPort, ...]) -> list[tuple[EngineSpec, float]]:
     """An engine at each address, which is dialled, while requests and certificates keep the name. Without one: an engine that cannot be
     reached, so that the model says that it has no healthy endpoint instead of not being there."""
     url = (engine.url or "").rstrip("/").removesuffix("/v1")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from gateway.core.places import COPY
+from gateway.core.engine_copies import COPY
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.rollouts import CanaryFigures, RolloutsTold, Side, Watch, class_of
 from gateway.core.specs import ModelSpec

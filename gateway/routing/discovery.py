@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.specs.fleet import DnsSpec
 
 LINGER: Final = 10.0
@@ -26,13 +26,13 @@ class Addresses:
 
     def __init__(self, dns: DnsSpec) -> None:
         self._dns = dns
-        self._used: dict[tuple[str, int], tuple[Place, float]] = {}
+        self._used: dict[tuple[str, int], tuple[HostPort, float]] = {}
         """With the moment since when it has not been named; infinity while it is."""
         self._empty_since: float | None = None
         self._failures = 0
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[HostPort, ...] = ()
 
-    def heard(self, now: float, places: tuple[Place, ...], ttl: float) -> float:
+    def heard(self, now: float, places: tuple[HostPort, ...], ttl: float) -> float:
         """Takes an answer. Returns the seconds until the next question."""
         self._failures = 0
         if places:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
-from gateway.core.places import parse_place
+from gateway.core.host_port import parse_host_port
 from gateway.core.specs import ClientTlsSpec
 
 MAX_UNIX_PATH = 107
@@ -65,7 +65,7 @@ def parse_address(text: str) -> Address:
     if url.username is not None or url.password is not None or url.query:
         raise ConfigError(f"{url.scheme}://{host}: an address must not have a user or query")
     try:
-        place = parse_place(url.fragment) if url.fragment else None
+        place = parse_host_port(url.fragment) if url.fragment else None
     except ValueError:
         raise ConfigError(f"{url.scheme}://{host}: what follows # must be an address and a port") from None
     dial = None if not url.fragment else ("", 0) if place is None else (place.host, place.port)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from gateway.core.errors import GatehouseError
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.specs.fleet import DnsSpec
 
 NEGATIVE_TTL: Final = 0.0
@@ -30,7 +30,7 @@ class Resolved(Struct, frozen=True):
     """places: in order; none: the name exists without such records, or does not exist. ttl: seconds. left_out: how many places there were
     beyond `max_addresses`."""
 
-    places: tuple[Place, ...]
+    places: tuple[HostPort, ...]
     ttl: float
     left_out: int = 0
 
@@ -49,7 +49,7 @@ class Names:
         if self._spec.records == "srv":
             return self._services(asked, host)
         found, ttl = self._addresses(asked, host)
-        return self._bounded({Place(address, port) for address in found}, ttl)
+        return self._bounded({HostPort(address, port) for address in found}, ttl)
 
     def _made(self) -> Any:
         """A resolver without a cache. The machine's servers are read anew, as they change with its networks."""
@@ -106,7 +106,7 @@ class Names:
             return Resolved((), ttl)
         first = min(record.priority for record in records)
         chosen = sorted((str(r.target), int(r.port), int(r.weight)) for r in records if r.priority == first)
-        places: set[Place] = set()
+        places: set[HostPort] = set()
         failure: Unresolved | None = None
         for target, port, weight in chosen[: self._spec.max_addresses]:
             try:
@@ -115,12 +115,12 @@ class Names:
                 failure = error
                 continue
             ttl = min(ttl, shorter) if found else ttl
-            places |= {Place(address, port, weight) for address in found if 0 < port < 65536}
+            places |= {HostPort(address, port, weight) for address in found if 0 < port < 65536}
         if failure is not None and not places:
             raise failure
         return self._bounded(places, ttl, len(chosen) - self._spec.max_addresses)
 
-    def _bounded(self, places: Iterable[Place], ttl: float, beyond: int = 0) -> Resolved:
+    def _bounded(self, places: Iterable[HostPort], ttl: float, beyond: int = 0) -> Resolved:
         ordered = sorted(places)
         most = self._spec.max_addresses
         return Resolved(tuple(ordered[:most]), ttl, max(0, len(ordered) - most) + max(0, beyond))

@@ -16,7 +16,7 @@ from gateway.app.identity.countries import Countries
 from gateway.app.limits.shared import SharedLimitsPart
 from gateway.app.store.link import StoreLink
 from gateway.caches.registry import AnswerCaches
-from gateway.config.expand import Machines, Places, expanded
+from gateway.config.expand import HostPorts, Machines, expanded
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
 from gateway.core.ports import AuditLog, Limiter
@@ -66,7 +66,7 @@ class Plan:
     file: ConfigSpec
     merged: Merged
     sidecars: Target = field(default_factory=Target)
-    places: Places = field(default_factory=dict)
+    places: HostPorts = field(default_factory=dict)
     machines: Machines = field(default_factory=dict)
 
     def in_force(self) -> ConfigSpec:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.engines.upstreams import permitted
-from gateway.config.expand import Places
+from gateway.config.expand import HostPorts
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
 from gateway.core.specs.fleet import DnsSpec
@@ -68,7 +68,7 @@ class Discovery:
         self._failures: dict[str, int] = {}
         self._asked: tuple[Merged, dict[str, Question]] | None = None
 
-    async def places(self, merged: Merged) -> Places:
+    async def places(self, merged: Merged) -> HostPorts:
         """Where the names of these engines lead now. Begins to follow those that are new, and waits for their first answers."""
         wanted = self._wanted(merged)
         if not wanted:

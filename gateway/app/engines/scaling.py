@@ -17,14 +17,14 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from engines.host.supervisor import Supervisor
 from gateway.app.engines.endpoint_loads import Loads, load_of
 from gateway.core.clock import Clock
+from gateway.core.engine_copies import COPY, is_copy
 from gateway.core.errors import EngineChangeFailed, GatehouseError
-from gateway.core.places import COPY, is_copy
 from gateway.core.slices import Steps, in_slices, portions
 from gateway.core.snapshot import ModelEntry
 from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec, ScaleSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.endpoints import Endpoint
-from gateway.telemetry.many import ManyGaugeMetricFamily
+from gateway.telemetry.lazy_families import LazyGaugeMetricFamily
 from policies.scaling import Advice, Load, Scaler, ScaleRules
 
 log = logging.getLogger("gatehouse.scaling")
@@ -232,23 +232,23 @@ class Scaling:
 
     def collect(self) -> Iterable[Metric]:
         pools, engines = list(self.pools.items()), list(self.engines.items())
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_desired_replicas", "Replicas that a pool should have", pools, _read("pool", _desired)
         )
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_replicas", "Replicas that a pool has, those that are starting included", pools, _read("pool", _replicas)
         )
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_need_replicas", "Replicas that the load of a pool fills, a fraction", pools, _read("pool", _need)
         )
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_engine_desired_replicas", "Replicas that an engine should have", engines, _read("engine", _desired)
         )
-        yield ManyGaugeMetricFamily("gatehouse_scaling_engine_replicas", "Replicas that an engine has", engines, _read("engine", _replicas))
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily("gatehouse_scaling_engine_replicas", "Replicas that an engine has", engines, _read("engine", _replicas))
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_engine_need_replicas", "Replicas that the load of an engine fills", engines, _read("engine", _need)
         )
-        yield ManyGaugeMetricFamily(
+        yield LazyGaugeMetricFamily(
             "gatehouse_scaling_queued_seconds", "For how long requests have been waiting for slots", pools, _read("pool", _queued_for)
         )
         copies = CounterMetricFamily(

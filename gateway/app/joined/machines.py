@@ -29,8 +29,8 @@ from gateway.config.expand import AT, Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
 from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
+from gateway.core.host_port import HostPort
 from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, TicketPort, host_of, token_hash
-from gateway.core.places import Place
 from gateway.core.placing import orders_host_of
 from gateway.core.specs import EngineSpec
 from gateway.core.specs.fleet import JoinedSpec
@@ -129,7 +129,7 @@ class JoinedMachines:
         placed = engine.joined is not None and engine.joined.place is not None
         return self.serves_on(engine.name, name, drained) if placed else not drained
 
-    def _place(self, name: str, machine: Machine, engine: EngineSpec, merged: Merged) -> Place | None:
+    def _place(self, name: str, machine: Machine, engine: EngineSpec, merged: Merged) -> HostPort | None:
         """Where a machine has an engine; None where it does not bring it, or may not."""
         lease = self.leases.machines.get(name)
         if lease is None or lease.beat is None or engine.name not in up(lease.beat):
@@ -142,7 +142,7 @@ class JoinedMachines:
             self._refused[name] = f"{lease.beat.address} is not where machines may be (engines[].joined.networks, store.upstreams)"
         return place
 
-    def _address(self, name: str, beat: Beat, engine: EngineSpec, merged: Merged) -> Place | None:
+    def _address(self, name: str, beat: Beat, engine: EngineSpec, merged: Merged) -> HostPort | None:
         """Where a machine is reached for an engine; None where machines may not be."""
         assert engine.joined is not None
         place = parse_address(beat.address)
@@ -436,7 +436,7 @@ def token_parts(token: str) -> tuple[str, str]:
     return from_prefix[1], token_hash(token)
 
 
-def parse_address(text: str) -> Place | None:
+def parse_address(text: str) -> HostPort | None:
     """ADDRESS:PORT; None for what is none."""
     host, _, port = text.rpartition(":")
     try:
@@ -445,4 +445,4 @@ def parse_address(text: str) -> Place | None:
         return None
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or getattr(address, "scope_id", None):
         return None
-    return Place(str(address), int(port))
+    return HostPort(str(address), int(port))

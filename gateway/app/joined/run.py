@@ -39,8 +39,8 @@ from gateway.app.telemetry.observing import log_as_configured
 from gateway.config.machine import AcceptsSpec, load_machine
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError, GatehouseError, one_line
+from gateway.core.host_port import HostPort
 from gateway.core.joining import Heard, MachineName
-from gateway.core.places import Place
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.registry import EndpointRegistry
@@ -196,7 +196,7 @@ class _Machine:
         assert listen is not None
         listener.present(identity.certificate, identity.key_file, identity.gateways)
         port = await listener.start(listen.host, listen.port)
-        reporter.address = (self._advertised or Place(listen.host, port)).text
+        reporter.address = (self._advertised or HostPort(listen.host, port)).text
         print(f"machine: {self._wanted.name} at {reporter.address}", flush=True)
         if self._side is not None and self._tickets is not None:
             reporter.tickets = self._side.start(self._tickets)
@@ -268,10 +268,10 @@ def _socket(registry: EndpointRegistry, engine: str) -> str | None:
     return report.address.removeprefix("unix:") if report is not None and report.process == "ready" and report.address else None
 
 
-def _any_port(text: str) -> Place | None:
+def _any_port(text: str) -> HostPort | None:
     """ADDRESS:0."""
     found = parse_address(f"{text.removesuffix(':0')}:1") if text.endswith(":0") else None
-    return None if found is None else Place(found.host, 0)
+    return None if found is None else HostPort(found.host, 0)
 
 
 def _verifying(ca: Path | None) -> ssl.SSLContext:

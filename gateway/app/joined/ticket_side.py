@@ -17,10 +17,10 @@ from gateway.app.joined.ticket_check import Checker
 from gateway.app.joined.ticket_port import TicketPort
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
+from gateway.core.host_port import HostPort
 from gateway.core.joining import Heard
 from gateway.core.joining import TicketPort as Told
 from gateway.core.pauses import Pauses
-from gateway.core.places import Place
 from gateway.core.tasks import TaskOwner
 from gateway.server.listener import address_of, bind
 
@@ -37,7 +37,7 @@ class PortWanted:
     """listen: ADDRESS:PORT. advertise: what clients are told; None: the same."""
 
     listen: str
-    advertise: Place | None
+    advertise: HostPort | None
 
     @classmethod
     def of(cls, listen: str, advertise: str | None) -> PortWanted:

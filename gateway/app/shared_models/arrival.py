@@ -24,9 +24,9 @@ from engines.host.catalogue.library import Library
 from gateway.app.shared_models.bucket import FETCHED, Bucket, BucketFailed
 from gateway.app.shared_models.credentials import host_of
 from gateway.core.errors import ConfigError, EngineError, GatehouseError
+from gateway.core.host_port import HostPort
 from gateway.core.modelfiles import MAX_SIGNATURE, UploadSettings, kind_of, signature_of
 from gateway.core.modelshare import PIECE, Copy, SharedFile, SharedModel
-from gateway.core.places import Place
 from gateway.core.specs.base import ClientTlsSpec
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
@@ -233,7 +233,7 @@ async def _place(address: str) -> str:
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        return Place(str(found[0][4][0]), int(port)).text
+        return HostPort(str(found[0][4][0]), int(port)).text
     except (OSError, ValueError, OverflowError) as error:
         raise NotHere(f"its address {address[:80]!r} is of no use ({str(error) or 'it was not resolved in time'})") from None
 

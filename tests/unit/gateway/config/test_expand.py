@@ -11,8 +11,8 @@ from gateway.config.expand import OnMachine, copies, expanded, merged_with_copie
 from gateway.config.fleet_rules import check
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
+from gateway.core.host_port import HostPort
 from gateway.core.joining import host_of
-from gateway.core.places import Place
 from gateway.core.specs import ClientTlsSpec, ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
 from gateway.core.specs.fleet import DnsSpec, JoinedSpec, PlaceSpec, ScaleSpec
 from gateway.transport.address import parse_address
@@ -61,7 +61,7 @@ def vllm(url: str = "https://vllm.example:8443/v1", **settings: Any) -> EngineSp
 
 
 def test_each_address_is_an_engine_that_keeps_the_name_for_requests_and_certificates() -> None:
-    after = expanded(config(vllm(), pool=("vllm",)), {"vllm": (Place("10.0.0.1", 8443), Place("fd00::1", 8443))})
+    after = expanded(config(vllm(), pool=("vllm",)), {"vllm": (HostPort("10.0.0.1", 8443), HostPort("fd00::1", 8443))})
     assert [engine.name for engine in after.engines] == ["vllm@10.0.0.1:8443", "vllm@[fd00::1]:8443"]
     assert pool(after) == [("vllm@10.0.0.1:8443", 1.0), ("vllm@[fd00::1]:8443", 1.0)]
     address = parse_address(after.engines[1].url or "")
@@ -77,7 +77,7 @@ def test_a_name_without_addresses_is_an_engine_that_nobody_can_reach() -> None:
 
 def test_a_service_weighs_its_addresses_and_is_verified_by_its_domain() -> None:
     engine = vllm("https://_vllm._tcp.models.example", dns=DnsSpec(records="srv"), tls=ClientTlsSpec(ca="/ca.pem"))
-    after = expanded(config(engine, pool=("vllm",)), {"vllm": (Place("10.0.0.1", 1, 30), Place("10.0.0.2", 2, 10))})
+    after = expanded(config(engine, pool=("vllm",)), {"vllm": (HostPort("10.0.0.1", 1, 30), HostPort("10.0.0.2", 2, 10))})
     assert pool(after)[0][1] == 1.0 and abs(pool(after)[1][1] - 1 / 3) < 1e-9
     first = after.engines[0]
     assert first.tls == ClientTlsSpec(ca="/ca.pem", server_name="models.example")
@@ -87,7 +87,7 @@ def test_a_service_weighs_its_addresses_and_is_verified_by_its_domain() -> None:
 def test_a_machine_brings_an_engine_whose_settings_are_the_configurations_alone() -> None:
     engine = EngineSpec(name="chat", runtime="external", joined=JoinedSpec(), clearance=("public",), weight=2.0)
     tls = ClientTlsSpec(ca="/ca.pem", cert="/c.pem", key="/k.pem")
-    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), Place("10.0.0.5", 8443), tls),)}
+    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), HostPort("10.0.0.5", 8443), tls),)}
     after = expanded(config(engine), {}, brought)
     assert pool(after) == [("chat@gpu-1", 1.0)]
     (made,) = after.engines
@@ -112,7 +112,7 @@ def test_an_engine_that_is_placed_nowhere_waits_for_whoever_places_it() -> None:
 
 
 def test_of_a_placed_engine_as_many_slots_count_as_were_ordered_whatever_the_machine_says() -> None:
-    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), Place("10.0.0.5", 8443), ClientTlsSpec()),)}
+    brought = {"chat": (OnMachine("gpu-1", host_of("gpu-1", "chat"), HostPort("10.0.0.5", 8443), ClientTlsSpec()),)}
     for ordered, ours, counts in ((4, None, 4), (4, 2, 2), (None, None, None)):
         joined = JoinedSpec(place=PlaceSpec(runtime="llama.cpp", model="m.gguf", slots=ordered))
         engine = EngineSpec(name="chat", runtime="external", joined=joined, slots=ours)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.specs.fleet import DnsSpec
 from gateway.routing.discovery import LINGER, MOST_KEPT, Addresses
 
 DNS = DnsSpec(min_ttl=5.0, max_ttl=60.0, keep=300.0, max_addresses=4)
-A, B, C = (Place(f"10.0.0.{n}", 80) for n in (1, 2, 3))
+A, B, C = (HostPort(f"10.0.0.{n}", 80) for n in (1, 2, 3))
 
 
 def test_new_addresses_are_in_use_at_once_and_the_ttl_is_bounded() -> None:
@@ -58,9 +58,9 @@ def test_a_name_that_cannot_be_resolved_keeps_its_addresses_and_is_asked_ever_la
 
 def test_a_port_or_weight_that_changes_replaces_the_place() -> None:
     addresses = Addresses(DNS)
-    addresses.heard(0.0, (Place("10.0.0.1", 80, 1),), 60.0)
-    addresses.heard(1.0, (Place("10.0.0.1", 80, 9),), 60.0)
-    assert addresses.places == (Place("10.0.0.1", 80, 9),)
+    addresses.heard(0.0, (HostPort("10.0.0.1", 80, 1),), 60.0)
+    addresses.heard(1.0, (HostPort("10.0.0.1", 80, 9),), 60.0)
+    assert addresses.places == (HostPort("10.0.0.1", 80, 9),)
 
 
 STEPS = st.lists(st.tuples(st.floats(0.1, 100), st.none() | st.sets(st.integers(1, 12), max_size=4)), max_size=40)
@@ -76,7 +76,7 @@ def test_whatever_is_answered(steps: list[tuple[float, set[int] | None]]) -> Non
             wait = addresses.failed()
             assert addresses.places == before, "a failure takes nothing away"
         else:
-            named = tuple(sorted(Place(f"10.0.0.{n}", 80) for n in numbers))
+            named = tuple(sorted(HostPort(f"10.0.0.{n}", 80) for n in numbers))
             wait = addresses.heard(now, named, 1.0)
             assert set(named) <= set(addresses.places), "what is named is in use"
             assert len(addresses.places) <= MOST_KEPT * DNS.max_addresses

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.specs.fleet import DnsSpec
 from gateway.transport.names import Names, Resolved, Unresolved
 from tests.fakes.names import NameServer
@@ -29,7 +29,7 @@ def resolve(server: NameServer, name: str = "vllm.test", **settings: Any) -> Res
 def test_addresses_of_both_kinds_with_the_shortest_ttl(server: NameServer) -> None:
     server.put("vllm.test", "A", ["10.0.0.2", "10.0.0.1"], ttl=30)
     server.put("vllm.test", "AAAA", ["fd00::1"], ttl=7)
-    assert resolve(server) == Resolved((Place("10.0.0.1", 8000), Place("10.0.0.2", 8000), Place("fd00::1", 8000)), 7.0)
+    assert resolve(server) == Resolved((HostPort("10.0.0.1", 8000), HostPort("10.0.0.2", 8000), HostPort("fd00::1", 8000)), 7.0)
 
 
 def test_no_such_name_and_no_records_are_an_empty_answer(server: NameServer) -> None:
@@ -43,7 +43,7 @@ def test_services_with_their_ports_and_weights_of_the_first_priority(server: Nam
     server.put("b.test", "A", ["10.0.0.2"], ttl=60)
     server.put("spare.test", "A", ["10.0.0.3"], ttl=60)
     found = resolve(server, "_http._tcp.vllm.test", records="srv")
-    assert found == Resolved((Place("10.0.0.1", 8001, 30), Place("10.0.0.2", 8002, 10)), 9.0)
+    assert found == Resolved((HostPort("10.0.0.1", 8001, 30), HostPort("10.0.0.2", 8002, 10)), 9.0)
 
 
 def test_a_service_that_says_it_is_not_offered(server: NameServer) -> None:
@@ -54,7 +54,7 @@ def test_a_service_that_says_it_is_not_offered(server: NameServer) -> None:
 def test_a_target_that_cannot_be_resolved_does_not_take_the_others_away(server: NameServer) -> None:
     server.put("_http._tcp.vllm.test", "SRV", ["1 1 80 a.test.", "1 1 80 nowhere.test."])
     server.put("a.test", "A", ["10.0.0.1"])
-    assert resolve(server, "_http._tcp.vllm.test", records="srv").places == (Place("10.0.0.1", 80, 1),)
+    assert resolve(server, "_http._tcp.vllm.test", records="srv").places == (HostPort("10.0.0.1", 80, 1),)
 
 
 def test_an_answer_of_thousands_comes_over_tcp_and_is_bounded(server: NameServer) -> None:
@@ -84,13 +84,13 @@ async def test_the_second_server_is_asked_when_the_first_hangs(server: NameServe
         silent.fault = "hang"
         names = Names(DnsSpec(servers=(silent.address, server.address), timeout=3.0))
 
-        async def asked() -> tuple[Place, ...]:
+        async def asked() -> tuple[HostPort, ...]:
             with contextlib.suppress(Unresolved):  # this process stood still for as long
                 return names.resolve("vllm.test", 80).places
             return ()
 
         found = await once(bool, asked)
-    assert found == (Place("10.0.0.1", 80),)
+    assert found == (HostPort("10.0.0.1", 80),)
 
 
 @pytest.mark.parametrize("name", ["a" * 64 + ".test", "..", "x" * 300])

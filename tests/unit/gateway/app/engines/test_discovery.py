@@ -9,7 +9,7 @@ from typing import Any
 from gateway.app.engines.discovery import Discovery
 from gateway.config.merge import Merged
 from gateway.core.clock import SystemClock
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
 from gateway.core.specs.fleet import DnsSpec
 from gateway.transport.names import Resolved, Unresolved
@@ -31,7 +31,7 @@ class Answers:
         self.held.wait(60)
         if self.fails:
             raise Unresolved(f"{host}: no")
-        return Resolved(tuple(Place(place, port) for place in self.places), 0.0)
+        return Resolved(tuple(HostPort(place, port) for place in self.places), 0.0)
 
 
 def merged(*names: str, stored: bool = False, upstreams: tuple[str, ...] = (), **dns: Any) -> Merged:
@@ -55,7 +55,7 @@ async def test_a_build_waits_for_the_first_answer_and_later_ones_make_another() 
     answers = Answers("10.0.0.1")
     house = House(answers)
     asked = merged("far")
-    assert await house.discovery.places(asked) == {"far": (Place("10.0.0.1", 80),)}
+    assert await house.discovery.places(asked) == {"far": (HostPort("10.0.0.1", 80),)}
     assert house.changes == 0, "the build that waits has it"
     answers.places = ("10.0.0.1", "10.0.0.2")
     await reached(lambda: house.changes == 1)
@@ -99,10 +99,10 @@ async def test_a_failure_and_addresses_that_may_not_be_keep_what_is_known_and_sa
     await reached(lambda: house.discovery.faults() == {"far": "far.test: no"})
     answers.fails, answers.places = False, ("169.254.169.254", "127.0.0.1")
     await reached(lambda: "2 of 2 addresses" in house.discovery.faults().get("far", ""))
-    assert (await house.discovery.places(asked))["far"] == (Place("10.0.0.1", 80),)
+    assert (await house.discovery.places(asked))["far"] == (HostPort("10.0.0.1", 80),)
     answers.places = ("10.0.0.1", "127.0.0.1")
     await reached(lambda: "1 of 2 addresses" in house.discovery.faults().get("far", ""))
-    assert (await house.discovery.places(asked))["far"] == (Place("10.0.0.1", 80),)
+    assert (await house.discovery.places(asked))["far"] == (HostPort("10.0.0.1", 80),)
     await house.discovery.aclose()
 
 

@@ -16,8 +16,8 @@ from gateway.app.gateway import Gateway
 from gateway.app.joined.machines import JoinedMachines, parse_address, token_parts
 from gateway.config.merge import Merged
 from gateway.core.errors import AuthenticationError, GatehouseError
+from gateway.core.host_port import HostPort
 from gateway.core.joining import Beat, EngineReport, Joining, JoinToken, token_hash
-from gateway.core.places import Place
 from gateway.core.specs import ConfigSpec, EngineSpec, StoreSpec
 from gateway.core.specs.fleet import JoinedSpec
 from gateway.core.tasks import TaskOwner
@@ -57,7 +57,7 @@ class House:
             await self.machines.beat(name, said)
         await self.machines.beat(name, msgspec.structs.replace(said, session=begun.value.session))
 
-    def bring(self, merged: Merged | None = None) -> list[tuple[str, Place]]:
+    def bring(self, merged: Merged | None = None) -> list[tuple[str, HostPort]]:
         return [(one.machine, one.place) for one in self.machines.members(merged or config())["chat"]]
 
 
@@ -73,7 +73,7 @@ async def test_a_machine_brings_what_its_token_and_the_configuration_allow(house
     await house.join("gpu-1")
     assert house.bring() == [], "it has not been heard"
     await house.there("gpu-1")
-    assert house.bring() == [("gpu-1", Place("10.0.0.5", 8443))]
+    assert house.bring() == [("gpu-1", HostPort("10.0.0.5", 8443))]
     told = {sample.name: sample.labels for family in house.machines.collect() for sample in family.samples}
     assert told["gatehouse_machine_engine_slots"] == {"machine": "gpu-1", "engine": "chat"}
     assert house.bring(config(machines=("tpu-*",))) == []
@@ -176,7 +176,7 @@ async def test_tokens(house: House) -> None:
 
 
 def test_addresses() -> None:
-    assert parse_address("[fd00::1]:8443") == Place("fd00::1", 8443)
+    assert parse_address("[fd00::1]:8443") == HostPort("fd00::1", 8443)
     for text in ("", ":", "1.2.3.4", "1.2.3.4:x", "1.2.3.4:70000", "a.example:1", "[fe80::1%eth0]:1", "1.2.3.4:١"):
         assert parse_address(text) is None, text
 

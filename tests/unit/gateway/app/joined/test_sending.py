@@ -14,7 +14,7 @@ from gateway.app.joined.received import ReceivedFiles
 from gateway.app.joined.sending import Refused, Sending
 from gateway.config.expand import OnMachine
 from gateway.core.errors import EngineError
-from gateway.core.places import Place
+from gateway.core.host_port import HostPort
 from gateway.core.placing import PIECE, Order, Received, SentFile
 from gateway.core.specs.base import ClientTlsSpec
 from gateway.transport.pool import EndpointClient
@@ -27,7 +27,7 @@ class Ear:
         self.needed: set[str] = set()
         self.files = ReceivedFiles(folder / "received", most, lambda: self.needed)
         self.orders = Orders(folder / "o.sock", self.files, None)  # type: ignore[arg-type] # it gets no order here
-        self.sending = Sending(OnMachine("gpu-1", "orders.gpu-1.joined.gatehouse", Place("127.0.0.1", 9), ClientTlsSpec()))
+        self.sending = Sending(OnMachine("gpu-1", "orders.gpu-1.joined.gatehouse", HostPort("127.0.0.1", 9), ClientTlsSpec()))
         self.sending._client = EndpointClient(f"unix:{folder / 'o.sock'}")
 
     async def start(self) -> None:
