@@ -22,7 +22,7 @@ from admin.context import Ports
 from admin.journal import Journal
 from admin.operation import IN_FORCE, JSON, PREFIX, SSE, Answer, Call, Operation, Waiting
 from admin.permissions import Access, denied
-from admin.staying import CHECK_SECONDS, leaving
+from admin.rechecking import CHECK_SECONDS, leaving
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, NotFound, PermissionDenied, RequestError
 from gateway.core.slices import Steps, in_slices, portions
 

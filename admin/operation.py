@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from admin.context import Ports
 from admin.permissions import Access
-from admin.staying import arriving
+from admin.rechecking import arriving
 from gateway.core.errors import NotFound, StoreUnavailable
 from gateway.core.storage import ControlStore
 
@@ -143,7 +143,7 @@ class Call:
     asked: dict[str, Any] = field(default_factory=dict)
     """Answers of the fleet for this request, so that a long list asks only once."""
     stands: Callable[[], Awaitable[object]] | None = None
-    """Raises once the caller may no longer do this (admin.staying)."""
+    """Raises once the caller may no longer do this (admin.rechecking)."""
 
     @property
     def dry_run(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from gateway.core import scopes
+from gateway.core import admin_scopes
 from gateway.core.errors import PermissionDenied
 from gateway.core.types import Principal
 
@@ -274,7 +274,7 @@ class Access:
     def tenants(self, permission: str) -> frozenset[str] | None:
         """The tenants in which the permission is held; None: all of them; empty: none."""
         reach = self.principal.reach
-        if permission in self.denied or (reach is not None and not scopes.reaches(reach, permission)):
+        if permission in self.denied or (reach is not None and not admin_scopes.reaches(reach, permission)):
             return frozenset()  # a binding denies it, or the token was narrowed
         reaching = [grant.where(permission) for grant in self.grants if grant.reaches(permission)]
         if permission.startswith(OWN) and self.principal.user and self.principal.kind != "api_key":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.core.admin_scopes import covers
 from gateway.core.errors import PermissionDenied
-from gateway.core.scopes import covers
 from gateway.core.specs import StepUpSpec
 from gateway.core.types import Principal
 

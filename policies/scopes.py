@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final
 
-from gateway.core import scopes
+from gateway.core import admin_scopes
 from gateway.core.errors import ConfigError, RequestError
 from policies.patterns import matches, within
 from policies.permissions import INFER, Permission, parse
@@ -38,8 +38,8 @@ def narrowed(reach: Sequence[str] | None, wanted: str, operations: Collection[st
 def _check(text: str, operations: Collection[str]) -> None:
     if len(text) > MAX_LENGTH or not text.isascii() or not text.isprintable():
         raise _refused("A scope is too long, or holds characters that no scope has.")
-    if text.startswith(f"{scopes.ADMIN}:"):
-        if not scopes.is_admin_scope(text):
+    if text.startswith(f"{admin_scopes.ADMIN}:"):
+        if not admin_scopes.is_admin_scope(text):
             raise _refused(f"{text[:80]!r} is not a scope; write admin:RESOURCE:ACTION, such as admin:keys:read.")
         return
     try:
@@ -54,8 +54,8 @@ def _refused(message: str) -> RequestError:
 
 def contains(outer: str, inner: str) -> bool:
     """Whether the outer scope allows everything that the inner one does."""
-    if inner.startswith(f"{scopes.ADMIN}:"):
-        return outer.startswith(f"{scopes.ADMIN}:") and scopes.covers(outer[6:], _both(inner[6:]))
+    if inner.startswith(f"{admin_scopes.ADMIN}:"):
+        return outer.startswith(f"{admin_scopes.ADMIN}:") and admin_scopes.covers(outer[6:], _both(inner[6:]))
     big, small = _permission(outer), _permission(inner)
     if big is None or small is None:
         return False

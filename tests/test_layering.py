@@ -95,7 +95,7 @@ TASK_OWNERS = {
     "gateway.core.tasks": "this is the owner",
     "engines.host.process": "watches the end of a sidecar's process, and cancels the watch when it leaves",
     "engines.sidecar.shell": "races the loading of the model against the signal to stop, and cancels the loser",
-    "admin.staying": "waits for the next part of an answer while it looks at the reader's rights, and cancels that when the reader leaves",
+    "admin.rechecking": "waits for the next part of an answer while it looks at the reader's rights, and cancels that when the reader leaves",
     "engines.sidecar.http": "watches for a client that leaves; the request cancels its watcher",
 }
 # Who may import our own modules inside a function, and why.

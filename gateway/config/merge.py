@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway.config import label_rules, validate
-from gateway.config.candidates import canary_fault, shadow_fault
+from gateway.config.candidate_rules import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
 from gateway.config.pipeline_rules import pipeline_fault
 from gateway.core import price_rules

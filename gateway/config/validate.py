@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, pipeline_rules, telemetry_rules
-from gateway.config.candidates import canary_fault, shadow_fault
+from gateway.config.candidate_rules import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
-from gateway.config.limits import check_limit
+from gateway.config.limit_rules import check_limit
 from gateway.config.url_rules import check_url
 from gateway.core import price_rules
+from gateway.core.admin_scopes import is_pattern
 from gateway.core.errors import ConfigError
 from gateway.core.network import parse
-from gateway.core.scopes import is_pattern
 from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault
 from gateway.core.specs import (

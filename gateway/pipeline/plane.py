@@ -81,7 +81,7 @@ class DataPlane:
         self.conversations: ConversationDesk | None = None
         """Where answers are kept that later requests go on with; set by the composition root."""
         self.upload_bytes, self.upload_seconds = 0, 0.0
-        """Bounds of a file that a client sends (gateway.server.work); 0 where none is taken."""
+        """Bounds of a file that a client sends (gateway.server.files_and_batches); 0 where none is taken."""
         self.texts: Any = None
         """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
         self.records: Any = None

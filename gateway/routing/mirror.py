@@ -23,8 +23,8 @@ from typing import Any, Final
 from gateway.core.messages import Message
 from gateway.core.slices import Steps, at_once, portions
 from gateway.core.waiting import Signal, as_future
+from gateway.routing import endpoint_messages
 from gateway.routing import mirror_messages as m
-from gateway.routing import told
 from gateway.routing.adoption import adopt, trip
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint
@@ -167,8 +167,8 @@ class Mirror:
             reports=[self._report(engine) for engine in (reports if only is None else only) if engine in reports],
             slots=self._slots.of(worker, only),
             shifts=[shift.begun for shift in self._shifts.values()],
-            marks=[told.mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
-            health=[told.health(e) for e in endpoints if not e.health.healthy],
+            marks=[endpoint_messages.mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
+            health=[endpoint_messages.health(e) for e in endpoints if not e.health.healthy],
             breakers=[self._breaker(e) for e in endpoints if e.breaker.state != "closed"],
             numbers={endpoint.name: self._numbers.get(endpoint.name, 0) for endpoint in endpoints},
             seen=self.registry.seen,
@@ -433,14 +433,14 @@ class Mirror:
         self.tell_all(self._report(engine))
 
     def _report(self, engine: str) -> m.EngineReported:
-        return told.report(engine, self.registry.reports[engine], self.registry.now())
+        return endpoint_messages.report(engine, self.registry.reports[engine], self.registry.now())
 
     def _marked(self, name: str) -> None:
         if (endpoint := self.registry.find(name)) is not None:
-            self.tell_all(told.mark(endpoint))
+            self.tell_all(endpoint_messages.mark(endpoint))
 
     def _breaker(self, endpoint: Endpoint) -> m.BreakerSet:
-        return told.breaker(endpoint, self._numbers.get(endpoint.name, 0), self.registry.now())
+        return endpoint_messages.breaker(endpoint, self._numbers.get(endpoint.name, 0), self.registry.now())
 
     def _share_out(self, engine: str) -> None:
         """Shares the slots of each process of the engine that requests go to."""

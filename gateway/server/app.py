@@ -25,15 +25,15 @@ from gateway.pipeline.ticketing import TicketBook
 from gateway.server import responses
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
+from gateway.server.files_and_batches import WorkEndpoint, serves
 from gateway.server.health import Health
 from gateway.server.login import identified, record_denial
-from gateway.server.meant import unknown
+from gateway.server.path_suggestions import unknown
 from gateway.server.tickets import PATH as TICKETS
 from gateway.server.tickets import TicketEndpoint
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
 from gateway.server.tokens import error_body as token_error
 from gateway.server.websocket import PATH as STREAM
-from gateway.server.work import WorkEndpoint, serves
 from gateway.wire.anthropic import models as anthropic
 from gateway.wire.oip import codec
 from gateway.wire.table import identity_lines, is_inference, refusal

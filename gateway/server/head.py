@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import RequestError
 from gateway.core.types import Headers
-from gateway.server.meant import is_nowhere, unknown
+from gateway.server.path_suggestions import is_nowhere, unknown
 from gateway.wire.table import APIS
 
 QUESTION_MARK, UNDERSCORE, PERCENT, DOT, SLASH = b"?_%./"
@@ -22,7 +22,7 @@ _SHORT: Final = 6
 _ANY_SHORT: Final = 1_000_000
 """A number of up to _SHORT digits is smaller."""
 FORMS: Final = frozenset({b"/auth/token", b"/v1/files", *(path for api in APIS if api.forms for path in api.paths)})
-"""The paths that take forms (gateway.server.tokens, gateway.server.uploads, gateway.server.work)."""
+"""The paths that take forms (gateway.server.tokens, gateway.server.uploads, gateway.server.files_and_batches)."""
 _SEGMENTS: Final = re.compile(rb"[/\\]").split
 _REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r?\n").search
 

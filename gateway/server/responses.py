@@ -21,8 +21,8 @@ from gateway.pipeline.conversations import wanted
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import outcome_of
 from gateway.server.asgi import Message
-from gateway.server.meant import unknown
-from gateway.server.work import limit_of, query_of
+from gateway.server.files_and_batches import limit_of, query_of
+from gateway.server.path_suggestions import unknown
 from gateway.wire.responses.kept import input_items
 
 PREFIX: Final = b"/v1/responses/"

@@ -17,7 +17,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from gateway.core.types import Usage
-from gateway.telemetry.many import ManyHistogramMetricFamily
+from gateway.telemetry.lazy_families import LazyHistogramMetricFamily
 
 OVERHEAD_BOUNDS: Final[tuple[float, ...]] = (
     25.0,
@@ -314,10 +314,10 @@ class Metrics(Collector):
         def queue(meter: ModelMeter) -> _Read:
             return {"model": meter.model}, meter.queue.buckets(), meter.queue.sum
 
-        yield ManyHistogramMetricFamily("gatehouse_overhead_seconds", "Time inside the gateway, engine time excluded", meters, overhead)
-        yield ManyHistogramMetricFamily("gatehouse_request_seconds", "Time from the first byte to settlement", meters, duration)
-        yield ManyHistogramMetricFamily("gatehouse_ttft_seconds", "Time to the first chunk of a stream", meters, first)
-        yield ManyHistogramMetricFamily("gatehouse_queue_seconds", "Time that requests waited for a slot", meters, queue)
+        yield LazyHistogramMetricFamily("gatehouse_overhead_seconds", "Time inside the gateway, engine time excluded", meters, overhead)
+        yield LazyHistogramMetricFamily("gatehouse_request_seconds", "Time from the first byte to settlement", meters, duration)
+        yield LazyHistogramMetricFamily("gatehouse_ttft_seconds", "Time to the first chunk of a stream", meters, first)
+        yield LazyHistogramMetricFamily("gatehouse_queue_seconds", "Time that requests waited for a slot", meters, queue)
         phases = HistogramMetricFamily("gatehouse_phase_seconds", "Time in one phase, on a sample of the exchanges", labels=["phase"])
         for phase, histogram in self.phases.items():
             phases.add_metric([phase], buckets=histogram.buckets(1e-6), sum_value=histogram.sum * 1e-6)

@@ -1,6 +1,6 @@
 """A scrape beside the event loop: what counts is collected on it at one moment, the text is written in a thread.
 
-Families whose samples are many (gateway.telemetry.many) are read there, too.
+Families whose samples are many (gateway.telemetry.lazy_families) are read there, too.
 """
 
 from __future__ import annotations

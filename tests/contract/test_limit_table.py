@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from gateway.config.limits import check_limit
+from gateway.config.limit_rules import check_limit
 from gateway.core.clock import FakeClock
 from gateway.core.errors import ConfigError, GatehouseError, LimitExceeded
 from gateway.core.prices import Price

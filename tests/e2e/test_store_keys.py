@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from admin.staying import CHECK_SECONDS
+from admin.rechecking import CHECK_SECONDS
 from gateway.core.storage import ControlStore, KeySettings
 from gateway.identity import keys
 from gateway.store.store import Store

@@ -18,8 +18,8 @@ from gateway.app.clients.files import ClientFiles, Record
 from gateway.app.clients.tenant_keys import TenantKeys
 from gateway.app.store.link import StoreLink
 from gateway.app.workers.channel import Handlers
+from gateway.app.workers.control_batches import MOST_LINE, WorkAnswers, WorkerLines
 from gateway.app.workers.hub import Hub
-from gateway.app.workers.lines import MOST_LINE, WorkAnswers, WorkerLines
 from gateway.core.batches import Lines, WorkDesk
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError

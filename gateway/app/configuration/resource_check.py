@@ -19,7 +19,7 @@ from gateway.app.engines.upstreams import check_address, check_upstream
 from gateway.app.identity.access import model_names, unknown_model, unknown_role
 from gateway.app.store.link import StoreLink
 from gateway.config.convert import with_plain_settings
-from gateway.config.limits import check_limit
+from gateway.config.limit_rules import check_limit
 from gateway.config.merge import Merged, Which
 from gateway.core.asking import NobodyToAsk
 from gateway.core.errors import ConfigError

@@ -14,7 +14,7 @@ from gateway.identity.stored import StoredKeys
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
-from gateway.telemetry.many import ManyGaugeMetricFamily
+from gateway.telemetry.lazy_families import LazyGaugeMetricFamily
 
 
 class TrafficGauges:
@@ -59,14 +59,14 @@ class TrafficGauges:
 
     def _endpoints(self) -> Iterable[Metric]:
         endpoints = self._registry.in_force()
-        yield ManyGaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", endpoints, _up)
-        yield ManyGaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", endpoints, _busy)
-        yield ManyGaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
-        yield ManyGaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
-        yield ManyGaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
+        yield LazyGaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", endpoints, _up)
+        yield LazyGaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", endpoints, _busy)
+        yield LazyGaugeMetricFamily("gatehouse_endpoint_slots", "Requests that an endpoint takes at once", endpoints, _slots)
+        yield LazyGaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", endpoints, _open)
+        yield LazyGaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", endpoints, _breaker)
         snapshot = self._plane.snapshot
         entries = list(set(snapshot.models.values())) if snapshot is not None else []  # aliases share an entry
-        yield ManyGaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", entries, _queued)
+        yield LazyGaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", entries, _queued)
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self._registry.shedding)
 
     def _audit_log(self) -> Iterable[Metric]:

@@ -48,7 +48,8 @@ A = TypeVar("A", bound=Message)
 
 
 class FeedClosed(GatehouseError):
-    """The other process is gone, or the feed to it has ended. In a worker, whoever needs the store says so (gateway.app.workers.stored)."""
+    """The other process is gone, or the feed to it has ended. In a worker, whoever needs the store says so
+    (gateway.app.workers.store_feed)."""
 
     status = 503
     type = "overloaded_error"

@@ -33,8 +33,8 @@ from gateway.app.telemetry.process_gauges import ProcessGauges
 from gateway.app.telemetry.rollout_gauges import RolloutGauges
 from gateway.app.telemetry.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, FeedClosed, Handlers
-from gateway.app.workers.desk import FeedAnswers, FeedDesk
 from gateway.app.workers.figures import told
+from gateway.app.workers.kept_answers import FeedAnswers, FeedDesk
 from gateway.app.workers.messages import (
     Barrier,
     Beat,
@@ -57,9 +57,9 @@ from gateway.app.workers.messages import (
     Used,
 )
 from gateway.app.workers.share import share_of
-from gateway.app.workers.stored import StoreFeed
+from gateway.app.workers.store_feed import StoreFeed
 from gateway.app.workers.tickets import FeedTickets, ticket_handlers
-from gateway.app.workers.work import WorkerWork, work_handlers
+from gateway.app.workers.worker_batches import WorkerWork, work_handlers
 from gateway.audit.broker import AuditBroker
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.opening import FromLoop, Opener

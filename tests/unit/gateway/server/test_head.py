@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.types import Headers
 from gateway.server.head import check_head, foreign_protocol, has_dot_segment, split_target
-from gateway.server.meant import unknown
+from gateway.server.path_suggestions import unknown
 from gateway.wire.table import APIS
 
 HOST: Headers = {b"host": b"a"}

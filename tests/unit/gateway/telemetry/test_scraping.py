@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
-from gateway.telemetry.many import ManyGaugeMetricFamily
+from gateway.telemetry.lazy_families import LazyGaugeMetricFamily
 from gateway.telemetry.metrics import exposed
 from gateway.telemetry.scraping import exposed_aside
 
@@ -26,7 +26,7 @@ class Families:
 
     def collect(self):
         if self._many:
-            yield ManyGaugeMetricFamily("gatehouse_endpoint_up", "Up", range(3), self.read)
+            yield LazyGaugeMetricFamily("gatehouse_endpoint_up", "Up", range(3), self.read)
         else:
             usual = GaugeMetricFamily("gatehouse_endpoint_up", "Up", labels=["endpoint"])
             for thing in range(3):

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.app.workers.channel import AskRefused, FeedClosed, FeedTimeout
 from gateway.app.workers.codec import Refusal
-from gateway.app.workers.stored import StoreFeed
+from gateway.app.workers.store_feed import StoreFeed
 from gateway.core.batch_messages import FileRoom
 from gateway.core.errors import GatehouseError, Overloaded, StoreUnavailable
 from gateway.core.messages import Done

@@ -1,4 +1,4 @@
-"""The form in which workers are told an endpoint's state."""
+"""An endpoint's state as the messages that workers get of it (gateway.routing.mirror_messages)."""
 
 from __future__ import annotations
 

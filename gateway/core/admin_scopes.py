@@ -1,4 +1,5 @@
-"""Permissions of administrators as patterns: `admin:keys:read`, `admin:keys:*`, `admin:*`. A part may end in `*`."""
+"""Permissions on the admin listener as patterns, with which a token's scopes name them: `admin:keys:read`, `admin:keys:*`, `admin:*`. A
+part may end in `*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Suggests the path that a client meant by one that does not exist: as a rule its base URL has `/v1` twice, not at all, or a whole path."""
+"""Refuses paths that do not exist, and suggests the right one: usually the client's base URL has `/v1` twice, not at all, or a whole
+path."""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ _ELSEWHERE: Final = b"/v1/messages/batches"
 """Anthropic's own, of which nothing here is the same."""
 _ROOTS: Final = ("models", "engines", "files", "batches", "tickets", "stream", "responses/resp_")
 _HERE: Final = (b"/v2", b"/auth/", b"/health", b"/livez", b"/readyz", b"/.well-known/", *(f"/v1/{root}".encode() for root in _ROOTS))
-"""Begins of the paths that exist beside those of inference, and of some that do not."""
+"""How all other paths of this listener begin."""
 
 
 def is_nowhere(path: bytes) -> bool:
-    """Whether nothing here has a path that begins like this one: not even one that only GET reads."""
+    """Whether no path of this listener, for any method, begins like this one."""
     return find(path) is None and not path.startswith(_HERE)
 
 
 def unknown(path: bytes) -> RequestError:
-    """The refusal of a path that does not exist, or not while a setting is off."""
+    """The refusal of a path that does not exist, or does not while a setting is off."""
     for root, off in _SWITCHED:
         if path == root or path.startswith(root + b"/"):
             return RequestError(off, code="not_found", status=404)
-    return RequestError(f"There is no {path.decode('latin-1')[:200]}.{meant(path)}", code="not_found", status=404)
+    return RequestError(f"There is no {path.decode('latin-1')[:200]}.{suggested(path)}", code="not_found", status=404)
 
 
-def meant(path: bytes) -> str:
-    """A sentence with the path that exists and has the longest end of this one; "" where there is none."""
+def suggested(path: bytes) -> str:
+    """A sentence that suggests the path that exists and is the longest suffix of this one; "" if there is none."""
     if path.endswith(b"/") and find(path[:-1]) is not None:
         return f" Did you mean {path[:-1].decode('latin-1')}, without the slash at its end?"
     start = 0 if len(path) <= _MOST and not path.startswith(_ELSEWHERE) else -1

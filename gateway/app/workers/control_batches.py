@@ -1,7 +1,7 @@
-"""Files and batches in the control process: answers what workers ask of the store, and has workers run the lines of batches.
+"""Files and batches in the control process: answers workers' questions about the store, and has workers run the lines of batches.
 
-A line goes to the worker with the most room for its model. A worker that is killed takes the outcomes of its lines with it: whether an
-engine had them is not known (LineLost), and the batch says so.
+A line goes to the worker with the most room for its model. If a worker is killed, it is not known whether an engine ran its lines
+(LineLost), and the batch says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gateway.core.secret import Secret
 from gateway.store.store import Store
 
 FRESH_SECONDS: Final = 0.02
-"""How long what workers have said of their room counts."""
+"""Seconds for which a worker's report of its room counts."""
 ROOM_SECONDS: Final = 2.0
 LINE_SECONDS: Final = 86400.0
 """The request has deadlines of its own in the worker, and a worker that does not answer is ended: this bounds what neither does."""

@@ -1,5 +1,5 @@
-"""Families of metrics about many things, with samples that are made as they are read: ten thousand endpoints make seventy thousand lines,
-which a thread writes (gateway.telemetry.scraping) while the event loop goes on."""
+"""Families of metrics whose samples are made only when they are read. Ten thousand endpoints make seventy thousand lines, which a thread
+writes (gateway.telemetry.scraping) while the event loop goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample
 Labels = dict[str, str]
 
 
-class ManyGaugeMetricFamily(GaugeMetricFamily):
+class LazyGaugeMetricFamily(GaugeMetricFamily):
     """read: (labels, value) of each sample of one thing; may be called in a thread."""
 
     def __init__(self, name: str, documentation: str, things: Sequence[Any], read: Callable[[Any], Iterable[tuple[Labels, float]]]) -> None:
@@ -20,7 +20,7 @@ class ManyGaugeMetricFamily(GaugeMetricFamily):
         self.samples = _Samples(name, things, read)  # type: ignore[assignment]
 
 
-class ManyHistogramMetricFamily(HistogramMetricFamily):
+class LazyHistogramMetricFamily(HistogramMetricFamily):
     """read: labels, buckets (as HistogramMetricFamily.add_metric takes them) and sum of one thing; may be called in a thread."""
 
     def __init__(

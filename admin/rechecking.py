@@ -1,4 +1,4 @@
-"""Whether the caller of a request that takes long may still go on: rights are looked at again while a body arrives or an answer streams."""
+"""Checks the caller's rights again while a long request goes on: while its body arrives, and while its answer is streamed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 from gateway.core.errors import AuthenticationError, GatehouseError, PermissionDenied
 
 CHECK_SECONDS: Final = 1.0
-"""Between two looks."""
+"""Seconds between two checks."""
 END: Final = object()
 Stands = Callable[[], Awaitable[object]]
-"""Raises AuthenticationError or PermissionDenied once the caller may not go on, another GatehouseError while that cannot be said."""
+"""Raises AuthenticationError or PermissionDenied once the caller may not go on, another GatehouseError while that is not known."""
 Parts = AsyncIterator[bytes]
 
 
 async def arriving(parts: Parts, stands: Stands) -> Parts:
-    """A body as it arrives, for as long as its sender may send it. Raises what `stands` raises."""
+    """Passes a body on as it arrives, for as long as its sender may send it. Raises what `stands` raises."""
     due = _now() + CHECK_SECONDS
     async for part in parts:
         if _now() >= due:
@@ -29,8 +29,8 @@ async def arriving(parts: Parts, stands: Stands) -> Parts:
 
 
 async def leaving(parts: Parts, stands: Stands, *, events: bool) -> AsyncGenerator[bytes]:
-    """An answer for as long as its reader may read it. events: it is a stream of events, whose last one says why it ends; anything else
-    breaks off, so that nobody takes it for whole. Raises AuthenticationError, PermissionDenied."""
+    """Passes an answer on for as long as its reader may read it. events: it is a stream of events, and a last one says why it ends; any
+    other answer breaks off, so that nobody takes it for complete. Raises AuthenticationError, PermissionDenied."""
     pending: asyncio.Future[object] = asyncio.ensure_future(_next(parts))
     due = _now() + CHECK_SECONDS
     try:
@@ -64,7 +64,7 @@ async def _checked(stands: Stands) -> None:
     except (AuthenticationError, PermissionDenied):
         raise
     except GatehouseError:
-        pass  # whoever could say it is away; what was known goes on
+        pass  # not known at the moment, such as while the store is away: the rights checked last still count
 
 
 async def _next(parts: Parts) -> object:

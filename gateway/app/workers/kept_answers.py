@@ -1,11 +1,11 @@
-"""A worker's way to the process that keeps answers: for approval, and for later requests."""
+"""Answers that are kept, for approvals and for later requests, in a worker: the control process, which has the store, is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Final
 
-from gateway.app.workers.stored import StoreFeed
+from gateway.app.workers.store_feed import StoreFeed
 from gateway.core.approvals import Held, Hold, Take, Taken
 from gateway.core.conversations import AnswerFound, FindAnswer, KeepAnswer
 from gateway.core.messages import Done

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.app.workers.channel import AskRefused, FeedClosed
 from gateway.app.workers.codec import Refusal
-from gateway.app.workers.lines import ASLEEP, FRESH_SECONDS, WorkerLines
+from gateway.app.workers.control_batches import ASLEEP, FRESH_SECONDS, WorkerLines
 from gateway.core.batch_messages import LineRan, LineRoom, LinesFree, RunLine
 from gateway.core.batches import BatchRecord, Creator, LineLost
 from gateway.core.errors import GatehouseError, PermissionDenied
@@ -104,8 +104,8 @@ async def test_only_what_certainly_did_not_run_is_said_not_to_have_run(said: Lin
 
 
 async def test_bytes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.workers.lines.MOST_BYTES", 10)
-    monkeypatch.setattr("gateway.app.workers.lines.TURN_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.app.workers.control_batches.MOST_BYTES", 10)
+    monkeypatch.setattr("gateway.app.workers.control_batches.TURN_SECONDS", 0.05)
     workers = Workers(a=LinesFree(1, 1))
     workers.held = asyncio.get_running_loop().create_future()
     made, _ = lines(workers)

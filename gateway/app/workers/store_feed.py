@@ -1,4 +1,4 @@
-"""A worker's way to what only the store knows: the control process, which has the store, is asked."""
+"""How a worker asks for what only the store knows: over the feed, at the control process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ A = TypeVar("A", bound=Message)
 
 
 class StoreFeed:
-    """Asks over the feed what the store answers. Where the control process is gone, or does not answer, the store cannot be reached: so it
-    is told, as in the process that has it."""
+    """Asks over the feed what the store answers. A control process that is gone, or does not answer, is reported as StoreUnavailable, as an
+    unreachable database is in the process with the store."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.config.limits import check_limit
+from gateway.config.limit_rules import check_limit
 from gateway.core.errors import ConfigError
 from gateway.core.specs import LimitSpec
 

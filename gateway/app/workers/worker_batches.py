@@ -1,5 +1,5 @@
-"""Files and batches in a worker: it takes and gives files itself, in the directory that all processes share, and asks the control process
-for what the store knows; it runs the lines of batches that the control process works on."""
+"""Files and batches in a worker. It reads and writes files itself, in the directory that all processes share, asks the control process for
+their records in the store, and runs the lines of batches that the control process hands out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.app.batches.creators import Creators
 from gateway.app.batches.lines import LocalLines
 from gateway.app.clients.files import ClientFiles, Record
 from gateway.app.workers.channel import Channel, Handlers
-from gateway.app.workers.stored import StoreFeed
+from gateway.app.workers.store_feed import StoreFeed
 from gateway.core.batch_messages import (
     AddFile,
     CancelBatch,
