@@ -1,6 +1,6 @@
-"""Credentials in addresses that people read: the login (`scheme://USER:PASSWORD@`), and secrets in the query, are masked.
+"""Masks credentials in addresses that are shown to people: the login (`scheme://USER:PASSWORD@`) and secrets in the query.
 
-An address may be wrong, which is why it is shown, so what counts is what somebody may have meant: a password may hold '/', '@' or '?'.
+Addresses are often shown because they are wrong. So everything that may have been meant as a password is masked, even with '/', '@' or '?'.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gateway.core.secret import MASK
 
 SECRET_WORDS: Final = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
-"""What the name of a setting that holds a secret has in it."""
+"""Parts of the names of settings that hold secrets."""
 _QUERY = re.compile(rf"([?&;][^=&;\s'\"]{{0,64}}?(?:{'|'.join(SECRET_WORDS)}|signature)[^=&;\s'\"]{{0,64}}=)[^&;#\s'\"]+", re.IGNORECASE)
 _LOGIN = re.compile(
     r"(\b[a-z][a-z0-9+.-]{1,20}://)(?!\[USER)"  # a form such as redis://[USER:PASSWORD@]HOST is none
@@ -27,14 +27,15 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d{1,5})?")
 
 
 def without_logins(text: str, mask: str = MASK) -> str:
-    """A sentence without the credentials of addresses in it."""
+    """A sentence in which the credentials of all addresses are masked."""
     if "://" not in text:
         return text
     return _QUERY.sub(rf"\g<1>{mask}", _LOGIN.sub(rf"\g<1>{mask}@", text))
 
 
 def without_login(value: str) -> str:
-    """A setting's value, if it is an address, without credentials. A user who has a password stays, except where it may be a token."""
+    """A setting's value with its credentials masked, if it is an address. The user's name stays if a password follows and it cannot be a
+    token."""
     found = _WHOLE.fullmatch(value)
     if found is not None:
         scheme, login, rest = found.groups()
@@ -45,7 +46,7 @@ def without_login(value: str) -> str:
 
 
 def quotable(value: str) -> str:
-    """Any text of an operator's for an error: `USER:PASSWORD@HOST` without a scheme is masked, too."""
+    """Any text that an operator wrote, fit for an error message: `USER:PASSWORD@HOST` without a scheme is masked too."""
     if "@" in value and "://" not in value and (found := _BARE.fullmatch(value)) is not None:
         return f"{found[1]}:{MASK}@{found[3]}"
     return without_login(value)

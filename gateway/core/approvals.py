@@ -1,7 +1,7 @@
-"""Approvals: what the parts of the house tell each other of answers and requests that wait for a person's decision.
+"""Approvals: the messages about answers and requests that wait for a person's decision.
 
-A data worker meets such an answer, and only the process with the store keeps it: the worker asks it with a `Hold` and a `Take`, over its
-feed or directly. What decides whether a retry is the same request, and whether two callers may be one, is here too, in one place.
+A data worker sees such an answer, but only the process with the store can keep it: the worker sends it `Hold` and `Take`, over the feed or
+directly. Two rules are here as well: when a retry is the same request, and when two callers may be the same person.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FREE: Final = frozenset({"stream", "stream_options"})
 
 
 class Requester(Message, frozen=True, kw_only=True):
-    """Who sent a request. identities: everything that the caller may also be known by (`identities`)."""
+    """Who sent a request. identities: all names under which the caller may be known (`identities`)."""
 
     tenant: str
     id: str
@@ -42,7 +42,7 @@ class Requester(Message, frozen=True, kw_only=True):
 
 
 class HeldUse(Message, frozen=True, kw_only=True):
-    """A use of a tool in what is kept. action: what the rule said; all calls of the answer are here, also those that are allowed."""
+    """One use of a tool in what is kept; calls that are allowed are listed too. action: what the rule said."""
 
     tool: str
     of: str
@@ -150,7 +150,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 def request_hash(path: bytes, body: bytes) -> str:
-    """Of a request: equal for those that differ in nothing but `stream`, `stream_options` and the order of their top-level fields."""
+    """A request's hash. Requests that differ only in `stream`, `stream_options` and the order of their top-level fields have the same."""
     found = sha256(b"%d:%b" % (len(path), path))
     for name, value in sorted(_FIELDS.decode(body).items()):
         if name not in _FREE:
@@ -161,8 +161,8 @@ def request_hash(path: bytes, body: bytes) -> str:
 
 
 def identities(principal: Principal) -> tuple[str, ...]:
-    """Everything that a caller may also be known by: the key, the user, the agent and all who act or acted, the subjects of the logins that
-    a token comes from. A key without a user is its tenant's: whoever of the tenant holds it cannot be told from another."""
+    """All names under which a caller may be known: the key, the user, the agent and everybody who acts or acted in the token, and the
+    subjects of the logins that the token comes from. A key without a user stands for its whole tenant, as anybody there may hold it."""
     found: set[str] = set()
     tenant = principal.tenant
 
@@ -189,7 +189,7 @@ def identities(principal: Principal) -> tuple[str, ...]:
 
 
 def named(tenant: str, name: str) -> str:
-    """The identity of somebody of whom only the name is known."""
+    """The identity of somebody who is known by name only."""
     return f"name {tenant} {name.casefold().removesuffix('@' + tenant.casefold())}"
 
 
@@ -205,8 +205,8 @@ def requester_of(principal: Principal) -> Requester:
 
 
 def shared(requester: Requester, operator: Sequence[str]) -> list[str]:
-    """The identities that whoever asked and an operator have in common. A key without a user may be held by anybody of its tenant, also by
-    somebody who asked with a key or a login of their own."""
+    """The identities that the requester and an operator have in common: they may be the same person. A key without a user may belong to
+    anybody of its tenant, even to somebody who asked with another credential."""
     found = set(requester.identities) & set(operator)
     if (anybody := f"tenant {requester.tenant}") in operator:
         found.add(anybody)

@@ -50,7 +50,7 @@ class NobodyToAsk:
 
 
 def summed(usages: list[Usage]) -> Usage:
-    """What several answers cost together. The cost counts only in the currency of the first that has one."""
+    """The usage of several answers together. Costs in another currency than the first one's are left out."""
     total = Usage()
     for usage in usages:
         add(total, usage)

@@ -1,4 +1,4 @@
-"""What is asked of an audit log: what must be there, which records are wanted."""
+"""Questions to an audit log: what a verification expects to be there, and which records a search wants."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 
 class AuditScope(msgspec.Struct, frozen=True):
-    """What of an audit log must be there and is verified: of each writer everything from the segment `first` on, or from its own in
-    `starts` on (older ones were archived). archived: writers whose files may be gone as a whole."""
+    """Which part of an audit log is verified and must be complete: each writer's segments from `first` on, or from the writer's own number
+    in `starts` on (older ones were archived). archived: writers all of whose files may be missing."""
 
     first: int = 1
     starts: dict[str, int] = {}
@@ -22,7 +22,7 @@ class AuditScope(msgspec.Struct, frozen=True):
 
 
 class AuditFilter(msgspec.Struct, frozen=True):
-    """Which records are wanted: those that match all that is given. Times in seconds since the epoch; `until` is exclusive.
+    """Which records are wanted: those that match every given field. Times in seconds since the epoch; `until` is exclusive.
 
     tenant, principal, model: an outcome has these only when there was no intent; the outcomes of the intents that match are wanted too.
     event: an event's name, or a pattern (`is_pattern`). sealed: records that are encrypted as a whole are wanted as they are in
@@ -43,7 +43,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
 
 
 class AuditSearch(msgspec.Struct, frozen=True):
-    """Which requests and events are wanted: those that match all that is given, the newest first. Texts but the request's id may be
+    """Which requests and events are wanted, the newest first: those that match every given field. All texts except the request's id may be
     patterns (`is_pattern`).
 
     tenants: only those of these tenants; None: of all. kind: `request` or `event`; None: both. principal: the id of a key, or the subject.
@@ -80,9 +80,9 @@ class AuditSearch(msgspec.Struct, frozen=True):
 
 
 NO_KEYS: Final = "no keys"
-"""Why encrypted records were not opened where the log is read without its gateway and without its keys."""
+"""Why encrypted records were not opened: the log was read without its gateway, and so without its keys."""
 Unopened = dict[str, int]
-"""How many entries may be wanted, too, but are encrypted as a whole and could not be opened, by the reason."""
+"""How many more entries might match, but are encrypted as a whole and could not be opened; by reason."""
 
 
 TEXTS: Final = (
@@ -93,15 +93,15 @@ TEXTS: Final = (
 
 
 def is_pattern(wanted: str) -> bool:
-    """Whether a text that is asked for stands for others: each `*` for any text."""
+    """Whether a text is a pattern: each `*` in it stands for any text."""
     return "*" in wanted
 
 
 def as_glob(wanted: str) -> str:
-    """A pattern for whoever knows `?` and `[` as well."""
+    """A pattern in the syntax of fnmatch and GLOB, where `?` and `[` have a meaning too."""
     return wanted.replace("[", "[[]").replace("?", "[?]")
 
 
 def fits(text: str, wanted: str) -> bool:
-    """Whether a text is one that is asked for. An empty one never fits a pattern."""
+    """Whether a text equals the wanted one, or fits it as a pattern. An empty text fits no pattern."""
     return bool(text) and fnmatchcase(text, as_glob(wanted)) if is_pattern(wanted) else text == wanted

@@ -1,7 +1,7 @@
-"""What a worker asks the process that has the store about files and batches, and what that process asks a worker: to run a line.
+"""Messages about files and batches: what workers ask the process with the store, and how that process has a worker run a line.
 
-caller: whose files or batches alone (gateway.core.conversations.owner_of); None for all of the tenant (as a worker
-of an earlier release means it)."""
+caller: only the files or batches of this owner (gateway.core.conversations.owner_of); None: the whole tenant's, which is also what a worker
+of an earlier release asks for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class FileRoom(Ask[Done], frozen=True):
 
 
 class AddFile(Ask[FileGiven], frozen=True):
-    """Its content is on the disk. keep: seconds. began: when the upload did (time.perf_counter, which the processes of a machine share)."""
+    """Adds the record of a file whose content is on the disk. keep: for how many seconds. began: when the upload began (time.perf_counter,
+    which all processes of a machine share)."""
 
     file: FileRecord
     keep: float
@@ -64,14 +65,14 @@ class DropFile(Ask[FileGiven], frozen=True):
 
 
 class FileKeyGiven(Message, frozen=True):
-    """id: "" for a key of the pepper. key: in hex."""
+    """id: "" for a key that is derived from the pepper. key: in hex."""
 
     id: str
     key: Secret
 
 
 class FileKey(Ask[FileKeyGiven], frozen=True):
-    """The key of a tenant's files. id: of the key that a file was written with; None: the one for new files."""
+    """Asks for a key of a tenant's files. id: the key with which a file was written; None: the one for new files."""
 
     tenant: str
     id: str | None = None
@@ -90,7 +91,7 @@ class BatchesGiven(Message, frozen=True):
 
 
 class MakeBatch(Ask[BatchGiven], frozen=True):
-    """wanted: what the client has sent. began: as of AddFile; a worker of an earlier release does not say it."""
+    """wanted: what the client sent. began: as in AddFile; workers of earlier releases leave it out."""
 
     creator: Creator
     wanted: dict[str, Any]
@@ -118,13 +119,13 @@ class CancelBatch(Ask[BatchGiven], frozen=True):
 
 
 class CreatorKeyGiven(Message, frozen=True):
-    """record: None for a key that is not there any more."""
+    """record: None if the key no longer exists."""
 
     record: KeyRecord | None = None
 
 
 class CreatorKey(Ask[CreatorKeyGiven], frozen=True):
-    """The key with this id, which has made a batch."""
+    """Asks for the key that created a batch."""
 
     id: str
 
@@ -133,8 +134,8 @@ class CreatorKey(Ask[CreatorKeyGiven], frozen=True):
 
 
 class LineRan(Message, frozen=True):
-    """What came of a line. again: seconds after which it is to be tried again, as it did not reach an engine. ended: why the batch cannot
-    go on (code and message): whoever made it may do nothing any more. lost: whether an engine had it is not known."""
+    """How a line ended. again: it did not reach an engine and is to be tried again after so many seconds. ended: why the batch cannot go on
+    (code and message), since its creator has lost all rights. lost: it is not known whether an engine ran the line."""
 
     status: int = 0
     body: bytes = b""
@@ -156,15 +157,15 @@ class RunLine(Ask[LineRan], frozen=True):
 
 
 class LinesFree(Message, frozen=True):
-    """free: how many lines may begin now. slots: that the worker has for the model; 0 where its engines sleep or are down, or where other
-    workers have them."""
+    """free: how many lines may begin now. slots: how many the worker has for the model; 0 while its engines sleep or are down, or while
+    other workers have them all."""
 
     free: int
     slots: int
 
 
 class LineRoom(Ask[LinesFree], frozen=True):
-    """How many lines may take a slot of the model now, with this share of them left free."""
+    """Asks how many lines may take a slot of the model now, if this share of the slots must stay free."""
 
     model: str
     spare: float

@@ -1,5 +1,5 @@
-"""Files and batches of clients: what the store keeps of them, and the ports by which the data listener reaches them (as OpenAI's APIs).
-Moments are seconds since the epoch by the database's clock."""
+"""Files and batches of clients (OpenAI's Files and Batch APIs): their records in the store, and the ports through which the data listener
+reaches them. Moments are seconds since the epoch by the database's clock."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from gateway.core.types import Peer, Principal
 FILE_PREFIX: Final = "file-"
 BATCH_PREFIX: Final = "batch_"
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""What the lines of a batch may ask for."""
+"""The operations that lines of a batch may use."""
 TOKENS: Final = ("oidc", "gateway_token")
-"""The kinds of callers whose tokens can be revoked while a batch or a schedule of theirs is there."""
+"""The kinds of callers whose tokens can be revoked while they have a batch or a schedule."""
 MOST_ERRORS: Final = 100
-"""Errors that a batch names."""
+"""The most errors that a batch lists."""
 State = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 OVER: Final = ("failed", "completed", "expired", "cancelled")
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """owner: the credential that sent it, or whose batch made it, by its name; caller: whom it belongs to within the tenant
-    (gateway.core.conversations.owner_of), "" where nobody. size: bytes of the content. key: of which data key, and `salt` of its own; ""
-    for one that was derived from the pepper. labels: that a trusted peer gave it; whatever is asked of it has them. Lists are without."""
+    """A file. owner: the name of the credential that sent it, or whose batch made it. caller: to whom it belongs within the tenant
+    (gateway.core.conversations.owner_of), or "" for nobody. size: bytes of the content. key: the data key with which it is encrypted, with
+    its own `salt`; "" for a key derived from the pepper. labels: given by a trusted peer, and applied to every request that uses the file;
+    lists leave them out."""
 
     id: str
     tenant: str
@@ -46,10 +47,11 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Creator(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a batch, as far as a credential says it. What it may do is looked up again for every line. labels: of the request that made
-    it; its lines have them. logins: (issuer, `jti`, `iat`) of the token, of the gateway's key that signed it (KEY_ID), and of those it was
-    issued for: it counts while none of them is revoked. acting: (actor, user, issuer, `jti`, `iat`) of the credentials by which others act
-    in the token; they must count, too. made: of the Principal; None where an earlier version wrote this."""
+    """Who created a batch, as the credential says. The rights are looked up again for every line. labels: those of the request that created
+    it; its lines have them too. logins: (issuer, `jti`, `iat`) of the token, of the gateway's key that signed it (KEY_ID), and of the
+    tokens it was issued for; the batch goes on while none of them is revoked. acting: (actor, user, issuer, `jti`, `iat`) of the
+    credentials of those who act in the token, which must not be revoked either. made: as in Principal; None if an earlier version wrote
+    this."""
 
     id: str
     tenant: str
@@ -78,7 +80,7 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_batch(cls, principal: Principal, peer: Peer, labels: Collection[str]) -> Creator:
-        """The same with what ends or bounds a batch beside the rights of its creator."""
+        """The creator with what can end or bound the batch besides the creator's rights: labels, and every token that can be revoked."""
         logins, login = list[tuple[str, str, float | None]](), principal.login if principal.kind in TOKENS else None
         acting = () if login is None else tuple((one.id, one.user, one.issuer, one.token_id, one.issued) for one in login.acting)
         while login is not None:
@@ -89,16 +91,16 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(cls.of(principal, peer), labels=tuple(sorted(labels)), logins=tuple(logins), acting=acting)
 
     def labelled(self, labels: Collection[str]) -> Creator:
-        """The same, with more labels."""
+        """A copy with these labels added."""
         return msgspec.structs.replace(self, labels=tuple(sorted({*self.labels, *labels})))
 
     def tokens(self) -> list[tuple[str, str, str, float | None]]:
-        """(issuer, `jti`, subject, `iat`) of all that must not be revoked."""
+        """(issuer, `jti`, subject, `iat`) of every token that must not be revoked."""
         own = [(issuer, token, self.id, issued) for issuer, token, issued in self.logins]
         return own + [(issuer, token, actor, issued) for actor, _, issuer, token, issued in self.acting]
 
     def made_with(self, key: KeyRecord) -> bool:
-        """Whether it is this key of the store, and not another one of its id."""
+        """Whether this key of the store is the creator, and not a newer key with the same id."""
         same = (key.tenant, key.user) == (self.tenant, self.user)
         return same and (self.made is None or key.created == self.made)
 
@@ -108,17 +110,17 @@ class Creator(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> str:
-        """As gateway.core.conversations.owner_of says of a Principal."""
+        """The owner, as gateway.core.conversations.owner_of gives it for a Principal."""
         return owner("user", self.user) if self.user else owner(self.kind, self.id)
 
 
 def reached(settings: FilesSpec, owner: str) -> str | None:
-    """Whose files and batches this caller reaches within its tenant: only its own, or None for all."""
+    """Whose files and batches this caller can see within its tenant: its own owner, or None for all."""
     return owner if settings.scope == "caller" else None
 
 
 class BatchError(msgspec.Struct, frozen=True, kw_only=True):
-    """line: of the input file, from 1; None for one of the whole batch."""
+    """line: number in the input file, from 1; None for an error of the whole batch."""
 
     code: str
     message: str
@@ -127,8 +129,8 @@ class BatchError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch. moments: when each state began. repeated: lines that were run again because a crash took their outcome away; unknown: lines
-    that were not, for the same reason. fence: grows with each process that takes it on. cancels: whether somebody has asked for its end."""
+    """A batch. moments: when each state began. repeated: lines that were run again because a crash lost their outcome; unknown: lines that
+    lost it and were not run again. fence: grows with each process that takes the batch on. cancels: whether somebody asked to cancel it."""
 
     id: str
     creator: Creator
@@ -156,7 +158,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineRow(NamedTuple):
-    """One line that was begun. number: from 1. sealed: what came of it, encrypted; None while that is not known."""
+    """One line that was begun. number: from 1. sealed: its outcome, encrypted; None while there is none."""
 
     number: int
     attempt: int
@@ -165,7 +167,7 @@ class LineRow(NamedTuple):
 
 
 class Upload(Protocol):
-    """One file on its way in. Exactly one of `finish` and `abandon` is called, whatever happened before."""
+    """One file that is being received. Exactly one of `finish` and `abandon` is called in the end."""
 
     async def write(self, data: bytes) -> None:
         """Raises RequestError (too large), StorageFull."""

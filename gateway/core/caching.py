@@ -1,4 +1,5 @@
-"""The port of the cache of answers. What is kept is what an engine sent, so what is given again passes all that the engine's answer did."""
+"""The port of the cache of answers. It keeps what an engine sent, so an answer from the cache passes the same checks as one from an
+engine."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from gateway.core.waiting import Signal
 
 
 class Answer:
-    """An engine's whole answer with status 200. headers: those that the relay reads. foreign: as of the request that it was given to.
-    parts: its body, cut where its identifier stands. prefix: what identifiers of its kind begin with."""
+    """An engine's whole answer with status 200. headers: those that the relay reads. foreign: as in the request that it answered. parts:
+    the body, cut before and after its identifier. prefix: how identifiers of its kind begin."""
 
     __slots__ = ("foreign", "headers", "parts", "prefix")
 
@@ -22,13 +23,13 @@ class Answer:
         self.headers, self.foreign, self.parts, self.prefix = headers, foreign, parts, prefix
 
     def body(self, identity: bytes) -> bytes:
-        """The body with another identifier, of which this is the part behind the prefix."""
+        """The body with a new identifier: the prefix, then this text."""
         return self.parts[0] if len(self.parts) == 1 else (b'"%b%b"' % (self.prefix, identity)).join(self.parts)
 
 
 class Purge(Message, frozen=True):
-    """Which answers are to be forgotten: those that match all that is given. key: in hex, as in the audit log. tenants: any of these, in
-    place of `tenant`."""
+    """Which answers are to be forgotten: those that match every given field. key: in hex, as in the audit log. tenants: any of these,
+    instead of `tenant`."""
 
     model: str | None = None
     tenant: str | None = None
@@ -37,12 +38,12 @@ class Purge(Message, frozen=True):
     tenants: tuple[str, ...] = ()
 
     def owners(self) -> tuple[str | None, ...]:
-        """The tenants whose answers are meant; None: every tenant's."""
+        """The tenants whose answers are forgotten; None: all tenants."""
         return self.tenants or (self.tenant,)
 
 
 class CachesAsked(Ask["CachesTold"], frozen=True):
-    """Asks a process that serves for the statistics of its caches, after it has forgotten what is to be."""
+    """Has a process that serves purge its caches, if `purge` is given, and asks for their statistics."""
 
     purge: Purge | None = None
 
@@ -57,8 +58,8 @@ class CachesTold(Message, frozen=True):
 
 
 class Looked(NamedTuple):
-    """What a look behind the memory found. marks: of the purges so far, to be given with the answer that an engine will give. value: None
-    for a miss; with it the seconds for which it may still be given."""
+    """What a look behind the memory found. marks: those of the purges so far, to be kept with the answer if an engine has to be asked.
+    value: the answer and the seconds for which it is still valid; None for a miss."""
 
     marks: bytes
     value: bytes | None = None
@@ -66,8 +67,8 @@ class Looked(NamedTuple):
 
 
 class Question:
-    """A request for which the answer to a similar one may do. domain, bucket: among which requests. vector: of its text, once an embedding
-    model has said it; None where that cannot be asked. read: what whoever made it knows of the text."""
+    """A request that the answer to a similar request may serve. domain, bucket: only requests with the same ones are compared. vector: of
+    its text, from an embedding model; None if none can be asked. read: what the cache has read of the text."""
 
     __slots__ = ("bucket", "domain", "read", "tenant", "text", "vector")
 
@@ -89,11 +90,11 @@ class AnswerCache(Protocol):
     """The cache of one model, as one Snapshot has it. Nothing here raises."""
 
     charge: bool
-    """Whether what is found costs what the engine's answer did."""
+    """Whether an answer from the cache is charged like an engine's."""
     largest: int
-    """Bytes of an answer that may be kept."""
+    """The most bytes of an answer that is kept."""
     shares: bool
-    """Whether requests share engine calls that are under way."""
+    """Whether equal requests share one engine call."""
     semantic: bool
     """Whether some requests get the answers to similar ones."""
     backed: bool
@@ -111,16 +112,16 @@ class AnswerCache(Protocol):
         ...
 
     def key(self, principal: Principal, request: InferenceRequest) -> bytes:
-        """What the answers are kept by; to be asked once the request is as the engine would get it."""
+        """The key of a request's answer. To be computed from the request as the engine would get it."""
         ...
 
     def find(self, key: bytes) -> Answer | None:
-        """Counts a hit if there is one; whoever goes on to an engine says so (`missed`)."""
+        """The answer in memory, which counts as a hit. A caller that then asks an engine calls `missed`."""
         ...
 
     def look(self, key: bytes, tenant: str) -> Signal[Looked | None] | None:
-        """Looks behind the memory. None, or a Signal with None, where nothing is there to be asked or it does not answer in time; it does
-        not fail."""
+        """Looks behind the memory. None, or a Signal with None, if there is nothing behind it, or nothing that answers in time; never
+        fails."""
         ...
 
     def taken(self, key: bytes, tenant: str, looked: Looked, epoch: int) -> Answer | None:
@@ -132,11 +133,11 @@ class AnswerCache(Protocol):
         ...
 
     def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
-        """What may be compared of a request, with its vector asked for; None where only the same request gets an answer again."""
+        """What is compared with other requests, with the vector already asked for; None if only an equal request may have the answer."""
         ...
 
     def rivals(self, question: Question) -> bool:
-        """Whether there is any answer that might do."""
+        """Whether there is any answer to compare with."""
         ...
 
     def nearest(self, question: Question) -> Similar | None:
@@ -156,5 +157,5 @@ class AnswerCache(Protocol):
         ...
 
     def bypassed(self) -> None:
-        """Counts a request that the client wanted to have nothing to do with the cache."""
+        """Counts a request for which the client declined the cache."""
         ...

@@ -1,7 +1,7 @@
-"""JSON in one form only: read so that no two readers can disagree, written as RFC 8785 (JSON Canonicalization Scheme) has it.
+"""Canonical JSON: read so that no two readers can disagree about it, and written as RFC 8785 (JSON Canonicalization Scheme) says.
 
-Names are sorted by their UTF-16 code units, texts are escaped as little as possible, numbers are written as ECMAScript does. Unlike in the
-RFC, whole numbers keep all their digits: readers that know them exactly must not get another number than the one that was hashed.
+Names are sorted by their UTF-16 code units, texts are escaped as little as possible, numbers are written as ECMAScript writes them. Unlike
+in the RFC, whole numbers keep all their digits: readers with exact integers must see the number that was hashed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MOST_DIGITS: Final = 400
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text that has exactly one. Raises ValueError with the reason for a key that appears twice in an object, a number
-    that cannot be held, half a surrogate pair, and what is no JSON, too long or nested too deep."""
+    """The value of a JSON text that can be read in only one way. Raises ValueError, with the reason, for a repeated key in an object, a
+    number that cannot be represented, half a surrogate pair, a text that is too long or nested too deep, and for anything but JSON."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it has more than {MAX_CHARACTERS} characters")
     try:

@@ -1,7 +1,7 @@
 """Suspends the garbage collector for work that makes many objects and drops them all at its end.
 
-Reading a configuration of ten thousand endpoints makes half a million objects. The collector would look through them a dozen times, for up
-to a tenth of a second each, in which the event loop has to wait; none of them is in a cycle, so that all end by themselves.
+Reading a configuration of ten thousand endpoints makes half a million objects. The collector would scan them a dozen times, and hold up the
+event loop for up to a tenth of a second each time, without finding anything: none of these objects is part of a cycle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Pause:
-    """The collector of this process, switched off while somebody asks for it. Usable in any thread."""
+    """Switches the collector of this process off while at least one user wants it off. Usable in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

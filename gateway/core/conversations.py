@@ -1,6 +1,6 @@
-"""Answers that are kept so that a later request can go on with them: what the data plane has kept, and asks for.
+"""Answers that are kept so that a later request can continue from them: the messages with which the data plane stores and finds them.
 
-Everything belongs to a tenant; another tenant's answer is as unknown as one that was never there.
+Every answer belongs to a tenant. To other tenants it does not exist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AnswerFound(Message, frozen=True, kw_only=True):
 
 
 class FindAnswer(Ask[AnswerFound], frozen=True, kw_only=True):
-    """Looks for an answer. erase: and forgets it."""
+    """Looks for an answer. erase: also deletes it."""
 
     id: str
     tenant: str
@@ -53,7 +53,7 @@ class FindAnswer(Ask[AnswerFound], frozen=True, kw_only=True):
 
 
 def owner_of(caller: Principal) -> str:
-    """Whom an answer belongs to within a tenant: a person, whichever of their credentials they use, or a credential without one."""
+    """The owner of an answer within its tenant: a person, whichever of their credentials they use, or a credential that has no person."""
     return owner("user", caller.user) if caller.user else owner(caller.kind, caller.id)
 
 

@@ -1,4 +1,4 @@
-"""Deadlines of waits in a process that may have stood still: its machine was moved or frozen, or something held the event loop."""
+"""Deadlines that allow for pauses of this process: its machine was moved or frozen, or something held up the event loop."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Final
 from gateway.core.pauses import MOST_REST_SECONDS, STALL
 
 LEAST_REST_SECONDS: Final = 0.05
-"""So that what arrived just before a deadline is read first: event loops look at deadlines before they read."""
+"""A deadline rests at least so long. Event loops run timers before they read sockets, and what arrived in time should be read first."""
 
 
 def rest(late: float, seconds: float) -> float:
-    """Seconds for which a deadline of so many rests that was looked at so late."""
+    """How many more seconds to wait when a deadline of `seconds` fires `late` seconds too late."""
     return min(max(late, seconds if late > STALL else LEAST_REST_SECONDS), MOST_REST_SECONDS)
 
 
 class Deadline:
-    """Calls `passed` after so many seconds unless it is cancelled. It is fair to others: a deadline that passed while this process stood
-    still rests once, as what was sent in time lies unread in a socket, and what had just begun gets its time again. It rests for as long
-    as it is late, and after a pause for `seconds` at least. It is made where an event loop runs."""
+    """Calls `passed` after so many seconds unless it is cancelled. To be made where an event loop runs.
+
+    A deadline that passed while this process stood still is extended once, because an answer that was sent in time may lie unread in a
+    socket. It is extended by as much as it is late, and after a pause of the process by at least `seconds`, so that what had just begun
+    gets its full time."""
 
     __slots__ = ("_due", "_handle", "_loop", "_passed", "_rested", "_seconds")
 
@@ -67,8 +69,8 @@ class within:
 
 
 class Patience:
-    """Seconds for several waits on others, one after the other, each `within(patience.left())`. None of them ends later than a busy process
-    may be late, so whoever asks later than that stood still meanwhile: the time begins again, once."""
+    """A time for several waits in a row, each of them `within(patience.left())`. A wait can overrun only by as much as a busy process is
+    late; a larger overrun means that this process stood still, and the time then starts again, once."""
 
     __slots__ = ("_again", "_until", "seconds")
 
@@ -77,7 +79,7 @@ class Patience:
         self._until = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds; not above 0.0: it is over."""
+        """Seconds; 0.0 or less once the time is over."""
         now = time.monotonic()
         if now - self._until > STALL and not self._again:
             self._again, self._until = True, now + self.seconds

@@ -1,5 +1,5 @@
-"""JSON that others wrote, and what msgspec raises for it. Not all of that is a MsgspecError: a text that is not UTF-8 raises
-UnicodeDecodeError, and a few hundred kilobytes of `[` raise RecursionError. tests/test_decoding.py finds who forgets one."""
+"""Decodes JSON from elsewhere. msgspec does not only raise MsgspecError for it: bytes that are not UTF-8 raise UnicodeDecodeError, and a
+few hundred kilobytes of `[` raise RecursionError. tests/test_decoding.py finds code that does not catch all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def answered(decoder: msgspec.json.Decoder[T], body: bytes, problem: str) -> T:
-    """A server's answer. Raises EngineError: the problem, and what is wrong with the body."""
+    """Decodes a server's answer. Raises EngineError with the problem and what is wrong with the body."""
     try:
         return decoder.decode(body)
     except UNREADABLE as error:

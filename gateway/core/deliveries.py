@@ -9,9 +9,9 @@ from msgspec import Struct
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """One event for one webhook. id: the same for what must be told once. body: JSON. status: pending, delivered, failed (given up).
-    created: when it was queued, due: when it is tried next, by the store's clock. keep: it is not forgotten before then, so that nothing
-    with its id is told again. attempts: so far. code: the status of the last answer, 0 without one. error: of the last attempt."""
+    """One event for one webhook. id: deliveries with the same id are sent once. body: JSON. status: pending, delivered, or failed (given
+    up). created: when it was queued; due: when it is tried next; both by the store's clock. keep: the row is kept until then, so that its
+    id is not sent again. attempts: so far. code: HTTP status of the last answer, 0 if there was none. error: of the last attempt."""
 
     id: str
     webhook: str
@@ -27,19 +27,20 @@ class Delivery(Struct, frozen=True, kw_only=True):
 
 
 class DeliveryStorage(Protocol):
-    """A bounded queue that lasts. Several replicas may work on it; its times are the store's, as their clocks may differ."""
+    """A bounded, durable queue. Several replicas may work on it, so all times are by the store's clock."""
 
     async def add_deliveries(self, wanted: Sequence[Delivery], most: int) -> int:
-        """Queues those whose id is not known yet, while fewer than `most` wait; returns how many are known or queued now."""
+        """Queues deliveries with new ids, as long as fewer than `most` are waiting. Returns how many of `wanted` are in the table then."""
         ...
 
     async def take_deliveries(self, hold: float, farthest: float, most: int = 16) -> Sequence[Delivery]:
-        """Those that are due, each for this caller alone for `hold` seconds: unless it is settled before, it is due again. Counts the
-        attempt. farthest: what would be due later than so many seconds from now is due: somebody has set the store's clock back."""
+        """Takes deliveries that are due, and counts an attempt for each. For `hold` seconds nobody else gets them; one that is not settled
+        by then is due again. farthest: one that is due later than so many seconds from now counts as due, since the store's clock must have
+        been set back."""
         ...
 
     async def settle_delivery(self, id: str, *, status: str, pause: float, code: int, error: str) -> None:
-        """Says how an attempt went. pause: seconds until the next one."""
+        """Stores how an attempt went. pause: seconds until the next one."""
         ...
 
     async def deliveries(self, webhook: str | None = None, *, limit: int = 100) -> Sequence[Delivery]:
@@ -47,6 +48,6 @@ class DeliveryStorage(Protocol):
         ...
 
     async def forget_deliveries(self, age: float, most: int) -> int:
-        """Deletes those that are settled, and neither made nor to be kept in the last `age` seconds; beyond `most` the oldest settled ones.
-        Returns how many."""
+        """Deletes settled deliveries that are older than `age` seconds and need not be kept, then the oldest settled ones until at most
+        `most` are left. Returns how many were deleted."""
         ...

@@ -1,4 +1,4 @@
-"""Durations in plain values, as they are shown: texts as the configuration has them, found by the types of the settings."""
+"""Shows the durations in plain values as texts, in the form of the configuration. They are found by the types of the settings."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def shown(value: Any, kind: Any) -> Any:
 
 
 def shown_setting(value: Any, struct: type, name: str) -> Any:
-    """The same for the value of one setting of a struct, by the name that it has in a file."""
+    """The same for the value of one setting of a struct, given by its name in the file."""
     return _shown(value, _fields(struct)[name])
 
 
 @cache
 def member_type(struct: type, name: str) -> type | None:
-    """What the members of a list setting are, if they are structs of one type that is written as it is, without a tag or omissions."""
+    """The type of a list setting's members, if they are all structs of one type that is encoded without a tag and without omitting
+    defaults."""
     kind = _fields(struct)[name]
     if not isinstance(kind, inspect.VarTupleType | inspect.ListType) or not isinstance(kind.item_type, inspect.StructType):
         return None

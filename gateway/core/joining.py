@@ -1,7 +1,7 @@
-"""What a machine that joins and a gateway say to each other (docs/joined-machines.md), and what of a machine the gateway keeps.
+"""The messages between a gateway and a machine that joins it (docs/joined-machines.md), and the gateway's records of machines.
 
-A machine has an Ed25519 key of its own, and signs each of its messages with it. It joins once, with a join token, and gets a certificate
-for its key; from then on it tells every gateway that it knows, several times a lease, where it is and how its engines are (a *beat*).
+A machine has its own Ed25519 key and signs every message with it. It joins once, with a join token, and gets a certificate for its key.
+From then on it tells every gateway that it knows where it is and how its engines are, several times within a lease (a *beat*).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOKEN_PREFIX: Final = "ghj_"
 MAX_BODY: Final = 64 * 1024
 MAX_ENGINES: Final = 64
 DOMAIN: Final = "joined.gatehouse"
-"""Below it are the names in the certificates of machines: nobody can resolve them, and no other authority vouches for them."""
+"""The domain of the names in machines' certificates. Nobody can resolve them, and no other authority certifies them."""
 
 MachineName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -51,7 +51,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An engine as its machine tells it: for people. Nothing that is decided depends on it but whether the engine is there."""
+    """An engine as its machine describes it. Shown to people; decisions depend only on whether the engine is listed."""
 
     name: EngineLabel
     runtime: Text = ""
@@ -69,7 +69,7 @@ class EngineReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of the machine as a whole. load: processes that run or wait, over a minute."""
+    """The load of the machine as a whole. load: processes that run or wait, averaged over a minute."""
 
     cpus: Count = 0
     load: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
@@ -78,7 +78,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class TicketPort(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a machine takes tickets, and which process of it does. address: ADDRESS:PORT. boot: random, new with each start."""
+    """Where a machine takes tickets. address: ADDRESS:PORT. boot: random text that names the process, new with each start."""
 
     address: Annotated[str, Meta(max_length=64)]
     boot: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}$")]
@@ -92,8 +92,8 @@ class DeviceRoom(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class PlacedEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """An order that the machine has taken. revision: of the settings that it runs or loads. failed: the revision that came to nothing, for
-    this reason; the same one where nothing runs, a later one where that was to replace what does."""
+    """An order that the machine has accepted. revision: of the settings that it runs or loads. failed: the revision that could not be
+    started, with the reason: the same one if nothing runs, a later one if it was to replace what runs."""
 
     name: EngineLabel
     revision: Revision
@@ -103,7 +103,8 @@ class PlacedEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Room(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a machine would take. engines: how many more. memory: bytes of main memory. cpu: whether engines may run there without a GPU."""
+    """What room a machine has for further engines. engines: how many. memory: bytes of main memory. cpu: whether engines may run there
+    without a GPU."""
 
     engines: Count = 0
     memory: Bytes = 0
@@ -119,7 +120,7 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     where its engines are reached. leaving: it ends, and wants no new requests. renew: it wants a certificate. tickets: None: none. room:
     None: it starts nothing for a gateway.
 
-    What has its default is not said, so that gateways of earlier versions understand a machine that uses nothing newer."""
+    Fields with their default are left out, so that gateways of earlier versions understand a machine that uses nothing newer."""
 
     session: Annotated[str, Meta(max_length=64)]
     sequence: Annotated[int, Meta(ge=1, le=2**53)]
@@ -133,10 +134,11 @@ class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """certificate, gateways: where it asked for them. drained: an operator sends it no new requests. tickets: the public key that
-    verifies tickets, base64; "" where none are given. withdrawn: ids of tickets that it must not run, or not any longer. fences: of engines
-    that this gateway places; orders with a lower one are an earlier gateway's, and refused. now: seconds since the epoch by its clock; 0:
-    it does not say. replicas: how many serve on its store, itself among them; 0: it does not say."""
+    """The answer to a beat. certificate, gateways: if the machine asked for a new certificate. drained: an operator keeps new requests
+    away. tickets: the public key that verifies tickets, base64; "" if the gateway gives none. withdrawn: ids of tickets that must not run,
+    or not go on. fences: of the engines that this gateway places; orders with a lower fence come from an earlier holder and are refused.
+    now: the gateway's clock, in seconds since the epoch; 0: not given. replicas: how many serve on its store, this one included; 0: not
+    given."""
 
     every: float
     drained: bool = False
@@ -150,7 +152,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store keeps of one. engines: patterns of those that it may serve, from its token. token: the id of that."""
+    """A machine as the store keeps it. engines: patterns of the engines that it may serve, from its join token. token: that token's id."""
 
     public_key: str
     engines: tuple[str, ...]
@@ -159,8 +161,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store keeps of one. hash: SHA-256 of the whole token, hex. machines, engines: patterns of names. left: joins that it
-    is still good for. expires: seconds since the epoch."""
+    """A join token as the store keeps it. hash: SHA-256 of the whole token, hex. machines, engines: patterns of names. left: how many more
+    machines may join with it. expires: seconds since the epoch."""
 
     hash: str
     machines: tuple[str, ...]
@@ -170,20 +172,21 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signed(path: str, body: bytes) -> bytes:
-    """What a machine signs: for this path, and nothing that another protocol could take for its own."""
+    """The bytes that a machine signs. They contain the path and a prefix, so that no signature is valid elsewhere."""
     return b"gatehouse machine 1\n" + path.encode() + b"\n" + sha256(body).digest()
 
 
 def host_of(machine: str, engine: str) -> str:
-    """The name by which the gateway asks a machine for one of its engines in the TLS handshake; the certificate is for all of these."""
+    """The server name with which a gateway asks a machine for one of its engines in the TLS handshake. The machine's certificate covers
+    all of these names."""
     return f"e{sha256(engine.encode()).hexdigest()[:24]}.{machine}.{DOMAIN}"
 
 
 def ticket_host_of(machine: str) -> str:
-    """The name of a machine's port for tickets, for which its certificate is good, too."""
+    """The server name of a machine's port for tickets, which its certificate covers as well."""
     return f"tickets.{machine}.{DOMAIN}"
 
 
 def token_hash(token: str) -> str:
-    """What is kept of a join token, which holds 256 random bits: nothing slower is needed."""
+    """The stored hash of a join token. The token has 256 random bits, so a fast hash is enough."""
     return sha256(token.encode()).hexdigest()

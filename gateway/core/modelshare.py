@@ -1,4 +1,5 @@
-"""Model files that replicas on one store share: which there are, who has them, and what a replica's library tells (`Sharing`)."""
+"""Model files that replicas on one store share: which models there are, which replica has which, and the port by which a replica's library
+takes part (`Sharing`)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from gateway.core.errors import RequestError
 from gateway.core.modelfiles import FOLDER_FILES, MAX_UPLOAD, Sha256, UploadSettings, kind_of, member_problem, model_of, signature_of
 
 PIECE: Final = 1024 * 1024
-"""Bytes of one answer of a replica that is asked for a file."""
+"""The most bytes of a file in one answer of a replica."""
 DOMAIN: Final = "replicas.gatehouse"
-"""Below it are the names in the certificates of replicas: nobody can resolve them, and no other authority vouches for them."""
+"""The domain of the names in replicas' certificates. Nobody can resolve them, and no other authority certifies them."""
 BUCKET: Final = "s3://"
-"""How the name of a store of model files begins where replicas are named by their ids."""
+"""Prefix of the name of a store of model files, in lists where replicas are named by their ids."""
 UNREACHED: Final = "-"
-"""The address of a replica that has a model and gives it to nobody itself."""
+"""The address of a replica that has a model but does not give it to others."""
 Digest = Sha256
 
 
@@ -34,8 +35,8 @@ class SharedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica that has a model, or had one, or a store of model files. address: where it gives it to others; "" while it does not. away:
-    it has not said for long that it is there. seen: when it last did."""
+    """A replica, or a store of model files, that has or had a model. address: where others get it; "" while they cannot. away: it has not
+    been heard of for long. seen: when it last was."""
 
     replica: str
     digest: str
@@ -45,8 +46,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as all replicas are to have it. digest: as `digest_of` makes it. revision: grows with every change. removed: it was
-    deleted, so whoever has it deletes it too."""
+    """A model that all replicas should have. digest: see `digest_of`. revision: grows with every change. removed: it was deleted, so
+    replicas that have it delete it too."""
 
     name: str
     revision: int
@@ -65,8 +66,8 @@ class SharedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a registry that replicas share, as the store knows it. path: of its file or folder there. versions: its files (a folder's
-    by their paths in it); two while it is being replaced, of which each is right."""
+    """A model of a shared registry, as the store knows it. path: of its file or folder there. versions: its files (those of a folder by
+    their paths in it); two versions while the model is being replaced, either of which is right."""
 
     path: str
     versions: tuple[tuple[SharedFile, ...], ...]
@@ -87,13 +88,13 @@ class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(name: str, files: Iterable[SharedFile]) -> Digest:
-    """What stands for a model with this content: the SHA-256 of its name and its files' paths, sizes and checksums."""
+    """Identifies a model with this content: the SHA-256 over its name and its files' paths, sizes and checksums."""
     told = sorted((file.path, file.size, file.sha256) for file in files)
     return hashlib.sha256(msgspec.json.encode((name, told))).hexdigest()
 
 
 def problem_of(name: str, files: tuple[SharedFile, ...]) -> str | None:
-    """Why a model cannot be shared, or None: its name and its files must be such as can be uploaded."""
+    """Why a model cannot be shared, or None. Its name and its files must be valid for an upload."""
     kind = _kind(name)
     if not kind:
         return "its name is none that can be uploaded"
@@ -117,18 +118,18 @@ def _kind(name: str) -> str:
 
 
 class Sharing(Protocol):
-    """What the library of model files tells of changes that people make. Raises GatehouseErrors."""
+    """How the library of model files announces changes that people make. Raises GatehouseErrors."""
 
     async def admit(self, settings: UploadSettings) -> None:
         """Refuses a name that another replica's model has (409), and any while the store does not answer (503)."""
         ...
 
     async def added(self, settings: UploadSettings) -> None:
-        """It is in the registry of this machine now."""
+        """The model is in the registry of this machine now."""
         ...
 
     async def removing(self, name: str) -> None:
-        """It is about to be deleted here, and so everywhere. 503: it must not be."""
+        """The model is about to be deleted here, and then everywhere. A 503 forbids it."""
         ...
 
     async def remove_elsewhere(self, name: str, *, dry_run: bool) -> dict[str, Any] | None:
@@ -153,8 +154,8 @@ class Alone:
 
 
 class Turn(NamedTuple):
-    """A replica's turn to move files in a registry that it shares with others. moment: when it began, by the store's clock. sure: raises
-    LeaseLost once it may be another one's."""
+    """A replica's turn to move files in a shared registry. moment: when it began, by the store's clock. sure: raises LeaseLost once another
+    replica may have the turn."""
 
     moment: float
     sure: Callable[[], None]
@@ -165,7 +166,7 @@ class Neighbours(Protocol):
 
     @property
     def mark(self) -> str:
-        """What this replica's temporary files there are known by."""
+        """What the names of this replica's temporary files there begin with."""
         ...
 
     async def begin(self) -> None:
@@ -173,7 +174,8 @@ class Neighbours(Protocol):
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Turn | None]:
-        """A turn in which no other replica moves files. None: there are no others. Raises GatehouseError, 503 if that takes too long."""
+        """Waits for a turn in which no other replica moves files. None: there are no others. Raises GatehouseError, with 503 if it takes
+        too long."""
         ...
 
     async def look(self) -> None:
@@ -185,7 +187,8 @@ class Neighbours(Protocol):
         ...
 
     def describe(self, name: str, source: Path, go_on: Callable[[], bool]) -> NotedModel | None:
-        """What a file or folder that is to be added under this name consists of. None: nobody asks. Blocks. Raises OSError, Stopped."""
+        """The files of a model that is to be added under this name, with their checksums. None: nobody needs them. Blocks. Raises OSError,
+        Stopped."""
         ...
 
     def adding(self, model: NotedModel | None) -> AbstractAsyncContextManager[None]:
@@ -234,5 +237,5 @@ class ModelCopies(Protocol):
         ...
 
     async def forget(self, replica: str, *, dry_run: bool = False) -> int:
-        """Forgets what a replica has that is away; how many models. Raises NotFound, 409 for one that is there."""
+        """Forgets what an absent replica had, and returns how many models. Raises NotFound; 409 if the replica is there."""
         ...

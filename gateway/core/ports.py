@@ -59,7 +59,8 @@ class Authorizer(Protocol):
         ...
 
     def judge(self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]) -> Decision:
-        """The decision about a request that is not at hand. read: tells the facts of it that conditions name; raises what it wants."""
+        """The decision about a request that is not at hand. read: gives the facts of it that conditions name; what it raises is passed
+        on."""
 
     def considered(self, principal: Principal, model: str, operation: str, version: str, read: Any) -> list[dict[str, Any]]:
         """As `explain`, about a request that is not at hand. read: as for `judge`."""
@@ -74,7 +75,7 @@ class Reservation(Protocol):
     headers: bytes
     """x-ratelimit-* lines ("name: value\\r\\n" each), ready to be written into the response head; b"" when unlimited."""
     not_enforced: tuple[str, ...]
-    """Limits that would have refused it if they were enforced."""
+    """Limits that are not enforced and would have refused the request."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -103,8 +104,8 @@ class Guardrail(Protocol):
         """The verdict, an awaitable if others must be asked, or for long texts the steps to it, which run in slices between
         other work (gateway.core.slices), and a step takes a few milliseconds at most. A plain call takes about one.
 
-        One that shows texts to anybody else should also have `check_labelled(texts, labels)`, which is called instead where the texts have
-        data labels: it may ask only who is cleared for all of them (docs/labels.md)."""
+        A guardrail that sends texts elsewhere should also have `check_labelled(texts, labels)`, which is called instead if the texts have
+        data labels: it may ask only services that are cleared for all of them (docs/labels.md)."""
 
     def stream(self) -> StreamMatcher | None:
         """A matcher for one choice of one streamed answer, or None when this guardrail cannot work on streams (then the
@@ -192,8 +193,8 @@ class Receiver(Protocol):
         """An EngineError (engine_failed, or EngineTimeout). `error.safe` tells whether no byte of a response had arrived."""
 
     def stranded(self) -> bool:
-        """The endpoint has been found not to work while no byte of a response had arrived. True: the call fails now, as the request can be
-        served elsewhere; False: it waits on."""
+        """Probes found that the endpoint does not work, and no byte of a response has arrived. True: the call fails now, as the request can
+        be served elsewhere; False: it goes on waiting."""
 
 
 class Call(Protocol):
@@ -222,7 +223,7 @@ class EngineClient(Protocol):
         from the sending to the first byte and between two reads. source: gives the rest of the body. Never raises for the network."""
 
     def forsake(self) -> None:
-        """Probes say that the engine does not work: fails the calls without a byte of a response that can be served elsewhere."""
+        """Probes say that the engine does not work: fails those calls that have no byte of a response yet and can be served elsewhere."""
 
     async def aclose(self) -> None: ...
 
@@ -247,7 +248,7 @@ class Attempt(Protocol):
     device: SlotTime | None  # the time of its slot, if the engine has a rate
 
     def answering(self) -> None:
-        """The first event of a stream has come, so the engine works: callers waiting to know that need not wait for the stream's end."""
+        """The first event of a stream has arrived, so the engine works. Whoever waits to know that need not wait for the stream's end."""
         ...
 
     def close(self, result: AttemptResult) -> None: ...
@@ -304,7 +305,7 @@ class Route(Protocol):
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
 
     def full(self, endpoint: str, retry_after: float | None, labels: frozenset[str]) -> None:
-        """This endpoint had no room for a request: it is avoided now while others are open. retry_after: as it said, in seconds."""
+        """The endpoint had no room for a request, so it is avoided for a while if others are open. retry_after: seconds, as it said."""
 
     def may_move(self, attempts: int, labels: frozenset[str]) -> bool:
         """Whether a request for which an endpoint had no room, after so many attempts, may be tried at another one now."""
@@ -313,10 +314,10 @@ class Route(Protocol):
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
 
     def counter(self, labels: frozenset[str]) -> Counter | None:
-        """Where a prompt with these labels can be counted now, without a slot: the least busy of the endpoints that work."""
+        """The least busy working endpoint that can count a prompt with these labels. Counting needs no slot."""
 
     def uncounted(self) -> None:
-        """An endpoint cannot count prompts: none is asked for a while."""
+        """An endpoint could not count prompts, so none is asked for a while."""
 
     def serves(self, labels: frozenset[str]) -> bool:
         """Whether an endpoint that is cleared for these labels can take a request now."""

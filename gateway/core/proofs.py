@@ -1,6 +1,7 @@
-"""Proofs of possession that come with a request (DPoP, RFC 9449), as the parts of the house hand them to each other.
+"""Proofs of possession that come with a request (DPoP, RFC 9449), as they are passed between packages.
 
-What a proof is about is not in the headers: the listeners put the method and the path there, under names that no client can send.
+A proof names the method and path of its request, which are not headers. The listeners add them to the headers, under names that no client
+can send.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ PROOF: Final = b"dpop"
 """The header with the proof."""
 METHOD: Final = b":method"
 PATH: Final = b":path"
-"""As the request has it, without the query."""
+"""The path of the request, without the query."""
 PROVED: Final = b":proved"
-"""The thumbprint (RFC 7638) of the key that the sender has shown to have."""
+"""The thumbprint (RFC 7638) of the key that the sender has proved to hold."""
 USE_NONCE: Final = "use_dpop_nonce"
 INVALID_PROOF: Final = "invalid_dpop_proof"
 
 
 def note_target(headers: Headers, method: bytes, path: bytes) -> None:
-    """Says which request it is. Called by a listener for requests that have a proof."""
+    """Adds the request's method and path to the headers. Called by a listener for requests with a proof."""
     headers[METHOD], headers[PATH] = method, path
 
 
 def proven(headers: Headers) -> None:
-    """Whoever has proved at the beginning to hold a token's key (RFC 9449) need not do so again for each request that follows: a proof is
-    good once, and the connection is the same."""
+    """Rewrites the headers for later requests on a connection whose client proved at the beginning that it holds the token's key (RFC
+    9449): a proof can be used only once, and the connection is still the same."""
     for name in (PROOF, METHOD, PATH):
         headers.pop(name, None)
     authorization = headers.get(b"authorization", b"")
@@ -45,8 +46,8 @@ class ProofClaimed(Message, frozen=True):
 
 
 class ClaimProof(Ask[ProofClaimed], frozen=True):
-    """Uses up a proof. key: the thumbprint of its key. id: a hash of what is unique of it. issued: when it was made, in seconds since the
-    epoch. window: for how many seconds it counts, from `ahead` seconds before it is made."""
+    """Uses a proof up. key: the thumbprint of its key. id: a hash of its unique part. issued: when it was made, in seconds since the epoch.
+    window: for how many seconds it is valid, from `ahead` seconds before `issued`."""
 
     key: bytes
     id: bytes
@@ -56,12 +57,12 @@ class ClaimProof(Ask[ProofClaimed], frozen=True):
 
 
 Claim = Callable[[ClaimProof], Maybe[bool]]
-"""Whether a proof is used for the first time. Raises Overloaded when that cannot be said."""
+"""Whether a proof is used for the first time. Raises Overloaded if that cannot be told."""
 
 
 class Prover(Protocol):
     """Reads proofs that come without a bound token, at the token endpoint."""
 
     def proved(self, headers: Headers) -> Maybe[bytes]:
-        """The thumbprint of the key that the sender has shown to have; b"" without a proof. Raises AuthenticationError."""
+        """The thumbprint of the key that the sender has proved to hold; b"" without a proof. Raises AuthenticationError."""
         ...

@@ -1,5 +1,5 @@
-"""Reversible pseudonyms, as the pipeline sees them: a guardrail replaces values in a request, and what stands for them in the answer is put
-back.
+"""Reversible pseudonyms, as the pipeline sees them: a guardrail replaces values in a request with pseudonyms, and puts the values back
+where the answer contains these pseudonyms.
 
 A guardrail that does this has a method `layer(principal, secret, now) -> Layer`. Every exchange gets a layer of its own. Several guardrails
 are several layers: each reads what the one before it made of the request, so the answer passes them in the opposite order.
@@ -36,7 +36,7 @@ class PseudonymSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Layer(Protocol):
-    """What one guardrail replaced in one exchange. replaced, restored: how many values and how many pseudonyms, for the audit record."""
+    """What one guardrail replaced in one exchange. replaced, restored: numbers of values and of pseudonyms, for the audit record."""
 
     restores: Restores
     replaced: int
@@ -69,10 +69,10 @@ class Pseudonymous(Protocol):
 
 
 Replace = Callable[[str, Sequence[tuple[Finding, str]]], str]
-"""A text with what is told in the place of what was found in it, in order; with a pseudonym where that is ""."""
+"""Replaces what was found in a text: with the given texts, in order, and with a new pseudonym for each "" among them."""
 Reader = Callable[[Sequence[str], Sequence[str], frozenset[str], Replace], Maybe[Verdict]]
-"""Finds values: of the texts as they came, the texts to read (what only looked like a pseudonym is renamed in them), their labels, and what
-replaces values. Its verdict is `rewrite` also where only the two differ."""
+"""Finds values. Its arguments: the texts as they came; the texts to read, in which anything that only looked like a pseudonym is renamed;
+their labels; and the function that replaces values. The verdict is `rewrite` even if only that renaming changed the texts."""
 
 
 class Pseudonyms(Protocol):

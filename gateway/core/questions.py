@@ -1,12 +1,12 @@
-"""Whether one answer may do for two questions, as far as their words tell: what stands against a measure of likeness alone. Pure.
+"""Whether two questions may share one answer, judged by their words. Similarity of embeddings alone is not enough for that. Pure.
 
-The embeddings of "Is it safe?" and "Is it not safe?", or of "What is 2+2?" and "What is 2+3?", lie close together. So a question is first
-reduced to its facts: numbers and words for them, negations, words of direction and comparison, names, and everything that is no plain word
-(`v1.2`, `C++`, `foo_bar`, `5%`), in their order. Only questions with the same facts are compared at all. What cannot be judged has no
-facts: other scripts than Latin, several lines, characters that do not show, much text.
+The embeddings of "Is it safe?" and "Is it not safe?", or of "What is 2+2?" and "What is 2+3?", are close to each other. So a question is
+first reduced to its facts, in their order: numbers and words for numbers, negations, words of direction and comparison, names, and all that
+is not a plain word (`v1.2`, `C++`, `foo_bar`, `5%`). Only questions with equal facts are compared at all. Some texts cannot be judged and
+match nothing: scripts other than Latin, several lines, invisible characters, long texts.
 
-With `same`, all words but a few that carry no content (articles, courtesies, `do` and `is`) are facts. With `free`, `edited` tells two
-questions apart that differ in a single word, put in, left out or replaced: likeness is blind to it, and it may be all that matters.
+With `same`, all words are facts, except for a few without content (articles, courtesies, `do` and `is`). With `free`, `edited` separates
+two questions that differ in a single inserted, omitted or replaced word: similarity hardly shows it, but it may be what matters.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final, Literal, NamedTuple
 
 Words = Literal["same", "free"]
 MOST: Final = 500
-"""Characters of a question: an embedding says little of more, and models cut what is too long for them."""
+"""The most characters of a question. Embeddings say little about longer texts, and models cut what is too long for them."""
 _LATIN: Final = re.compile(r"[\x20-\x7e\u00a1-\u00ac\u00ae-\u024f\u1e00-\u1eff\u2010-\u2015\u2018-\u201e\u2026\u20a0-\u20bf\u2190-\u22ff]+")
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _ASKING: Final = re.compile(r"\A(?:can|could|would|will) you (?:please )?(?:tell me )?", re.IGNORECASE)
-"""Asked politely at the beginning."""
+"""Polite openings."""
 _OUTSIDE: Final = ".,;:!?()\u2026\u00bf\u00a1"
 _ENDS: Final = (".", "!", "?", ":")
 _QUOTES: Final = frozenset('"`\u00ab\u00bb\u201c\u201d\u201e')
@@ -40,7 +40,7 @@ _BEFORE_I: Final = _words(
     "am and as because before after can could did do does had have has how if may might must or shall should that was what when where "
     "which while who why will would"
 )
-"""Words behind which `I` is who asks."""
+"""Words after which `I` means the person who asks."""
 _OPENERS: Final = _words(
     "what which who whom whose where when why how if can could would will shall should may might must did was were has have had there "
     "this that these those my your our his her its their it he she they give show explain describe list name find help let write "
@@ -48,7 +48,7 @@ _OPENERS: Final = _words(
     "welches woher kann gibt comment que qui quand pourquoi quel quelle quels "
     "quelles combien como cosa chi dove quando cuando quien hoe wat wie waar wanneer waarom"
 )
-"""Words with which sentences begin that are no names."""
+"""Words that begin sentences and are not names."""
 _NEGATIONS: Final = _words(
     "no not never none nobody nothing nowhere neither nor without cannot hardly barely except unless less non lack lacks nicht kein "
     "keine keinen keinem keiner nie niemals ohne weder noch ne pas jamais rien aucun aucune sans ni nunca nada ninguno ninguna sin "

@@ -1,4 +1,5 @@
-"""What is known of candidates that are tried on real traffic: figures that can be summed over processes, and the pipeline's port."""
+"""Figures of candidates that are tried on real traffic, which can be summed over processes, and the port through which the pipeline
+collects them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from gateway.core.messages import Ask, Message
 from gateway.core.ports import Attempt
 
 STEPS: Final = 4
-"""Classes of durations in each doubling: a quantile is at most 19% too high."""
+"""Classes of durations per doubling, so that a quantile is at most 19% too high."""
 CLASSES: Final = 88
 SHORTEST: Final = 0.001
 """Seconds; shorter durations are in the first class."""
@@ -31,7 +32,7 @@ def class_of(seconds: float) -> int:
 
 
 def quantile(counts: list[int], share: float) -> float | None:
-    """Seconds within which this share of the durations lies: the upper end of their class; None without durations."""
+    """The upper end, in seconds, of the class below which this share of the durations lies; None without durations."""
     total = sum(counts)
     if not total:
         return None
@@ -68,7 +69,7 @@ class Side(Struct):
         self.first = [mine + theirs for mine, theirs in zip(self.first, other.first, strict=True)]
 
     def since(self, before: Side) -> Side:
-        """What came since these figures of the same process."""
+        """What was added since earlier figures of the same process."""
         return Side(
             self.answers - before.answers,
             self.errors - before.errors,
@@ -82,9 +83,9 @@ class Side(Struct):
 
 
 class ShadowFigures(Struct):
-    """Of one model and its candidate, since the process began or the candidate changed. sampled: requests that were to be mirrored.
-    dropped, skipped: of these, by reason: there was no room or time, or they must not be. waiting, running: now. likeness: compared pairs
-    by tenths; likeness_sum: of all of them."""
+    """Figures of one model and its candidate since the process began or the candidate changed. sampled: requests chosen to be mirrored.
+    dropped, skipped: of these, by reason, for lack of room or time, or because they must not be mirrored. waiting, running: at the moment.
+    likeness: compared pairs by tenths of their likeness; likeness_sum: over all pairs."""
 
     candidate: str
     sampled: int = 0
@@ -141,7 +142,7 @@ class RolloutsAsked(Ask[RolloutsTold], frozen=True):
 
 
 def summed(told: Iterable[RolloutsTold]) -> dict[str, ShadowFigures]:
-    """The figures of several processes as those of one. Where they differ in the candidate, as during a change, the last one's count."""
+    """Sums the figures of several processes. If they have different candidates, as during a change, only those of the last one count."""
     found: dict[str, ShadowFigures] = {}
     for one in told:
         for model, figures in one.shadows.items():
@@ -164,7 +165,7 @@ class RolloutControl(Protocol):
         ...
 
     async def resume(self, model: str, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """Puts an engine on trial back that has been withdrawn; what it was withdrawn for. Raises NotFound, StoreUnavailable."""
+        """Puts a withdrawn engine back on trial and returns why it had been withdrawn. Raises NotFound, StoreUnavailable."""
         ...
 
 

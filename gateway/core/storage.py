@@ -139,8 +139,8 @@ class Idempotent(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """One resource to be written with others. version: of the one it replaces; None: it must not exist yet. needs: others (kind, name) that
-    must be there then."""
+    """One resource to be written with others. version: of the one it replaces; None: it must not exist yet. needs: other resources (kind,
+    name) that must exist after the write."""
 
     kind: str
     name: str
@@ -167,8 +167,8 @@ class KeyWrite(Struct, frozen=True):
 
 
 class ConfigurationRow(Struct, frozen=True):
-    """One entry of the configuration's history. number: of the change that it belongs to. told: `of` (file or store), `changed` (paths) and
-    `count` (of them), `rolled_back_to`; of a file also `source`, `replica`, `version`. whole: whether its settings were kept."""
+    """One entry of the configuration's history. number: of the change that it belongs to. told: `of` (file or store), `changed` (paths),
+    `count` (of these) and `rolled_back_to`; for a file also `source`, `replica` and `version`. whole: whether its settings were kept."""
 
     number: int
     made: float
@@ -178,7 +178,7 @@ class ConfigurationRow(Struct, frozen=True):
 
 
 class ReplicaRecord(Struct, frozen=True, kw_only=True):
-    """One process that serves, as it told the store last. Moments are the database's.
+    """One process that serves, as it last reported itself to the store. Moments are by the database's clock.
 
     incarnation: made anew at each start. data, admin: the addresses of its listeners. workers: its data workers; 0: it serves itself.
     skew: seconds by which its clock is ahead of the database's.
@@ -261,7 +261,7 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
     async def everything(
         self, kinds: Sequence[str], *, keys: bool, most: int
     ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
-        """All of these kinds, and all keys, as they were at one moment. Of a kind with more than `most`, more than that and not all."""
+        """All of these kinds, and all keys, as they were at one moment. Of a kind with more than `most`: more than that, not all."""
         ...
 
     async def create(
@@ -304,9 +304,9 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         restores: int | None = None,
         since: tuple[int, Sequence[str]] | None = None,
     ) -> Sequence[Resource]:
-        """Makes all of these creations, replacements and deletions, or none, in one transaction; returns what was written. What each needs,
-        and what is still in use, is looked at once all of it is written. restores: the entry of the history that this goes back to.
-        since: the number of a change, and kinds: VersionMismatch where one of these kinds was changed after it."""
+        """Makes all of these creations, replacements and deletions in one transaction, or none; returns what was written. What each needs,
+        and whether something deleted is still in use, is checked after everything is written. restores: the entry of the history that this
+        goes back to. since: the number of a change, and kinds: VersionMismatch if one of these kinds was changed after it."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
@@ -316,8 +316,8 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
     # --- the history of the configuration: each write of resources adds to it
 
     async def note_configuration(self, told: Mapping[str, Any], kept: str | None, *, actor: str) -> int:
-        """Adds one that was put into force from a file or a text. kept: its payload, compressed, to be sealed; None: it is too large.
-        Returns its number; 0: no history is kept."""
+        """Adds a configuration that was put into force from a file or a text. kept: its payload, compressed, to be sealed; None: it is too
+        large. Returns its number; 0: no history is kept."""
         ...
 
     async def configurations(self, *, limit: int = 100, cursor: str | None = None) -> Page[ConfigurationRow]:
@@ -325,8 +325,8 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         ...
 
     async def configuration(self, number: int) -> tuple[ConfigurationRow, dict[str, Any]]:
-        """With its payload: of the store `units`, each with `kind`, `name`, `before` and `after` (bodies). Raises NotFound, and ConfigError
-        for what was sealed with another pepper."""
+        """One entry with its payload; for the store's: `units`, each with `kind`, `name`, `before` and `after` (bodies). Raises NotFound;
+        ConfigError if it was sealed with another pepper."""
         ...
 
     # --- keys
@@ -397,7 +397,7 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
     # --- people
 
     async def find_person(self, tenant: str, user: str, groups: Sequence[str]) -> PersonRecord:
-        """What there is on a caller; groups: those that the login said. user "": on the tenant's keys."""
+        """What the store says of a caller. groups: those that the login named. user "": of the tenant's keys."""
         ...
 
     async def note_logins(self, seen: Sequence[Seen], *, limit: int) -> int:
@@ -430,7 +430,7 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         ...
 
     async def leave(self, id: str, incarnation: str) -> None:
-        """The process ends in order, so it is forgotten at once."""
+        """The process ends as planned and is forgotten at once."""
         ...
 
     async def roll(self) -> Roll: ...
@@ -458,10 +458,10 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         ...
 
     async def counters_of(self, limit: str, most: int = 1000, after: str = "", keys: Sequence[Sequence[str]] = ()) -> Sequence[CounterRow]:
-        """In the order of their keys as JSON, those after such a key; of these keys, if any are given."""
+        """Counters in the order of their keys (as JSON), beginning behind `after`. keys: only these, if any are given."""
 
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
-        """Those of one key, or all; returns how many."""
+        """Deletes the counters of one key, or all of the limit; returns how many."""
         ...
 
     async def sweep_counters(self) -> int:

@@ -24,13 +24,13 @@ MAX_TEXT: Final = 4096
 SKEW: Final = 2.0
 """Seconds by which the clocks of gateway and machine may differ."""
 OPERATION: Final = "tickets"
-"""By which rights name the wish for a ticket, besides the request's own operation."""
+"""The operation that a right to tickets names, besides that of the request itself."""
 PATHS: Final = (b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings")
-"""What a ticket can be for: requests whose answers no part of the gateway has to see."""
+"""The operations that a ticket can be for: those whose answers the gateway need not see."""
 RECEIPT_HEADER: Final = "x-gatehouse-receipt"
 _TEXT: Final = re.compile(r"(?:ght|ghr)_[A-Za-z0-9_-]{2,4000}\.[A-Za-z0-9_-]{86}", re.ASCII)
 _TAGS: Final = {TICKET: b"gatehouse ticket 1\n", RECEIPT: b"gatehouse receipt 1\n"}
-"""What the signed bytes begin with, so that no other protocol's signature is one of these."""
+"""Prefix of the signed bytes, so that no signature of another protocol is valid here."""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a ticket. ticket: its id. outcome: ok; cancelled: by its client or the gateway; failed: by the engine. bytes, sha256:
-    of the answer. estimated: the engine did not count, so chunks were counted. begun, first, ended: seconds since the epoch by its clock;
-    first 0: nothing came."""
+    """How a ticket's request ended. ticket: its id. outcome: `ok`, `cancelled` (by its client or the gateway) or `failed` (by the engine).
+    bytes, sha256: of the answer. estimated: the engine did not count tokens, so chunks were counted. begun, first, ended: seconds since the
+    epoch by the machine's clock; first: 0 if no answer began."""
 
     ticket: str
     machine: str
@@ -81,20 +81,20 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of one ticket. receipt: ""  where it has only begun."""
+    """One ticket in a report. receipt: "" if the request has only begun."""
 
     ticket: Annotated[str, Meta(max_length=MAX_TEXT)]
     receipt: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a machine tells of tickets."""
+    """A machine's report on tickets."""
 
     told: Annotated[tuple[Told, ...], Meta(max_length=8)]
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """ids: of the tickets whose receipts need not be told again."""
+    """The answer to a report. ids: the tickets whose receipts need not be sent again."""
 
     ids: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Gateway tokens as the parts of the house hand them to each other: what one is to say, and the answer to the wish for one.
+"""Gateway tokens as they are passed between packages: the request for a token, what it is to say, and the answer.
 
 Only the process that has the store signs (gateway.app.identity.tokens). A worker asks it with a `Mint`; the answer is `Minted`.
 """
@@ -15,8 +15,8 @@ from gateway.core.types import Principal
 
 MAX_SOURCES: Final = 4
 KEY_ID: Final = "key:"
-"""Before the name of a withdrawn signing key: as the `jti` of its revocation, which ends what outlives the tokens that it signed. No token
-has such a `jti`."""
+"""Prefix of a withdrawn signing key's name in the `jti` of its revocation, which also ends what outlives the tokens that the key signed. No
+token has such a `jti`."""
 """How many logins and tokens in a row a token may come from."""
 MAX_ACTORS: Final = 8
 """How many may act for each other in a row."""
@@ -44,12 +44,11 @@ class ActorSource(Source, frozen=True, kw_only=True):
 
 
 class Grant(Message, frozen=True, kw_only=True):
-    """What a token is to say. latest: its life ends then at the latest. scope: permissions that it is narrowed to; None: not narrowed.
+    """What a token is to say. latest: when it must end. scope: permissions that it is narrowed to; None: not narrowed.
 
-    certificate: the SHA-256 of the client certificate without which it does not count, in hex; key: the thumbprint of the key without
-    which it does not. "" for none.
-    groups, roles, scopes: as the login said them. actors: the present one first; acting: by which credentials they act. sources: the newest
-    first. Times in seconds since the epoch.
+    certificate: SHA-256, in hex, of the client certificate that the token is bound to; key: thumbprint of the key that it is bound to; ""
+    for none. groups, roles, scopes: as the login named them. actors: the current one first; acting: the credentials by which they act.
+    sources: the newest first. Times in seconds since the epoch.
     """
 
     subject: str
@@ -112,7 +111,7 @@ class TokenDesk(NamedTuple):
 
 
 def sources_of(principal: Principal) -> tuple[Source, ...]:
-    """What a token for this caller comes from, the newest first."""
+    """The logins and tokens from which a token for this caller is made, the newest first."""
     found: list[Source] = []
     login = principal.login
     while login is not None:
@@ -122,7 +121,7 @@ def sources_of(principal: Principal) -> tuple[Source, ...]:
 
 
 def acting_of(principal: Principal) -> tuple[ActorSource, ...]:
-    """By which credentials others act for this caller, as a token says it that is issued for it."""
+    """The credentials by which others act for this caller, in the form for a token that is issued for it."""
     acting = () if principal.login is None else principal.login.acting
     return tuple(
         ActorSource(kind="", id=one.id, user=one.user, issuer=one.issuer, token_id=one.token_id, issued=one.issued) for one in acting
@@ -130,7 +129,7 @@ def acting_of(principal: Principal) -> tuple[ActorSource, ...]:
 
 
 def as_actor(principal: Principal) -> tuple[ActorSource, ...]:
-    """By which credentials this caller acts for somebody else from now on: its own and those they come from."""
+    """The credentials by which this caller will act for somebody else: its own and those that they come from."""
     return tuple(
         ActorSource(kind=one.kind, id=principal.id, user=principal.user, issuer=one.issuer, token_id=one.token_id, issued=one.issued)
         for one in sources_of(principal)
