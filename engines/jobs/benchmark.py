@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engines.jobs.order import TOLD, Order, Outcome, Told, put
+from engines.jobs.order import PROGRESS, Order, Outcome, Progress, put
 from engines.jobs.watch import Watch
 from engines.llamacpp.app import main as sidecar
 from gateway.core.specs import SidecarSpec
@@ -149,7 +149,7 @@ def _fire(path: str, folder: Path, options: dict[str, Any], watch: Watch) -> lis
         thread.start()
     while any(thread.is_alive() for thread in threads):
         threads[0].join(0.5) if threads[0].is_alive() else time.sleep(0.05)
-        put(folder, TOLD, Told(len(shots) / options["requests"]))
+        put(folder, PROGRESS, Progress(len(shots) / options["requests"]))
         if (problem := watch.problem()) is not None:
             return f"the engine gives no more answers: {problem}"
     return problems[0] if problems else shots

@@ -8,7 +8,7 @@ from typing import Final
 
 from engines.convert.folder import Refused
 from engines.convert.model import convert
-from engines.jobs.order import TOLD, Order, Outcome, Told, put
+from engines.jobs.order import PROGRESS, Order, Outcome, Progress, put
 
 TOLD_SECONDS: Final = 0.5
 
@@ -20,7 +20,7 @@ def run(order: Order) -> Outcome:
         nonlocal said
         if time.monotonic() - said >= TOLD_SECONDS:
             said = time.monotonic()
-            put(folder, TOLD, Told(progress))
+            put(folder, PROGRESS, Progress(progress))
 
     try:
         source, target = Path(order.source), folder / order.target

@@ -1,4 +1,5 @@
-"""What the gateway and the process of a job tell each other: an `Order` on standard input, `Told` and at last an `Outcome` as files."""
+"""The messages between the gateway and the process of a job: an `Order` on standard input, then `Progress` and at last an `Outcome` as
+files."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-TOLD: Final = "told.json"
+PROGRESS: Final = "told.json"
 OUTCOME: Final = "outcome.json"
 MAIN: Final = "main.onnx"
 """The graph that a folder was made with, beside the archive of the folder."""
@@ -31,21 +32,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Told(msgspec.Struct, frozen=True):
-    """progress: from 0 to 1."""
+class Progress(msgspec.Struct, frozen=True):
+    """How far the job is. progress: from 0 to 1."""
 
     progress: float
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """problem: why it cannot be done, also if it is tried again. result: figures to be shown."""
+    """How the job ended. problem: why it cannot be done, however often it is tried; "" if it was done. result: figures for people."""
 
     problem: str = ""
     result: dict[str, Any] = {}
 
 
 def put(folder: Path, name: str, what: msgspec.Struct) -> None:
-    """Whole or not at all."""
+    """Writes a file of the folder, whole or not at all."""
     beside = folder / f"{name}.new"
     beside.write_bytes(msgspec.json.encode(what))
     os.replace(beside, folder / name)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import llama_cpp
 
-from engines.jobs.order import TOLD, Order, Outcome, Told, put
+from engines.jobs.order import PROGRESS, Order, Outcome, Progress, put
 
 _STEP: Final = re.compile(rb"^\[\s*(\d+)/\s*(\d+)\]")
 """What llama.cpp logs of each tensor: `[   3/ 291] blk.0...`."""
@@ -34,7 +34,7 @@ class Log:
         now = time.monotonic()
         if step is not None and now - self._said >= TOLD_SECONDS:
             self._said = now
-            put(self._folder, TOLD, Told(min(1.0, int(step[1]) / max(1, int(step[2])))))
+            put(self._folder, PROGRESS, Progress(min(1.0, int(step[1]) / max(1, int(step[2])))))
 
 
 def run(order: Order) -> Outcome:

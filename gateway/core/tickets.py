@@ -80,7 +80,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ended: float = 0.0
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReportedTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ticket in a report. receipt: "" if the request has only begun."""
 
     ticket: Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -90,7 +90,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A machine's report on tickets."""
 
-    told: Annotated[tuple[Told, ...], Meta(max_length=8)]
+    told: Annotated[tuple[ReportedTicket, ...], Meta(max_length=8)]
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,13 +30,13 @@ from gateway.core.tickets import (
     TICKET,
     Receipt,
     Report,
+    ReportedTicket,
     SettleTicket,
     Signed,
     SignTicket,
     Taken,
     Ticket,
     TicketSettled,
-    Told,
     WithdrawTicket,
     opened,
     sealed,
@@ -133,7 +133,7 @@ class TicketOffice:
         RequestError for what is no ticket."""
         return Taken(ids=tuple([id for one in report.told if (id := await self._told(machine, one))]))
 
-    async def _told(self, machine: str, told: Told) -> str:
+    async def _told(self, machine: str, told: ReportedTicket) -> str:
         """The id, if it need not be told again; else ""."""
         try:
             ticket, signed, signature = opened(TICKET, told.ticket, Ticket)

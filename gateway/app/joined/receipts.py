@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.tickets import TICKET, Report, Taken, Ticket, Told, opened
+from gateway.core.tickets import TICKET, Report, ReportedTicket, Taken, Ticket, opened
 
 log = logging.getLogger("gatehouse.machine")
 MOST: Final = 10_000
@@ -37,7 +37,7 @@ COMPACT: Final = 4 * 1024 * 1024
 Send = Callable[[bytes], Awaitable[bytes | None]]
 """Tells one gateway; its answer, None where there is none."""
 
-_told = msgspec.json.Decoder(Told)
+_reported = msgspec.json.Decoder(ReportedTicket)
 _taken = msgspec.json.Decoder(Taken)
 
 
@@ -47,7 +47,7 @@ class _Waiting:
 
     __slots__ = ("again", "pause", "told", "until")
 
-    def __init__(self, told: Told, until: float, again: float) -> None:
+    def __init__(self, told: ReportedTicket, until: float, again: float) -> None:
         self.told, self.until, self.again, self.pause = told, until, again, AGAIN
 
 
@@ -90,7 +90,7 @@ class Receipts:
                 self._waiting.pop(line[1:].decode("ascii", "replace"), None)
                 continue
             try:
-                told = _told.decode(line)
+                told = _reported.decode(line)
                 ticket = opened(TICKET, told.ticket, Ticket)[0]
             except (msgspec.MsgspecError, RecursionError, ValueError):
                 continue  # a line that a kill has torn
@@ -101,12 +101,12 @@ class Receipts:
         say it, too."""
         late = ticket.expires - time.time() < IN_TIME
         until = ticket.expires + ticket.seconds
-        self._begun[ticket.id] = _Waiting(Told(ticket=text), until, self._now() + (0.0 if late else BEGUN))
+        self._begun[ticket.id] = _Waiting(ReportedTicket(ticket=text), until, self._now() + (0.0 if late else BEGUN))
         self._news.set()
 
     def add(self, ticket: Ticket, text: str, receipt: str) -> None:
         """Raises OSError: then nobody may be told that there is a receipt."""
-        told = Told(ticket=text, receipt=receipt)
+        told = ReportedTicket(ticket=text, receipt=receipt)
         self._write(msgspec.json.encode(told) + b"\n")
         self._begun.pop(ticket.id, None)
         self._waiting[ticket.id] = _Waiting(told, _until(ticket), self._now())

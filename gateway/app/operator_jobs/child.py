@@ -13,7 +13,7 @@ import msgspec
 
 from engines.environment import inherited
 from engines.host.child import Child
-from engines.jobs.order import OUTCOME, TOLD, Order, Outcome, Told
+from engines.jobs.order import OUTCOME, PROGRESS, Order, Outcome, Progress
 from gateway.core.errors import one_line
 from gateway.core.jobs import JobFailed
 
@@ -59,7 +59,7 @@ class JobChild:
 
     def _look(self) -> int:
         """Bytes of the log."""
-        told = said(Path(self._order.folder) / TOLD, Told)
+        told = said(Path(self._order.folder) / PROGRESS, Progress)
         if told is not None:
             self.progress = min(1.0, max(0.0, told.progress))
         with self._log.open("rb") as log:

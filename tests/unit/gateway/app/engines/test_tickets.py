@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.app.engines.tickets import LATE, SECRET, TicketOffice
 from gateway.core.clock import FakeClock
 from gateway.core.errors import Overloaded
-from gateway.core.tickets import RECEIPT, TICKET, Receipt, Report, SettleTicket, TicketSettled, Told, sealed
+from gateway.core.tickets import RECEIPT, TICKET, Receipt, Report, ReportedTicket, SettleTicket, TicketSettled, sealed
 from tests.unit.gateway.core.test_tickets import ticket
 
 
@@ -27,7 +27,7 @@ async def test_a_killed_workers_receipt_waits_for_it_and_is_recorded_once_its_ti
     given = ticket(issuer="gw-1/gw-1-1", issued=clock.wall(), expires=clock.wall() + 20.0)
     text = sealed(TICKET, given, Ed25519PrivateKey.from_private_bytes(secret[SECRET]).sign)
     receipt = sealed(RECEIPT, Receipt(ticket=given.id, machine=given.machine, outcome="ok", status=200), lambda signed: b"x" * 64)
-    report = Report(told=(Told(ticket=text, receipt=receipt),))
+    report = Report(told=(ReportedTicket(ticket=text, receipt=receipt),))
     assert (await office.told(given.machine, report)).ids == () and events == [], "it may come again"
     clock.advance(20.0 + given.seconds + LATE)
     for _ in range(2):
