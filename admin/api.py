@@ -29,9 +29,9 @@ from gateway.core.slices import Steps, in_slices, portions
 MAX_FIELDS: Final = 64
 """Query parameters of a request."""
 LONG_BODY: Final = 64 * 1024
-"""Bytes of a body that is read beside the event loop."""
+"""A body of more bytes is decoded in a thread."""
 LONG_LIST: Final = 100
-"""Items of a list that are encoded in one step."""
+"""How many items of a list are encoded in one step."""
 log = logging.getLogger("gatehouse.admin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
@@ -115,7 +115,7 @@ class Api:
     # --- finding
 
     def _find(self, request: Request) -> tuple[Operation, dict[str, str]]:
-        """Finds it by the path as sent, decoding each segment once, so that a name may hold an encoded slash."""
+        """Finds the operation by the path as sent. Each segment is decoded once, so a name may hold an encoded slash."""
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
         sent = raw.split(b"?", 1)[0].decode("latin-1").removeprefix(PREFIX).removeprefix("/").split("/")
         for template, methods in self._paths.items():

@@ -60,7 +60,7 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
 
 
 async def nowhere(request: Request, _error: Exception) -> Response:
-    """The answer for a path that is not here: most who ask for one mean the other listener."""
+    """The answer for an unknown path, which is usually meant for the other listener."""
     path = request.url.path[:200]
     error = NotFound(f"There is no {path} on this listener, which is for administrators ({PREFIX}). Clients use the data listener.")
     request_id = request_id_of(request)

@@ -98,7 +98,7 @@ class Gate:
         return LoginFailed("The credential is not valid.", "invalid_credentials", first)
 
     def _counted(self, buckets: Buckets, name: Hashable) -> bool:
-        """Counts a failure; whether it is the first in a while, or the last before a pause."""
+        """Counts a failure. Returns whether it is the first in a while, or the last before a pause."""
         first = buckets.full(name)
         buckets.take(name)
         return first or buckets.wait(name) > 0.0

@@ -99,7 +99,7 @@ class ApprovalControl(Protocol):
         ...
 
     async def show(self, id: str, actor: str) -> tuple[ApprovalRecord, list[HeldUse] | None]:
-        """With the calls whole, which is recorded; None once they are erased. Raises NotFound."""
+        """One approval with its calls in full, or None once they are erased. Records who has seen them. Raises NotFound."""
         ...
 
     async def decide(
@@ -343,7 +343,8 @@ class HoldControl(Protocol):
     async def add(self, tenant: str, why: str, actor: str) -> dict[str, Any]: ...
 
     async def release(self, tenant: str) -> dict[str, Any] | None:
-        """With the time of its release (`released`, in seconds since the epoch). Raises StoreUnavailable: then it stays."""
+        """Releases a hold; returns it with the time of its release (`released`, in seconds since the epoch). Raises StoreUnavailable: then
+        it stays."""
         ...
 
 
@@ -362,7 +363,7 @@ class AuditIndexReader(Protocol):
 
 
 async def nothing_to_check(kind: str, body: dict[str, Any], writes: WriteSet = NO_OTHERS) -> None:
-    """For a composition without plug-ins."""
+    """The ResourceCheck of a composition without plug-ins."""
 
 
 async def alone() -> dict[str, Any]:
@@ -404,15 +405,15 @@ class WorkerControl(Protocol):
 
 
 class KeyHolders(Protocol):
-    """Who uses a key, without the key: the principal, and why it would be refused ("" if it would not). source: the address that the
-    request comes from; "": any."""
+    """Who a key's requests would come from, without having the key: the principal, and why it would be refused ("" if not). source: the
+    address that the request comes from; "": any."""
 
     async def stored(self, key: KeyRecord, source: str = "") -> tuple[Principal, str]:
-        """Of a key of the store."""
+        """Looks at a key of the store."""
         ...
 
     async def of(self, caller: Principal, source: str = "") -> tuple[Principal, str]:
-        """Of a caller whom the configuration names."""
+        """Looks at a caller whom the configuration names."""
         ...
 
 

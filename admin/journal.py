@@ -25,7 +25,7 @@ log = logging.getLogger("gatehouse.admin")
 MAX_DIFF = 64 * 1024
 """Largest difference in a record, in bytes; a larger one is reduced to its paths."""
 BESIDE = 32 * 1024
-"""Bytes of a body that is masked beside the event loop."""
+"""A body of more bytes is masked in a thread."""
 MAX_SHOWN = 1024 * 1024
 """Largest body in a record, in bytes."""
 

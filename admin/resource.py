@@ -74,7 +74,7 @@ class Change(msgspec.Struct):
 
 
 async def no_check(call: Call, settings: Any, before: dict[str, Any] | None) -> None:
-    """For kinds whose type expresses every constraint."""
+    """The check of kinds whose type expresses every constraint."""
 
 
 @dataclass(frozen=True)
@@ -402,7 +402,7 @@ async def listing(
 
 
 def portion(query: Any, items: Iterable[T], key: Callable[[T], str]) -> tuple[list[T], str | None]:
-    """Of a list in memory the page that is asked for, in the order of the keys, which are unique; and the cursor of the next."""
+    """One page of a list in memory, in the order of the keys (which are unique), and the cursor of the next page."""
     after = cursor_key(query.cursor)
     found = heapq.nsmallest(query.limit + 1, (one for one in items if after is None or key(one) > after), key=key)
     return found[: query.limit], key_cursor(key(found[query.limit - 1])) if len(found) > query.limit else None

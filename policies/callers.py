@@ -1,4 +1,4 @@
-"""Whose requests something concerns: patterns of tenants and roles."""
+"""Patterns of tenants and roles that say whose requests something applies to."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ _FIELDS: Final[dict[str, dict[str, str]]] = {
 }
 NOW: Final = "now"
 NAMES: Final = frozenset((NOW, *(f"{root.lower()}.{field}" for root, fields in _FIELDS.items() for field in fields)))
-"""Of all facts that there are."""
+"""The names of all facts."""
 UNTIMED: Final = datetime.fromtimestamp(0, UTC)
 """Stands for a time that is not known; absent for `has()`."""
 EARLIEST: Final = 0.0

@@ -55,7 +55,7 @@ class Parcel:
             yield self.read(offset, READ)
 
     def sha256(self, advance: Callable[[int], None]) -> str:
-        """Of all bytes; tells how many were read."""
+        """The SHA-256 of all bytes; reports how many were read."""
         state = hashlib.sha256()
         for block in self.blocks():
             state.update(block)

@@ -63,7 +63,7 @@ SUMMED: Final = ("accesses", "callers", "denials", "logins")
 """Tables of a report whose rows count something."""
 LISTED: Final = ("changes", "log")
 ROWS: Final = 500
-"""Of each table, as each replica gives them."""
+"""The most rows of each table, as each replica gives them."""
 
 
 def reported_by_all(clients: Sequence[Callable[[], Client]], params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -23,7 +23,7 @@ from admin.cli.proofs import credentials
 from admin.cli.session import Session, connected
 
 TRIES: Final = 5
-"""For a request that a limit refuses, or for which there is no room."""
+"""Tries of a request that a limit refuses, or for which there is no room."""
 MOST_WAIT: Final = 60.0
 """Seconds until the next try, whatever the gateway says."""
 BUSY: Final = frozenset({429, 503})

@@ -84,7 +84,7 @@ def _few(item: dict[str, Any]) -> str:
 
 
 def _short(session: Session, answer: dict[str, Any]) -> dict[str, Any]:
-    """For people without the values, which `config show NUMBER` has."""
+    """The changes as people read them, without the values, which `config show NUMBER` has."""
     return {key: value for key, value in answer.items() if key != "diff"} if session.out.for_people else answer
 
 

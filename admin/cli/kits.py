@@ -94,7 +94,7 @@ answer = client.messages.create(model="{model}", max_tokens=100, messages=[{{"ro
 print(answer.content[0].text)
 """,
 }
-"""By the client's name."""
+"""The settings by the client's name."""
 NO_MODEL: Final = "MODEL"
 
 

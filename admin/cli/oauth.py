@@ -171,7 +171,7 @@ def in_browser(method: Method, metadata: dict[str, Any], say: Say, open_page: Ca
 
 
 def refreshed(login: Login) -> Login:
-    """With a new access token. Raises CommandError when the login has ended."""
+    """The login with a new access token. Raises CommandError if the login has ended."""
     if not login.refresh_token:
         raise CommandError("the login has expired: gatehouse login")
     method = Method("", login.issuer, login.client_id, resource=login.resource)

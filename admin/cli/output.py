@@ -80,7 +80,7 @@ class Output:
         self.console.print(shown)
 
     def remark(self, text: str) -> None:
-        """For people, on standard error."""
+        """Writes a line for people, on standard error."""
         self.remarks.print(Text(clean(text)))
 
 

@@ -49,7 +49,7 @@ class Holder:
         return _base64(hashlib.sha256(json.dumps(self._jwk, separators=(",", ":"), sort_keys=True).encode()).digest())
 
     def proof(self, method: str, url: str, token: str = "") -> str:
-        """For one request to this URL, with this access token."""
+        """A proof for one request to this URL, with this access token."""
         claims: dict[str, Any] = {"jti": secrets.token_urlsafe(16), "htm": method, "htu": _target(url), "iat": int(time.time())}
         if token:
             claims["ath"] = _base64(hashlib.sha256(token.encode()).digest())

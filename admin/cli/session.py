@@ -43,7 +43,7 @@ class Session:
         return self.client_of(self.profile.url)
 
     def client_of(self, url: str) -> Client:
-        """Of a listener that the user named, with the same credentials. Raises UsageError for what is no URL."""
+        """A client of another listener, which the user named, with the same credentials. Raises UsageError unless it is a URL."""
         if not is_url(url):
             raise UsageError(f"{url!r} is not the URL of an admin listener, such as {DEFAULT_URL}")
         if (proxy := proxy_of(url)) is not None:

@@ -53,7 +53,7 @@ def given(ca: str | None, cert: str | None, cert_key: str | None, saved: Tls = S
 
 
 def absolute(tls: Tls) -> Tls:
-    """With paths that mean the same from every folder."""
+    """The same settings with absolute paths."""
     return Tls(*(os.path.abspath(path) if path else "" for path in (tls.ca, tls.cert, tls.cert_key)))
 
 

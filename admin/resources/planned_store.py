@@ -77,7 +77,7 @@ class PlannedStore:
 
     @cached_property
     def owned(self) -> dict[str, dict[str, list[Resource]]]:
-        """By kind and tenant, in the order of their names."""
+        """The resources by kind and tenant, in the order of their names."""
         return {kind: by_tenant(sorted(known.values(), key=lambda one: one.name)) for kind, known in self.resources.items()}
 
     @cached_property

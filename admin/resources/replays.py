@@ -110,7 +110,7 @@ class PastDecision(msgspec.Struct, kw_only=True):
 
 
 async def diff(call: Call) -> Answer:
-    """Of those tenants' decisions that the caller may replay."""
+    """The tenants whose decisions the caller may replay."""
     asked: Comparison = call.body
     if asked.tenant is not None:
         call.require(PERMISSION, asked.tenant)

@@ -34,7 +34,7 @@ from gateway.core.storage import KeyRecord, KeyWrite, Removal, Resource, Write
 
 MAX_BODY: Final = 8 * 1024 * 1024
 NEWEST: Final = 2**62
-"""Of no change yet: the number of the newest is asked for."""
+"""Higher than the number of any change: the page after it has no changes, only the number of the newest (`head`)."""
 MOST: Final = 10_000
 """Resources of one kind."""
 SHOWN: Final = 10

@@ -21,13 +21,13 @@ from jinja2.filters import _GroupTuple
 from engines.sidecar.shell import ApiError
 
 MOST_SECONDS: Final = 5.0
-"""Of processor time for one prompt."""
+"""The most processor time for one prompt."""
 LOOK_SECONDS: Final = 0.004
 """Between two looks at processor time and memory."""
 MOST_CHARS: Final = 16 * 1024 * 1024
-"""Of a prompt, and of a text that a template keeps, or that one step makes of shorter ones."""
+"""The longest prompt, and the longest text that a template keeps or that one step makes of shorter ones."""
 MOST_ELEMENTS: Final = 64 * 1024
-"""Of a list that is repeated, and most that a filter may be asked for."""
+"""The most elements of a repeated list, and the most that a filter may be asked to make."""
 MOST_HELD: Final = 64 * 1024 * 1024
 """Bytes of a list or an object that a template makes, with whatever it holds, as often as that is held."""
 MOST_GROWTH: Final = 512 * 1024 * 1024

@@ -20,7 +20,7 @@ T = TypeVar("T")
 MAXIMUM = "this model's maximum context length is"
 """Words of OpenAI's and vLLM's by which clients recognise a prompt that is too long, and shorten it or turn to another model."""
 MOST_CHARACTERS = 128
-"""Of a token, as far as a text can consist of such: vocabularies have spaces by the hundred."""
+"""The longest token that counts: vocabularies have tokens of a hundred spaces."""
 
 
 @dataclass(slots=True)

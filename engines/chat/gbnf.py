@@ -29,7 +29,8 @@ MAX_NESTING = 2 * MAX_DEPTH
 """Deepest nesting of groups and repetitions together: what reads them here recurses, too."""
 MAX_REPEAT = 1000
 MAX_ELEMENTS = 2_000_000
-"""Of all rules once repetitions are written out, as llama.cpp does: characters, ranges, references. A sequence may keep 40 MiB for them."""
+"""The most elements (characters, ranges, references) of all rules once repetitions are written out, as llama.cpp does. A sequence may keep
+40 MiB for them."""
 STEPS = 400
 """Characters that the search for ambiguous texts goes on for."""
 BEAM = 2
@@ -189,7 +190,7 @@ class _Parser:
 
 
 def _elements(item: Item) -> int:
-    """Of a name, a set, or a text, which is a group of characters."""
+    """The number of elements of a name, a set, or a text (which is a group of characters)."""
     if isinstance(item, Terminal):
         return 2 * len(item.ranges) + 1
     return len(item.alternatives[0]) if isinstance(item, Group) else 1

@@ -16,7 +16,7 @@ MAX_RULES = 2000
 MAX_DEPTH = 48
 MAX_REPEAT = 1000
 MAX_NAMES = 2 * MAX_RULES
-"""Of properties, required or not, of one object and of all that `allOf` combines: more cannot be expressed anyway."""
+"""The most names of properties, required or not, of one object with all that `allOf` combines. More could not be expressed anyway."""
 
 _PRIMITIVES = {
     "space": '| " " | "\\n" [ \\t]{0,20}',

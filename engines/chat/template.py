@@ -28,7 +28,7 @@ MOST_FORM = 256
 MOST_MESSAGE = 4096
 """Characters of what a template says when it refuses messages."""
 PROBE_SECONDS = 0.5
-"""Of processor time for each of the small conversations that tell what a template needs."""
+"""Processor time for each of the small conversations that show what a template needs."""
 
 
 def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:

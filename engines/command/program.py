@@ -31,7 +31,7 @@ _PLACE = re.compile(r"\$\{(" + "|".join(PLACES) + r")\}")
 SOCKET = "c.sock"
 LOG_MOST: Final = 16 * 1024 * 1024
 SAY_SECONDS: Final = 1.0
-"""Of silence, after which a log that has room again says what it lacks."""
+"""How long a log with room again must be silent before it says what was left out."""
 _NETWORK: Final = (
     *map(Path, ("/etc/hosts", "/etc/host.conf", "/etc/gai.conf", "/etc/resolv.conf", "/etc/services", "/etc/protocols")),
     *map(Path, ("/etc/ssl", "/etc/mime.types")),

@@ -16,7 +16,7 @@ MOST_JSON: Final = 128 * 1024 * 1024
 MOST_ENTRIES: Final = 2000
 MOST_MEMORY: Final = 8 * 1024**3
 SPARE: Final = 64 * 1024**2
-"""Of the memory, for the interpreter and its libraries."""
+"""Memory that is left for the interpreter and its libraries."""
 _STRING, _LIST, _OBJECT, _KEY, _VALUE = 76, 112, 344, 76, 40
 """Bytes that CPython takes at most for each, beside the text: with the reference to it, the collector's part, and what lists and
 dictionaries reserve."""

@@ -137,7 +137,7 @@ class Text:
         self.tokens += tokens
 
     def logits(self) -> NDArray[numpy.float32]:
-        """Of the next token. Raises RuntimeError."""
+        """The logits of the next token. Raises RuntimeError."""
         given = self._generator.get_logits()
         last: NDArray[numpy.float32] = given.reshape(-1)[-given.shape[-1] :].astype(numpy.float32)
         return last

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 OUT_OF_MEMORY: Final = "out_of_memory"
 LAST_BYTES: Final = 4096
-"""Of a log, in which the last words are looked for."""
+"""How much of the end of a log is searched for the reason."""
 LAST_WORDS: Final = (
     "std::bad_alloc",
     "memoryerror",

@@ -29,10 +29,10 @@ SAMPLE: Final = "sample.json"
 MODEL: Final = "model"
 GRAPH: Final = "model.onnx"
 MOST_BYTES: Final = 2**31 - 64 * 1024**2
-"""Of weights in F32: what one file of Protocol Buffers can hold."""
+"""The most bytes of weights in F32: one file of Protocol Buffers cannot hold more."""
 OPSET: Final = 18
 MODULES: Final = ("Transformer", "Pooling", "Normalize")
-"""Of Sentence Transformers: what the runtime does, and the graph."""
+"""The modules of Sentence Transformers that the runtime or the graph replaces."""
 
 
 class Refused(ValueError):

@@ -73,7 +73,7 @@ class Embedder:
         await self._batcher.aclose()
 
     def _compute(self, texts: Sequence[list[int]]) -> list[Vector]:
-        """On the thread. Raises NativeError."""
+        """Runs on the thread. Raises NativeError."""
         batch = self._batch
         batch.clear()
         last = [batch.add(seq, 0, tokens, output_last=True) for seq, tokens in enumerate(texts)]

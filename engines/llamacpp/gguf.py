@@ -46,7 +46,7 @@ _WIDEST = 1 << 24
 KEPT_ARRAY = 4096
 """Longer arrays (a vocabulary) are checked, but only their type and length are kept."""
 MAX_STRINGS, KEPT_STRINGS = 1 << 22, 1 << 16
-"""In the arrays of a file, and how many of them are kept: those of later arrays are not."""
+"""The most strings in all arrays of a file, and how many of them are kept; those of later arrays are not."""
 
 _STRING, _ARRAY = 8, 9
 FLOAT32 = 6

@@ -32,7 +32,7 @@ UNLIKELY = 0.05
 GAIN = 1.05
 """A step with guesses must promise so many times the tokens a second of one without: what is promised is only estimated."""
 SHARE = 0.02
-"""Of the time of steps that a draft model may take where it has saved nothing."""
+"""The share of the steps' time that a draft model may take while it saves nothing."""
 FIRST_SECONDS, MOST_SECONDS = 0.2, 5.0
 """What the account begins with, and the most that it holds."""
 FIRST_PAUSE, LONGEST_PAUSE = 32, 1024

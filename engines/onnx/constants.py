@@ -20,9 +20,9 @@ from typing import Final
 from engines.onnx.protobuf import Broken, Value, fields, message, text, varints
 
 MOST_ELEMENTS: Final = 1 << 30
-"""Of one such tensor: 4 GiB of float32."""
+"""The largest tensor: 4 GiB of float32."""
 MOST_BYTES: Final = 4096
-"""Of a tensor that may be a shape."""
+"""The largest tensor that may be a shape."""
 GRAPH_NODE, GRAPH_INITIALIZER, FUNCTION_NODE = 1, 5, 7
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OPERATOR, NODE_ATTRIBUTE = 1, 2, 3, 4, 5
 ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS, ATTRIBUTE_GRAPHS = 1, 3, 5, 6, 8, 11
@@ -62,7 +62,7 @@ def check(graph: memoryview) -> None:
 
 
 def _elements(operator: str, inputs: list[Numbers], attributes: Mapping[str, Numbers]) -> int:
-    """Of the tensor that a node makes, as far as the file says."""
+    """The size of the tensor that a node makes, as far as the file says."""
     if operator == "Range":
         if len(inputs) < 3 or not all(len(numbers) == 1 for numbers in inputs[:3]) or not inputs[2][0]:
             return 0

@@ -128,7 +128,7 @@ class _Contents:
         self.framed = False
 
     def fields(self, value: Value, what: str) -> Iterator[tuple[int, Value]]:
-        """Of a message within another."""
+        """The fields of a message within another."""
         return fields(message(value, what), what, self.bound)
 
 

@@ -39,7 +39,7 @@ from engines.sidecar.shell import ApiError, Request, overloaded
 from gateway.core.clock import Clock
 
 REMEMBERED_KEYS = 256
-"""For so many keys the size of the last batch is known, and what a row of it took."""
+"""For how many keys the size of the last batch, and the time of one of its rows, are remembered."""
 STEP = 0.1
 """Seconds that a batch is to take at most: so long one that has just come waits for the device."""
 PATIENCE = 1.0
@@ -257,7 +257,7 @@ Halting = Callable[[], AbstractContextManager[Callable[[], None]]]
 
 @contextmanager
 def unstoppable() -> Iterator[Callable[[], None]]:
-    """Of a runtime whose runs cannot be ended."""
+    """The halt of a runtime whose runs cannot be ended: it does nothing."""
     yield lambda: None
 
 
@@ -418,7 +418,7 @@ class Batcher:
 
     @staticmethod
     def _in_time(units: list[Unit], now: float) -> list[Unit]:
-        """Without those whose deadline has passed: nobody reads their results."""
+        """The requests whose deadline has not passed; nobody reads the results of others."""
         kept = []
         for unit in units:
             if unit.job.deadline is not None and unit.job.deadline <= now:

@@ -35,7 +35,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 Phases = Callable[[], list[tuple[str, int]]]
-"""Of a request: what was done for it so far, each step with its end in nanoseconds of the monotonic clock, in their order."""
+"""The steps of a request so far, in order, each with its end in nanoseconds of the monotonic clock."""
 PHASES = b"x-gatehouse-phases"
 """The header that tells a traced request's phases: `received=N`, then `NAME=N` for each step, separated by semicolons. The gateway,
 on the same machine and so with the same clock, makes spans of them (gateway.telemetry.spans)."""

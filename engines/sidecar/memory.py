@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 SHARE: Final = 0.9
-"""Of all memory there is, what one process may have where nothing else is said."""
+"""The share of all memory that one process may have unless its settings say otherwise."""
 RESERVED: Final = 64 * 1024 * 1024
 """Bytes that the libraries reserve for a thread (its stack, its buffers), which count whether they are used or not: for each processor."""
 

@@ -62,7 +62,7 @@ class Fresh:
 
 
 class Certificates:
-    """Of one process. Life: `open`, `watch`. record: (event, target, detail, outcome=) for the audit log.
+    """The certificates of one process. Life: `open`, `watch`. record: (event, target, detail, outcome=) for the audit log.
 
     on_change: called with the setting's name below `listen` and its material, after it was put into force.
     """
@@ -74,7 +74,7 @@ class Certificates:
         self._turn = asyncio.Lock()
         self.on_change: list[Callable[[str, Material], None]] = []
         self.reloads: dict[tuple[str, str], int] = {}
-        """By setting and outcome."""
+        """Numbers of reloads, by setting and outcome."""
 
     async def open(self, listen: ListenSpec, handed: Mapping[str, Material]) -> None:
         """Reads the files for the first time. handed: what the program before this one had in force, for files that cannot be used now.

@@ -29,7 +29,7 @@ from gateway.wire.table import is_inference
 GRPC_MODULE = "gateway.server.grpc"
 """Loaded where the setting asks for it, because grpcio is an extra and weighs 20 MB."""
 FORM_BYTES = 64 * 1024
-"""Of an upload besides the file."""
+"""The most bytes of an upload's form besides the file."""
 
 
 class DataSide:

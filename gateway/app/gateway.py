@@ -224,7 +224,7 @@ class Gateway:
         self.cache_book.tell = self.cache_purges.tell
 
     async def _start_caches(self) -> None:
-        """Before anything is served: what was purged meanwhile is not found on disk."""
+        """Runs before anything is served, so that nothing is found on disk that was purged meanwhile."""
         await self.cache_tiers.start(first=True)
         await self.cache_purges.start()
         self.feed.subscribe(self.cache_purges.heard)

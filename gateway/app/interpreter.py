@@ -24,7 +24,7 @@ default of 5 ms is longer than a whole request."""
 
 
 def tune(owner: TaskOwner) -> None:
-    """To be called once everything that lasts has been built: it is never looked at by the collector again."""
+    """To be called once everything that lasts has been built: the collector never looks at it again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

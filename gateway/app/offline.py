@@ -45,7 +45,7 @@ from gateway.transport.redis.address import target as redis_target
 from gateway.wire.table import OPERATIONS
 
 OFFLINE_SECONDS: Final = 600.0
-"""For one question, once the log is indexed."""
+"""The deadline of one search, once the log is indexed."""
 
 
 def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> tuple[int, str]:

@@ -52,17 +52,17 @@ MOST_KEPT: Final = 100_000
 """Deliveries that are settled."""
 KEPT_SECONDS: Final = 7 * 86400.0
 MOST_ATTEMPTS: Final = 12
-"""With the pauses between them about two and a half hours."""
+"""About two and a half hours, with the pauses between them."""
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 3600.0
 MOST_JITTER: Final = 1.25
-"""Of a pause, when chance makes it longest."""
+"""The largest factor by which chance lengthens a pause."""
 HOLD_SECONDS: Final = 30.0
-"""For so long beyond the webhook's own deadline an attempt belongs to one replica."""
+"""How long an attempt belongs to one replica, beyond the webhook's own deadline."""
 MOST_HEARD: Final = 1_000
 """Events that wait to be queued, while the store is away."""
 CLAIM_SECONDS: Final = 300.0
-"""For so long a replica may take to queue what it tells for all that share a Redis."""
+"""How long a replica may take to queue an event on behalf of all that share a Redis."""
 COUNTERS: Final = 1_000
 BUDGET: Final = "budget_used"
 TEST: Final = "webhook_test"
@@ -340,7 +340,7 @@ def _told(limit: LimitSpec, scope: str, percent: int, now: float) -> dict[str, A
 
 
 def _shown(url: str) -> str:
-    """Without the query, which may hold a token."""
+    """An address without the query, which may hold a token."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 

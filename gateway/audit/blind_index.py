@@ -54,7 +54,7 @@ class KnownKey(NamedTuple):
 
 
 def token(key: bytes, name: str, text: str) -> int:
-    """Of a field's text; never 0."""
+    """The token of a field's text; never 0."""
     return int.from_bytes(hmac.digest(key, f"{name}\0{storable(text)}".encode(), "sha256")[:8], "big") >> 1 or 1
 
 

@@ -79,8 +79,8 @@ COUNTS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "co
 
 
 def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entry]]:
-    """Of whole lines that begin at `position`: the entries, and the outcomes whose intents are not among them. A line that is no record
-    (somebody has changed the log) is left out: verification tells."""
+    """Reads whole lines that begin at `position`: the entries, and the outcomes whose intents are not among the lines. A line that is no
+    record (somebody has changed the log) is left out: verification tells."""
     found: list[Entry] = []
     outcomes: list[Entry] = []
     pending: dict[str, list[Entry]] = {}

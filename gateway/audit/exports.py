@@ -107,6 +107,6 @@ def _printable(text: str) -> str:
 
 
 EXPORTS: Final[dict[str, Callable[[Record], bytes]]] = {"csv": _csv, "ocsf": _ocsf, "cef": _cef}
-"""By format: what makes a line of a record. `jsonl`, the log's own lines, needs none."""
+"""What makes a line from a record, by format. `jsonl`, the log's own lines, needs nothing."""
 HEADS: Final = {"csv": csv_line(COLUMNS)}
 """What comes before the first line."""

@@ -183,11 +183,11 @@ BODIES: Final[dict[str, tuple[str, Callable[[list[Record], str, str], bytes]]]] 
     "otlp": ("application/json", otlp),
     "ocsf": ("application/json", ocsf_events),
 }
-"""By format: the content type, and what makes the body."""
+"""The content type, and what makes the body, by format."""
 
 KAFKA_VALUES: Final[dict[str, Callable[[bytes, Record], bytes]]] = {
     "jsonl": lambda line, record: line,
     "ecs": lambda line, record: encode(ecs(record)),
     "ocsf": lambda line, record: encode(ocsf(record)),
 }
-"""By format: what makes a message's value of a line and the record in it."""
+"""What makes a message's value from a line and the record in it, by format."""

@@ -44,7 +44,7 @@ class Holds:
         self._directory, self._clock = directory, clock
 
     def list(self) -> list[Hold]:
-        """By tenant."""
+        """The holds by tenant."""
         try:
             found = msgspec.json.decode((self._directory / FILE).read_bytes(), type=list[Hold])
         except FileNotFoundError:

@@ -25,10 +25,10 @@ from gateway.core.errors import AuditSearchTooLong
 from gateway.core.ledger import Position
 
 VERSION: Final = 4
-"""Of the file. One of another version is made anew."""
+"""The version of the file's format. A file of another version is made anew."""
 FILE: Final = "audit-index.sqlite"
 SECONDS: Final = 5.0
-"""For one question."""
+"""The deadline of one search."""
 _STEP: Final = 20_000
 """Instructions of SQLite between two looks at the clock."""
 _KNOWN: Final = 200_000

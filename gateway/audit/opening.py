@@ -31,7 +31,7 @@ SHREDDED: Final = "shredded"
 NO_SUCH_KEY: Final = "the store has no such key"
 _HASH: Final = b',"hash":"'
 _WITHHELD: Final = b',"withheld":true'
-"""In the clear of a record whose tenant's key could not be had: what it holds says nothing of people."""
+"""In the clear part of a record that was written while its tenant's key was not available: such a record says nothing of people."""
 
 
 class _Line(msgspec.Struct):
@@ -65,7 +65,7 @@ class _Kept(NamedTuple):
 
 
 class Opener:
-    """For any number of threads, none of which is the event loop's.
+    """Usable by any number of threads, but not on the event loop.
 
     fetch: gets a key by its id, or why it is gone for good; may block, and raises GatehouseError, which whoever reads gets too. None:
     nothing is encrypted here. seconds: for which a key is used without asking again.
@@ -98,7 +98,7 @@ class Opener:
         return b"".join([self.line(writer, line) for line in block.splitlines(keepends=True)])
 
     def payload(self, writer: str, line: bytes) -> bytes:
-        """Of a sealed line what its payload would be (gateway.audit.chain); empty where it cannot be opened. Raises GatehouseError."""
+        """What the payload of a sealed line would be (gateway.audit.chain); empty if it cannot be opened. Raises GatehouseError."""
         found = self._of(writer, line) if SEALED in line else None
         return b"" if found is None or isinstance(found, str) else _start(line)[line.index(b",") :] + found.text[1:-1]
 

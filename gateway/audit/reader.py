@@ -101,7 +101,7 @@ class LogReader:
     def _newest(
         self, name: str, segments: list[Path], since: float | None, needle: bytes, most: int
     ) -> Iterator[tuple[float, str, dict[str, Any]]]:
-        """Of one writer. Ends at a record that is much older than `since`: a clock that is set back a little ends nothing."""
+        """The records of one writer, down to one that is much older than `since`, so that a clock that was set back a little hides none."""
         lines = (line for path in reversed(segments) for line in _lines_backwards(path))
         for line in islice(lines, most):
             if (needle not in line and SEALED not in line) or not any(mark in line[:64] for mark in _OF_REQUESTS):
@@ -145,7 +145,7 @@ class _Filter:
         self._open: set[str] = set()
 
     def may_take(self, line: bytes) -> bool:
-        """Of a line that may be sealed: whether it is worth opening, by what it has in the clear."""
+        """Whether a line that may be sealed is worth opening, by its part in the clear."""
         return SEALED not in line or (self._kind_mark in line[:64] and all(needle in line for needle in self._clear))
 
     def takes(self, line: bytes) -> bool:
@@ -208,7 +208,7 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def _by_time(writer: str, records: list[dict[str, Any]]) -> list[tuple[float, str, dict[str, Any]]]:
-    """With the time at which each has its place: its own, but never before the records in front of it."""
+    """Each record with the time by which it is sorted: its own, but never earlier than that of a record before it."""
     times = accumulate((float(record.get("time", 0.0)) for record in records), max)
     return [(time, writer, record) for time, record in zip(times, records, strict=True)]
 

@@ -24,7 +24,7 @@ Totals = dict[tuple[str, str], int]
 
 
 class Compared(Struct):
-    """Of one writer: up to which line, and the first day whose records are all there (older segments may have been archived)."""
+    """One writer: the line up to which it is counted, and the first day whose records are all there (older segments may be archived)."""
 
     writer: str
     up_to: int
@@ -53,7 +53,7 @@ def compare(
 
 
 def totals(found: Iterable[UsageRow]) -> Totals:
-    """By each scope that a request counts for. Zeros are left out."""
+    """The sums for each scope that a request counts for. Zeros are left out."""
     sums: Totals = {}
     for row in found:
         amounts = [(unit, getattr(row, unit)) for unit in UNITS]

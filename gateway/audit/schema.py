@@ -13,7 +13,7 @@ from gateway.audit.record import CheckpointRecord, Envelope, SegmentRecord
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 
 FORMAT: Final = 1
-"""Of the log, as the header of a segment says it."""
+"""The version of the log's format, as in the header of a segment."""
 _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "intent": IntentRecord,
     "outcome": OutcomeRecord,

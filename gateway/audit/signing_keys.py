@@ -102,7 +102,7 @@ def trusting(verifier: CheckpointVerifier, found: Sequence[Endorsement]) -> Chec
 
 
 def trusted(verifier: CheckpointVerifier, directory: Path) -> CheckpointVerifier:
-    """With the keys that are linked to it in a directory. Raises OSError."""
+    """The verifier with all keys that are linked to it in a directory. Raises OSError."""
     found = endorsements(directory)
     return trusting(verifier, found) if found else verifier
 
@@ -187,7 +187,7 @@ def present_signer(state_dir: str, directory: Path, writer: str) -> Signer:
 
 
 def _last_keys(directory: Path) -> dict[str, str]:
-    """Of each writer there, the id of the key that signed its last checkpoint. Raises OSError."""
+    """The id of the key that signed the last checkpoint, for each writer in the directory. Raises OSError."""
     if not directory.is_dir():
         return {}
     found = ((writer, last_checkpoint(directory, writer)[0]) for writer in sorted(writers_in(directory)))

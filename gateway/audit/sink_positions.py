@@ -15,7 +15,7 @@ from gateway.core.ledger import Position
 log = logging.getLogger("gatehouse.audit")
 
 FOLDER: Final = "sinks"
-"""Below the state directory."""
+"""The folder of these files, below the state directory."""
 
 
 class SinkPositions(msgspec.Struct):

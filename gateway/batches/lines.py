@@ -19,7 +19,7 @@ _WRITTEN: Final = re.compile(rb"[^ \t\r\n]").search
 _MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 """Byte order marks of UTF-8 and UTF-16."""
 _FIELD: Final = re.compile(r"`\$\.(\w+)`|required field `(\w+)`").search
-"""Of an error of msgspec: the field that it is about."""
+"""Finds the field in an error of msgspec."""
 
 
 class Line(msgspec.Struct):

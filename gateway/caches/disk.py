@@ -34,13 +34,13 @@ MOST_VALUE: Final = 64 * 1024 * 1024
 SLICE: Final = 500
 """Answers that one transaction of a purge forgets: others may write in between."""
 BUSY_SECONDS: Final = 2.0
-"""For which a write waits for another process's."""
+"""How long a write waits for another process's write."""
 MOST_TOUCHED: Final = 10_000
 """Answers whose uses are noted before they are written."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks whether the file is still the one that was opened."""
 PURGE_SECONDS: Final = 30.0
-"""For which a purge waits for one transaction, behind those that are on their way."""
+"""How long a purge waits for one of its transactions, and for those before it."""
 _PAGE: Final = 4096
 LEAST_FREE: Final = 32 * 1024 * 1024
 MOST_FREE: Final = 1024 * 1024 * 1024
@@ -371,7 +371,7 @@ class DiskAnswers:
         await self._write(write)
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In the thread that writes. Raises CacheUnavailable."""
+        """Runs in the thread that writes. Raises CacheUnavailable."""
         connection = self._writer
         if self.why or connection is None:
             raise CacheUnavailable(self.why)

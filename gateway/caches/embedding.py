@@ -28,9 +28,9 @@ PAUSE: Final = 1.0
 MOST: Final = 64
 """Questions under way at once."""
 MOST_NUMBERS: Final = 16_384
-"""Of a vector: more than any model in use has."""
+"""The most numbers of a vector: more than any model in use has."""
 OPERATION: Final = "cache"
-"""In the metrics of the model that is asked."""
+"""The operation under which the metrics of the embedding model count these requests."""
 
 
 class _Item(Struct):

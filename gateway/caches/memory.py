@@ -24,7 +24,7 @@ SLICE: Final = 500
 """Purged answers whose memory is given back at once: some two milliseconds among a million."""
 SHARDS: Final = 128
 _LEVEL: Final = 1
-"""Of zlib: what is compressed is read more often than written, and each hit pays for its decompression only."""
+"""The level of zlib. Answers are read more often than written, and a hit pays for decompression only."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ class AnswerStore:
         self.flights: dict[bytes, Any] = {}
         """Engine calls under way for answers that may come here (gateway.pipeline.flights), by their place."""
         self._shards: list[dict[bytes, _Entry]] = [{} for _ in range(SHARDS)]
-        """By the first byte of the key, which is a hash: so no table grows, or is listed, all at once."""
+        """Shards by the first byte of the key, which is a hash, so that no table grows or is listed all at once."""
         self._count = 0
         self._order = _order(eviction)
         self._born = self._dead = 0

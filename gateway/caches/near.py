@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 MOST: Final = 100_000
 """Vectors of one model, over all domains."""
 CLOSEST: Final = 4
-"""Of those whose signs are nearest, how many are compared exactly."""
+"""How many of the vectors with the nearest signs are compared exactly."""
 Q = TypeVar("Q")
 Vector = tuple[float, ...]
 
@@ -38,7 +38,7 @@ class _Entry(Generic[Q]):
 
 
 class NearAnswers(Generic[Q]):
-    """Of one model. Q: what is known of a request's question."""
+    """The vectors of one model. Q: what is known of a request's question."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -134,7 +134,7 @@ def unit(vector: Sequence[float]) -> Vector | None:
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    """Of two unit vectors: a sixth of the time of a sum of products."""
+    """The cosine of two unit vectors, in a sixth of the time of a sum of products."""
     apart = dist(one, other)
     return 1.0 - apart * apart / 2.0
 

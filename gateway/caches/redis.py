@@ -21,7 +21,7 @@ from gateway.transport.redis.keeper import Keeper
 from gateway.transport.redis.resp import RedisError, command
 
 PURGE_SECONDS: Final = 2.0
-"""For which a purge waits for one answer of Redis."""
+"""How long a purge waits for one answer of Redis."""
 _NOW: Final = b"""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -229,7 +229,7 @@ class AnswerCaches:
         return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""), asked)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """By model."""
+        """The caches by model."""
         return {name: msgspec.structs.asdict(store.statistics()) for name, store in sorted(self._stores.items())}
 
     def purge(self, model: str | None = None, tenant: str | None = None, key: bytes | None = None, *, dry_run: bool = False) -> int:

@@ -26,7 +26,7 @@ from gateway.core.specs.fleet import DnsSpec
 
 AT: Final = "@"
 HostPorts = Mapping[str, tuple[HostPort, ...]]
-"""By the name of an engine with `dns`: the addresses that it has now."""
+"""The current addresses of each engine with `dns`, by its name."""
 
 
 class OnMachine(msgspec.Struct, frozen=True):
@@ -39,10 +39,10 @@ class OnMachine(msgspec.Struct, frozen=True):
 
 
 Machines = Mapping[str, tuple[OnMachine, ...]]
-"""By the name of an engine with `joined`: the machines that bring it now."""
+"""The machines that bring each engine with `joined` now, by its name."""
 NO_MACHINES: Final[Machines] = MappingProxyType({})
 _Members = dict[str, tuple[tuple[str, float], ...]]
-"""By the name of an engine: the names of those that stand for it, each with the factor on its weight."""
+"""The engines that stand for an engine, by its name; each with the factor on its weight."""
 
 
 def copies(engine: EngineSpec) -> tuple[EngineSpec, ...]:

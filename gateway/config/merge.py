@@ -47,7 +47,7 @@ class Addition:
 
 
 Additions = Mapping[str, Mapping[str, Addition]]
-"""By kind and name."""
+"""What the store adds, by kind and name."""
 
 
 @dataclass(frozen=True)

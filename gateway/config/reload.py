@@ -156,7 +156,7 @@ class Reloader(Generic[T]):
         return await self._change(None, source)
 
     def request_reload(self) -> asyncio.Task[None]:
-        """For a signal handler: reloads in the background; a failure is logged and kept in the status. The task ends with the reload."""
+        """Reloads in the background, for signal handlers. A failure is logged and kept in the status. The task ends with the reload."""
         return self._owner.spawn(self._reload_and_log(), name="reload on request")
 
     def watch(self, on: bool) -> None:

@@ -105,7 +105,7 @@ class Remote:
         self._client.tick(time.monotonic())
 
     def patience(self) -> Patience:
-        """For all questions about one request or answer, from now on."""
+        """The deadline of all questions about one request or answer, beginning now."""
         return Patience(self._timeout)
 
     async def post(self, question: bytes, patience: Patience, max_body: int = MAX_ANSWER_BYTES) -> bytes:

@@ -55,7 +55,7 @@ class Acceptor:
         self._sock, self._contexts, self._plane, self._entrance, self._make = sock, contexts, plane, entrance, make
         self._per_peer: dict[str, int] = {}
         self._arriving: dict[asyncio.Task[None], float] = {}
-        """By when the handshake of each must be over (NEVER before it begins)."""
+        """When the handshake of each connection must be over (NEVER before it begins)."""
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
 

@@ -149,13 +149,13 @@ class DataApplication:
         return await self._identified(scope, scope["state"]["headers"])
 
     async def _identified(self, scope: Message, headers: Headers) -> Principal:
-        """Whose credential these headers hold. A login that fails is recorded, as on the inference paths."""
+        """The caller whose credential these headers hold. A failed login is recorded, as on the inference paths."""
         state = scope["state"]
         # A token counts elsewhere, too: it is for whom the credential itself names.
         return await identified(self._plane, headers, state["peer"], state["request_id"], scope["raw_path"] != PATH)
 
     async def _proved(self, scope: Message) -> bytes:
-        """With which key the sender has proved itself, where no token says that it must; b"" if it has not. A failure is recorded too."""
+        """The key that the sender proved to hold although no token requires it; b"" without a proof. A failure is recorded too."""
         prover = self._plane.current().prover
         if prover is None:
             return b""

@@ -90,7 +90,7 @@ class AsgiCycle:
             self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
 
     def _seconds(self) -> float:
-        """For all of it. Files take longer."""
+        """Seconds for the whole request. Files take longer."""
         files = self.request.raw_path.startswith(UPLOAD)
         return max(DEADLINE_SECONDS, self.connection.plane.upload_seconds) if files else DEADLINE_SECONDS
 
@@ -112,7 +112,7 @@ class AsgiCycle:
         }
 
     async def _part(self) -> Message:
-        """Of a body that streams."""
+        """The next part of a streamed body."""
         request = self.request
         if request.arrived is None:
             request.arrived = self._body.set

@@ -173,7 +173,7 @@ class CallClient:
         return self._reader.headers
 
     def body(self) -> bytes:
-        """Of a successful answer. Raises Failed for any other."""
+        """The body of a successful answer. Raises Failed for any other."""
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         status = self._reader.status
         if status == 200:

@@ -12,7 +12,7 @@ from gateway.pipeline.statuses import outcome_of
 
 
 async def identified(plane: DataPlane, headers: Headers, peer: Peer, request_id: bytes, users: bool = True) -> Principal:
-    """Whose credential these headers hold. users: a trusted peer may name the user. A login that fails is recorded, as on the
+    """The caller whose credential these headers hold. users: a trusted peer may name the user. A login that fails is recorded, as on the
     inference paths. Raises AuthenticationError and whatever else the authenticators raise, PermissionDenied for somebody who is stopped."""
     try:
         found = plane.current().identity.authenticate(headers, peer)

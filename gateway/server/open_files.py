@@ -12,7 +12,7 @@ from typing import Final
 ENOUGH: Final = 65_536
 """What the unit of systemd sets, too; far more would only make programs slow that close every number there could be."""
 OWN: Final = 128
-"""For the audit log, the store, sidecars and libraries."""
+"""Open files that the audit log, the store, sidecars and libraries need."""
 
 
 def raise_limit() -> int:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
-"""With which a header of version 2 begins: no request does."""
+"""The beginning of a header of version 2. No request begins so."""
 FIRST: Final = b"PROXY "
-"""With which one of version 1 does."""
+"""The beginning of a header of version 1."""
 MAX_LINE: Final = 107
 """Bytes of a header of version 1, its end of line included (section 2.1)."""
 FIXED: Final = 16

@@ -28,7 +28,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import TlsSpec
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has nothing else."""
+"""The ciphers of TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has nothing else."""
 PROTOCOLS: Final = ("http/1.1",)
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 REMEMBERED: Final = 16384
@@ -36,7 +36,7 @@ REMEMBERED: Final = 16384
 MOST_CHAINS: Final = 1024
 TELLS_CHAINS: Final = hasattr(ssl.SSLObject, "get_verified_chain") or hasattr(ssl._ssl._SSLSocket, "get_verified_chain")  # type: ignore[attr-defined]
 Chain = tuple[bytes, ...]
-"""In DER."""
+"""A chain of certificates in DER."""
 _DER: Final = 2
 """The ssl module's number of that form."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -106,7 +106,7 @@ def verified_chain(tls: Any) -> Chain | None:
 
 
 class Contexts:
-    """Of one listener. `current` is what a connection that begins now gets; those under way keep theirs."""
+    """The TLS contexts of one listener. A new connection gets `current`; those under way keep theirs."""
 
     __slots__ = ("current",)
 

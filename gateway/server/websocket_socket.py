@@ -64,7 +64,7 @@ NORMAL, GOING_AWAY, UNSUPPORTED, NOT_TEXT, VIOLATION, TRY_AGAIN = 1000, 1001, 10
 LOGIN_SECONDS: Final = 10.0
 FAILED_LOGINS: Final = 5
 UNBOUNDED: Final = ListenSpec(memory_bytes=1 << 53, memory_share=1.0)
-"""For memory that is held already."""
+"""The bounds for memory that is already accounted for."""
 LEAVING: Final = "The gateway is shutting down; connect again."
 
 

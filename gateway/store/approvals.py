@@ -111,7 +111,7 @@ class StoredApprovals:
         return await self._database.run(lambda connection: self._taken(connection, wanted), write=not wanted.look)
 
     def _taken(self, connection: sa.Connection, wanted: Take) -> Taken:
-        """Of several that take at once one gets it: the row is locked, and changed in the same transaction."""
+        """Takes an answer. If several try at once, one gets it: the row is locked, and changed in the same transaction."""
         found = _locked(connection, wanted.id)
         if found is None:
             return Taken(state="unknown")
@@ -166,7 +166,7 @@ class StoredApprovals:
         return (await self._database.run(lambda connection: self._whole(connection, id)))[0]
 
     async def read(self, id: str) -> tuple[ApprovalRecord, Content | None]:
-        """With what is encrypted; None once it is gone. Raises NotFound, ConfigError."""
+        """One approval with its encrypted part, or None for that once it is erased. Raises NotFound, ConfigError."""
         return await self._database.run(lambda connection: self._whole(connection, id, open=True))
 
     def _whole(self, connection: sa.Connection, id: str, open: bool = False) -> tuple[ApprovalRecord, Content | None]:
@@ -233,7 +233,7 @@ class StoredApprovals:
 
 
 def _bytes(connection: sa.Connection, now: float) -> int:
-    """Of all answers that are kept. Those that have expired were erased by a sweep, so that only the index of the others is read."""
+    """The sum over all kept answers. A sweep has erased expired ones, so only the index of the others is read."""
     size = sa.select(sa.func.coalesce(sa.func.sum(table.c.size), 0)).where(table.c.expires > now - MARGIN)
     return int(connection.execute(size).scalar_one())
 

@@ -17,7 +17,7 @@ from gateway.store.rows import Transaction
 from gateway.store.tables import audit_keys as table
 
 KIND: Final = "audit-keys"
-"""Of the numbered changes; their name is the tenant's."""
+"""The kind of the numbered changes, whose name is the tenant's."""
 MOST: Final = 100_000
 """Rows that are read at once."""
 Write = Callable[[Callable[[Transaction], Any]], Awaitable[Any]]
@@ -35,7 +35,7 @@ class StoredDataKeys:
         return found[0] if found else None
 
     async def every(self, tenants: Sequence[str] | None = None) -> list[DataKeyRow]:
-        """By tenant and version."""
+        """All rows, by tenant and version."""
         return await self._read(rows.of_tenants(table.c.tenant, tenants))
 
     async def get(self, id: str) -> DataKeyRow:

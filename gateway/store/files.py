@@ -159,7 +159,7 @@ def disowned(connection: sa.Connection, owners: Mapping[str, Sequence[str]]) -> 
 
 
 def get(connection: sa.Connection, tenant: str | Sequence[str] | None, id: str, now: float, caller: str | None = None) -> FileRecord:
-    """With its labels. Raises NotFound."""
+    """One file with its labels. Raises NotFound."""
     where = (table.c.id == id, rows.of_tenants(table.c.tenant, tenant), rows.of_caller(table.c.caller, caller), table.c.expires > now)
     row = connection.execute(sa.select(table).where(*where)).first() if rows.storable(id) else None
     if row is None:

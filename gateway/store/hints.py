@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 CHANNEL: Final = "gatehouse"
-"""Of PostgreSQL's NOTIFY and of Redis."""
+"""The channel in PostgreSQL (NOTIFY) and in Redis."""
 LONGEST: Final = 2000
 """Bytes of a hint; PostgreSQL carries 7,999."""
 MOST: Final = 32

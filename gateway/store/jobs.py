@@ -113,7 +113,7 @@ class StoredJobs:
         return await self._database.run(change, write=True)
 
     async def counts(self) -> dict[str, int]:
-        """By state."""
+        """How many jobs there are, by state."""
         query = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
         return await self._database.run(lambda connection: {state: count for state, count in connection.execute(query)})
 

@@ -20,7 +20,7 @@ FindMany = Callable[[Sequence[bytes]], Awaitable[Mapping[bytes, KeyRecord]]]
 
 
 class KeyFinder:
-    """For one event loop. Life: `aclose`, which fails whoever still waits."""
+    """Looks keys up, on one event loop. Life: `aclose`, which fails the calls that still wait."""
 
     def __init__(self, find: FindMany, most: int = MOST) -> None:
         self._find, self._most = find, most

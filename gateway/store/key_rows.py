@@ -274,7 +274,7 @@ def prune(connection: sa.Connection, now: float) -> None:
 
 
 def naming(connection: sa.Connection, limits: Collection[str]) -> dict[str, list[str]]:
-    """By limit: the ids of the keys that name it, without revoked ones, in order. All keys are looked at, once."""
+    """The ids of the keys (except revoked ones) that name each of these limits, in order. Reads all keys once."""
     text = sa.cast(keys.c.limits, sa.Text)
     named = sa.or_(*(text.contains(f'"{limit}"', autoescape=True) for limit in limits)) if len(limits) <= NAMED else text != "[]"
     query = sa.select(keys.c.id, keys.c.limits).where(named, keys.c.revoked.is_(None)).order_by(keys.c.id)

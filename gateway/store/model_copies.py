@@ -20,7 +20,7 @@ from gateway.store.tables import model_copies as copies
 from gateway.store.tables import shared_models as table
 
 KEPT_SECONDS: Final = 30 * 86400.0
-"""For which a deleted model is remembered that no replica had a copy of any more, and the copies of a replica that is away."""
+"""How long a deleted model without copies, and the copies of an absent replica, are remembered."""
 AWAY_SECONDS: Final = 300.0
 """A replica that has not said for so long that it is there is away. Each says it every minute."""
 UNSAID: Final = 0.0

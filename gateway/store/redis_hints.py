@@ -60,7 +60,7 @@ class RedisEar(Ear):
 
     @classmethod
     async def opened(cls, to: Target, own: str, heard: Callable[[str], None]) -> RedisEar:
-        """With both its connections. Raises Broken and OSError."""
+        """Opens both connections. Raises Broken and OSError."""
         made = cls(own, heard)
         try:
             address = await locate(to)

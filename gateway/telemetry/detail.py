@@ -2,9 +2,10 @@
 AI (`telemetry.semconv`) and sums by tenant (`telemetry.tenant_metrics`). Where nothing is asked for, a request costs one test for None.
 
 The former are those of the conventions' own repository (in development), under the names that OpenTelemetry's rules for Prometheus give
-them: dots become underscores, `s` is spelt out as a suffix (https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/).
-To its clients the gateway is a server (`gen_ai.server.*`), to engines a client (`gen_ai.client.*`). Not emitted:
-`gen_ai.client.operation.time_per_output_chunk`, which is recorded once a chunk, where a chunk's whole budget is a few microseconds.
+them: dots become underscores, `s` is spelt out as a suffix
+(https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/). To its clients the gateway is a server
+(`gen_ai.server.*`), to engines a client (`gen_ai.client.*`). Not emitted: `gen_ai.client.operation.time_per_output_chunk`, which is
+recorded once a chunk, where a chunk's whole budget is a few microseconds.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Detail:
         self.genai, self.tenants = genai, tenants
 
     def settled(self, exchange: Any, model: str, outcome: str, code: str, usage: Usage | None, now_ns: int) -> None:
-        """On a request's path. exchange: gateway.pipeline.exchange.Exchange, of a known model."""
+        """Called on a request's path. exchange: gateway.pipeline.exchange.Exchange, of a known model."""
         if self.genai is not None:
             times = (exchange.started_ns, exchange.sent_ns, exchange.first_ns, now_ns)
             self.genai.settled(model, exchange.request.operation, code if outcome != "ok" else "", times, usage)

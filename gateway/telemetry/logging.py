@@ -15,7 +15,7 @@ from gateway.core.addresses import without_logins
 from gateway.telemetry.log_file import LogFile
 
 TRACE: Final = 5
-"""Below debug: each message between processes, each probe, each request."""
+"""The level below debug: each message between processes, each probe, each request."""
 logging.addLevelName(TRACE, "TRACE")
 ROOT: Final = "gatehouse"
 """The logger above all of ours."""

@@ -71,7 +71,7 @@ class RequestLog:
     def __init__(self, which: str, slow: float) -> None:
         self._which, self._slow = which, slow
         self.calm = -1.0 if which == "all" else inf if which == "none" else slow
-        """Below so many milliseconds nobody wants a request that did not fail."""
+        """Requests that took fewer milliseconds, and did not fail, are of no interest."""
 
     def wants(self, record: OutcomeRecord) -> bool:
         if self._which == "all":
@@ -115,7 +115,7 @@ class Observer:
             self._sender.start()
 
     def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None, head: ResponseHead | None = None) -> None:
-        """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`. header: the caller's
+        """Called on the request's path: keeps its record if anybody wants it. clock: with `trace` and `marks`. header: the caller's
         `traceparent`. head: of the answer of the last engine that was asked, where there is one."""
         if clock.trace is None:
             if record.duration_ms < self._calm and record.status < 500 and record.outcome not in FAILED:

@@ -29,7 +29,7 @@ PAUSES: Final = (0.5, 1.0, 2.0)
 LONGEST: Final = 60.0
 """Seconds for which a receiver that asks for it gets nothing."""
 ANSWER_BYTES: Final = 64 * 1024
-"""Of an answer, beyond which its connection is given up."""
+"""The most bytes of an answer that are read; after more the connection is given up."""
 
 
 class OtlpTraces:

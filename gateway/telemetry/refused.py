@@ -29,7 +29,7 @@ class _Window:
 
 
 class Refused:
-    """Of all listeners of a process."""
+    """The refused connections of all listeners of a process."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], int] = {}

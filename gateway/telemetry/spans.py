@@ -161,7 +161,7 @@ def _generation(record: OutcomeRecord) -> dict[str, Value]:
 
 
 def _call(record: OutcomeRecord, last: bool) -> dict[str, Value]:
-    """Of a call to an engine. What earlier calls were answered is not in the record."""
+    """The span of a call to an engine. How earlier calls were answered is not in the record."""
     if last:
         return _there({**_generation(record), "server.address": record.endpoint, "user.id": record.user, "session.id": record.session})
     return _there({"gen_ai.request.model": record.model})

@@ -16,7 +16,7 @@ RESULTS: Final = (OK, REFUSED, FAILED, CANCELLED)
 
 
 class StepMeters:
-    """Of one pipeline; outlives the configuration."""
+    """The figures of one pipeline; they outlive the configuration."""
 
     __slots__ = ("__weakref__", "durations", "results")
 
@@ -40,7 +40,7 @@ class PipelineMeters:
         self._meters: WeakValueDictionary[str, StepMeters] = WeakValueDictionary()
 
     def of(self, pipeline: str) -> StepMeters:
-        """With the figures so far, as long as somebody holds them."""
+        """The meter of a pipeline, with its figures so far if somebody still holds it."""
         found = self._meters.get(pipeline)
         if found is None:
             found = self._meters[pipeline] = StepMeters()

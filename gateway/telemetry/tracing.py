@@ -68,7 +68,7 @@ class Sampler:
 
 
 def of_header(header: bytes | None) -> Trace:
-    """For a request that was not sampled and has failed: in its caller's trace, where there is one."""
+    """The trace of a failed request that was not sampled: in its caller's trace, if there is one."""
     if header is not None and valid_traceparent(header):
         return Trace(header[3:35].decode(), header[36:52].decode())
     return Trace(trace_id(), "")

@@ -18,7 +18,7 @@ from gateway.core.host_port import HostPort
 from gateway.core.specs.fleet import DnsSpec
 
 NEGATIVE_TTL: Final = 0.0
-"""Of an answer that there are no records: asked again as soon as the bounds allow."""
+"""The TTL of an answer without records: the name is asked for again as soon as the bounds allow."""
 MOST_TTL: Final = 86400.0
 
 

@@ -81,7 +81,7 @@ class DenyList:
         return self._verdict(texts, len(text), self._phrases.made) if self._suspect(text) else ALLOW
 
     def _verdict(self, texts: Sequence[str], size: int, sure: bool) -> Verdict | Steps[Verdict]:
-        """Of texts that may have a phrase. sure: unless it is masked, it is enough that the pattern says so."""
+        """The verdict on texts that may have a phrase. sure: unless it is masked, it is enough that the pattern says so."""
         if size > _AT_ONCE:
             return self._steps(texts)
         verdict = at_once(self._steps(texts))

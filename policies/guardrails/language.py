@@ -100,7 +100,7 @@ class Language:
 
 
 def _words(text: str) -> list[str]:
-    """Without what has no language: code in fences, addresses, digits and signs."""
+    """The text without parts that have no language: code in fences, addresses, digits and signs."""
     plain = " ".join([word for word in _CODE.sub(" ", text).split() if "@" not in word and "://" not in word])
     return _SIGNS.sub(" ", plain).encode("utf-8", "ignore").decode().split()
 

@@ -53,7 +53,7 @@ class Pace:
 
 
 _PACE: Final = Pace()
-"""Of a process."""
+"""That of the whole process."""
 
 
 class Node:

@@ -21,7 +21,7 @@ from engines.runtimes import RuntimeRow
 
 COMMAND: Final = (sys.executable, "-m", "engines.host.catalogue.inspector")
 SECONDS: Final = 30.0
-"""For one model."""
+"""The deadline for one model."""
 GLANCE: Final = 0.25
 """How often a waiting thread checks whether it is still wanted."""
 MAX_ANSWER: Final = 1024 * 1024

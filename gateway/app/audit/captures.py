@@ -54,7 +54,7 @@ class Captures:
         return made
 
     async def end(self, key: str, actor: str, *, dry_run: bool = False) -> Resource:
-        """Before its time. Raises NotFound, StoreUnavailable."""
+        """Ends a capture before its time. Raises NotFound, StoreUnavailable."""
         gone = await self._store.delete(KIND, key, actor=actor, dry_run=dry_run)
         if not dry_run:
             self._tell({name: until for name, until in self.until.items() if name != key})

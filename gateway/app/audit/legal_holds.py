@@ -31,7 +31,7 @@ log = logging.getLogger("gatehouse.audit")
 KIND: Final = "audit_holds"
 LOOK_SECONDS: Final = 15.0
 SURE_SECONDS: Final = 60.0
-"""For so long after the last look at the store this replica knows what is held."""
+"""How long what was read from the store counts as current."""
 TRIES: Final = 3
 PAGE: Final = 200
 """Holds of the store that are authenticated in one step."""
@@ -108,8 +108,8 @@ class LegalHolds:
         return [_shown(hold) for hold in await asyncio.to_thread(self._files.list)]
 
     async def add(self, tenant: str, why: str, actor: str) -> dict[str, Any]:
-        """In force here when this returns, and on every replica within seconds if it says `everywhere`; an older hold stays. Raises
-        OSError."""
+        """Holds a tenant: here when this returns, and on every replica within seconds if the answer says `everywhere`. An older hold stays.
+        Raises OSError."""
         async with self._lock:
             made = await asyncio.to_thread(self._files.add, tenant, why, actor)
             try:
@@ -168,7 +168,7 @@ class LegalHolds:
             return  # another replica was faster
 
     async def _rows(self) -> dict[str, tuple[HoldBody, Resource]]:
-        """By tenant. Of a row that was changed in the database, nothing counts as released."""
+        """The holds in the store, by tenant. In a row that was tampered with, nothing counts as released."""
         found: dict[str, tuple[HoldBody, Resource]] = {}
         cursor: str | None = None
         while True:

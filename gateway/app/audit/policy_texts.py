@@ -35,7 +35,7 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.audit")
 
 FOLDER: Final = "policies"
-"""Below the state directory."""
+"""The folder of the texts, below the state directory."""
 DATED: Final = "dated"
 """A file beside the texts: their times are those at which they were last in force. Before, they were those of their first time."""
 MARGIN: Final = 86_400.0

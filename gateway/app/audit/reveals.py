@@ -45,10 +45,10 @@ PREFIX: Final = "rev-"
 LIFE_SECONDS: Final = 3600.0
 """From asking to fetching."""
 KEEP_SECONDS: Final = 30 * 86400.0
-"""For how long a reveal that is over is listed; the audit log has it for good."""
+"""How long a finished reveal is listed; the audit log keeps it for good."""
 MOST_TEXTS: Final = 64
 SKEW_SECONDS: Final = 5.0
-"""By which the clocks of replicas may differ."""
+"""How far the clocks of replicas may differ."""
 MOST_RECORDS: Final = 100_000
 State = Literal["pending", "approved", "denied", "used"]
 Record = Callable[..., None]
@@ -245,7 +245,7 @@ class Reveals:
         return [(envelope, record) for envelope, record in found if envelope is not None]
 
     async def _records(self, request_id: str) -> list[dict[str, Any]]:
-        """By the index; from the whole log where the index cannot answer now."""
+        """The records of a request, found by the index, or in the whole log if the index cannot answer now."""
         if self.indexed is not None:
             try:
                 found = await self.indexed(request_id)

@@ -1,4 +1,4 @@
-"""Whose texts a process keeps: the same in the process with the store and in a worker, which loads nothing of the store for it."""
+"""Decides whose texts a process keeps. The same in the process with the store and in a worker, so it loads nothing of the store."""
 
 from __future__ import annotations
 

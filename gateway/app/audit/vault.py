@@ -169,7 +169,7 @@ class Vault:
     # --- encrypting
 
     async def give(self, tenant: str) -> DataKeyGiven:
-        """For a worker: the key that encrypts for a tenant now. Raises MasterUnavailable, StoreUnavailable."""
+        """Answers a worker: the key that encrypts for a tenant now. Raises MasterUnavailable, StoreUnavailable."""
         for _ in range(TRIES):
             key = self.ring.current(tenant)
             if not isinstance(key, DataKey):

@@ -42,7 +42,8 @@ class _Known:
 
 
 class Creators:
-    """In the process that runs the lines. key: of the store, by id; raises NotFound. current: the Snapshot in force."""
+    """The creators of batches, in the process that runs the lines. key: finds a key of the store by its id; raises NotFound. current: the
+    Snapshot in force."""
 
     def __init__(
         self,
@@ -62,8 +63,8 @@ class Creators:
         self._known.clear()
 
     async def of(self, creator: Creator) -> Principal:
-        """With priority `batch`. The same object while nothing has changed, so that decisions are remembered. Raises PermissionDenied where
-        the credential has ended; StoreUnavailable, Overloaded."""
+        """The creator as a caller with priority `batch`. The same object while nothing has changed, so that remembered decisions apply.
+        Raises PermissionDenied where the credential has ended; StoreUnavailable, Overloaded."""
         revoked = self._revocations
         if revoked.active and any(revoked.refuses(*one) for one in creator.tokens()):
             raise ended()

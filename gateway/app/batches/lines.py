@@ -25,7 +25,7 @@ log = logging.getLogger("gatehouse.batches")
 TRANSIENT: Final = (429, 503)
 """Statuses of a request that was not sent to an engine and may be tried again, unless its answer says that it never passes."""
 UNSERVED: Final = tuple(text.encode() for text in (AT_CAPACITY, NOT_ACCEPTED, NOT_IN_TIME, '"model_loading"'))
-"""Of these errors, too: an engine has said that it did not do it, or never heard of it."""
+"""What errors contain after which a line is tried again: the engine said that it did not run it, or was never asked."""
 HALT_SECONDS: Final = 5.0
 
 

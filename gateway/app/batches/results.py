@@ -137,7 +137,7 @@ def ended_as(batch: BatchRecord) -> str:
 
 
 def unreadable(error: GatehouseError) -> BatchError:
-    """Of an input that cannot be read, or no further."""
+    """The error of a batch whose input cannot be read, or not to its end."""
     return BatchError(code=error.code, message=error.message, param="input_file_id")
 
 

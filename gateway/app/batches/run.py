@@ -33,7 +33,7 @@ POLL_SECONDS: Final = 0.02
 """Between two looks for a free slot, at least."""
 MOST_PAUSE: Final = 0.1
 PAUSE_SHARE: Final = 0.125
-"""Of the time that a line takes. So long, and no longer than `MOST_PAUSE`, what has ended waits for more: they are written to the store
+"""A share of the time that a line takes. Ended lines wait so long, but at most `MOST_PAUSE`, for others: they are written to the store
 together, which costs it and this process as little as one would. Looks for a free slot come no more often."""
 USUAL_SHARE: Final = 0.1
 """What the newest line counts for in the time that a line takes."""

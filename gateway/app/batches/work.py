@@ -22,7 +22,7 @@ log = logging.getLogger("gatehouse.batches")
 MOST_HELD: Final = 8
 """Batches that a process works on at once; they share its `parallel` lines."""
 PAUSE_SECONDS: Final = 30.0
-"""For which one that failed here is left to others, or rests."""
+"""How long a batch that failed here is left alone, so that others may take it."""
 FORGET_SECONDS: Final = 90 * 86400.0
 
 

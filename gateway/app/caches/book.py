@@ -14,7 +14,7 @@ from gateway.core.caching import CachesAsked, CachesTold, Purge
 from gateway.core.errors import GatehouseError
 
 SECONDS: Final = 5.0
-"""For which a worker is waited for."""
+"""How long to wait for a worker's answer."""
 RESULTS: Final = ("hits", "semantic", "joined", "misses", "bypassed")
 LOST: Final = ("evicted", "expired", "purged", "refused")
 LOOKS: Final = ("hits", "misses", "late", "skipped", "foreign")
@@ -22,9 +22,9 @@ UNKEPT: Final = ("refused", "dropped", "evicted")
 
 
 class CacheBook:
-    """Of the process with the admin listener. caches: its own; their memory is in use where it serves itself. asked: puts a question to
-    every worker that serves, by its id; None where there are none. tell: notes a purge, and who made it, for other replicas;
-    whether that worked. None where nobody is to be told."""
+    """Caches in all processes, for the admin listener. caches: those of this process; their memory is in use where it serves itself. asked:
+    puts a question to every worker that serves, by its id; None where there are none. tell: notes a purge, and who made it, for other
+    replicas; whether that worked. None where nobody is to be told."""
 
     def __init__(self, caches: AnswerCaches) -> None:
         self._caches = caches
@@ -32,7 +32,7 @@ class CacheBook:
         self.tell: Callable[[Purge, str], Awaitable[bool]] | None = None
 
     async def statistics(self) -> dict[str, dict[str, int]]:
-        """By model, summed over the processes that answer within some seconds."""
+        """Statistics by model, summed over the processes that answer within SECONDS."""
         found, _, _ = await self._ask(CachesAsked())
         return summed(one.models for one in found)
 

@@ -26,7 +26,7 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.caches")
 KIND: Final = "cache_purges"
 KEPT_SECONDS: Final = 32 * 86_400.0
-"""For which a purge is known; longer than an answer is kept anywhere (gateway.core.specs.caches)."""
+"""How long a purge is remembered: longer than any answer is kept (gateway.core.specs.caches)."""
 MOST: Final = 1000
 """Purges that are known. A disk that has seen none of so many has missed some."""
 CLEARED: Final = 20

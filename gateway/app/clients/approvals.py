@@ -123,7 +123,7 @@ class ApprovalBook:
         return await self._kept.get(id)
 
     async def show(self, id: str, actor: str) -> tuple[ApprovalRecord, list[HeldUse] | None]:
-        """With the calls whole; None once they are erased. That somebody has seen them is recorded. Raises NotFound, ConfigError."""
+        """One approval with its calls in full, or None once they are erased. Records who has seen them. Raises NotFound, ConfigError."""
         record, content = await self._kept.read(id)
         if content is not None:
             detail = {"arguments_sha256": record.held.sha256, "tenant": record.requester.tenant}

@@ -184,7 +184,7 @@ class ClientFiles:
     # --- for uploads and for the results of batches
 
     async def writer(self, tenant: str) -> tuple[str, str, SealedWriter]:
-        """Of a new file: its id, its key's id. Raises StorageFull, QuotaExceeded, MasterUnavailable."""
+        """Begins a new file: its id, its key's id, and the writer. Raises StorageFull, QuotaExceeded, MasterUnavailable."""
         await self._kept.room(tenant)
         return await self.result_writer(tenant)
 

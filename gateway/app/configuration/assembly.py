@@ -259,7 +259,7 @@ class Assembler:
         return Assembled(snapshot, router, parts)
 
     def _limiters(self, version: int, spec: ConfigSpec) -> Steps[tuple[Limiter, Limiter | None]]:
-        """Of all that is counted, and of places in queues. What was made of the same limits before is used again."""
+        """The limiter of what is counted, and that of places in queues. Parts made of unchanged limits are used again."""
         found: list[LimitRules] = []
         for places in (False, True):
             known = self._rules.get(places)
@@ -324,7 +324,7 @@ def _asking(reading: list[_Reading], parts: PartsBuilder) -> list[tuple[int, Gua
 
 
 def _prices(spec: ConfigSpec) -> Steps[dict[str, LineUp]]:
-    """Of the models that have some. Says which prices no model has."""
+    """The prices of the models that have some. Logs prices that belong to no model."""
     by_time = yield from _device_prices(spec)
     names = [model.name for model in spec.models]
     found = yield from of_models(spec.prices, names, by_time)

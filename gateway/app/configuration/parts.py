@@ -36,8 +36,8 @@ from policies.guardrails.prefilter import prefilter as prefilter_of
 
 @dataclass(frozen=True)
 class Parts:
-    """By path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked. gauges: what each
-    of them measures, by name."""
+    """Plug-ins by path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked. gauges: what
+    each of them measures, by name."""
 
     guardrails: Mapping[bytes, Guarded]
     logins: Mapping[bytes, Authenticator]
@@ -104,9 +104,9 @@ class PartsBuilder:
         self._turns = Turns()
         self._sweeping: weakref.WeakSet[Any] = weakref.WeakSet()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
-        """By name and `fail_mode`."""
+        """Numbers of failures, by name and `fail_mode`."""
         self.guardrail_tallies: dict[str, Tally] = {}
-        """By name."""
+        """Tallies by the guardrail's name."""
         self.login_gauges: ChainMap[str, float] = ChainMap()
         """What the authenticators in force measure, by name."""
 

@@ -63,8 +63,8 @@ class Window:
 
 
 class CanaryBook:
-    """Of the process with the store. told: the figures of all processes that serve, by their id. record: (event, target, detail). Life:
-    `start`, then `look` every LOOK_SECONDS and `heard` for the feed; the owner ends its tasks."""
+    """Trials, in the process with the store. told: the figures of all processes that serve, by their id. record: (event, target, detail).
+    Life: `start`, then `look` every LOOK_SECONDS and `heard` for the feed; the owner ends its tasks."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class CanaryBook:
         self._store, self._spec, self._refresh, self._record = store, spec, refresh, record
         self._stored: dict[Which, dict[str, Any]] = {}
         self._pending: dict[Which, dict[str, Any]] = {}
-        """In force here, and not yet in the store."""
+        """Withdrawals that are in force here but not yet in the store."""
         self._alone: set[Which] = set()
         """Pending ones of which the log has said that."""
         self._windows: dict[Which, Window] = {}
         self._anew: dict[Which, float] = {}
         """When it was put back: what came before is no longer held against it."""
         self._last: dict[tuple[str, str], tuple[float, CanaryFigures]] = {}
-        """By process and model: what was told last, and when it was asked for."""
+        """By process and model: when figures were last asked for, and what they were."""
         self._followed = Followed(store, KIND, self._take, owner)
         self.start, self.heard = self._followed.start, self._followed.heard
         self._began = False

@@ -34,7 +34,7 @@ class Connections:
         """Those that are still to be looked at in this round, from the end."""
         self._share = 0
         self._resends: Counter[str] = Counter()
-        """By engine that had a connection. It outlives the clients, of which an engine gets a new one with each of its processes."""
+        """Requests that were sent again, by engine. Outlives the clients: an engine gets a new one with each of its processes."""
 
     def client(self, engine: EngineSpec, address: str) -> EngineClient:
         """The connections to one address of an engine."""

@@ -83,7 +83,7 @@ class Discovery:
         return {name: watch.addresses.places for name, watch in watches.items()}
 
     def keep(self, merged: Merged) -> None:
-        """At a swap: follows no other names than those in force."""
+        """Called at a swap: follows only the names in force."""
         known = set(self._wanted(merged).items())
         for key in [key for key in self._watches if key not in known]:
             watch = self._watches.pop(key)
@@ -100,7 +100,7 @@ class Discovery:
         await self._owner.aclose()
 
     def faults(self) -> dict[str, str]:
-        """By engine: why its name could not be resolved last, or what of the answer was left out."""
+        """By engine: why its name could not be resolved the last time, or what was left out of the answer."""
         return {name: watch.fault for (name, _), watch in self._watches.items() if watch.fault}
 
     def collect(self) -> Iterable[Metric]:

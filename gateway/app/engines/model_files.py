@@ -29,7 +29,7 @@ def registry(spec: ConfigSpec, base: Path) -> Path:
 
 
 def signatures(spec: ConfigSpec, base: Path) -> ModelSignaturesSpec:
-    """Whose signatures models carry, the keys' files as absolute paths."""
+    """The settings of models' signatures, with the keys' files as absolute paths."""
     found = spec.model_signatures
     return msgspec.structs.replace(found, keys=tuple(str((base / key).resolve()) for key in found.keys))
 

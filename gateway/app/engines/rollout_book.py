@@ -15,12 +15,12 @@ from gateway.core.tasks import TaskOwner
 from gateway.pipeline.canaries import Trials
 
 SECONDS: Final = 5.0
-"""For which a worker is waited for."""
+"""How long to wait for a worker's answer."""
 
 
 class RolloutBook:
-    """Of the process with the admin listener. trials: its own; in use where it serves itself. asked: puts a question to every worker that
-    serves, by its id; None where there are none."""
+    """Candidates in all processes, for the admin listener. trials: those of this process; in use where it serves itself. asked: puts a
+    question to every worker that serves, by its id; None where there are none."""
 
     canaries: CanaryBook
     """Set by the composition root."""

@@ -46,7 +46,7 @@ from gateway.pipeline.ticketing import NOT_POSSIBLE, TicketBook
 log = logging.getLogger("gatehouse.tickets")
 SECRET: Final = "tickets"
 MOST_WITHDRAWN: Final = 256
-"""Of one machine, told in one answer."""
+"""The most withdrawn tickets that one answer to a machine names."""
 REMEMBERED: Final = 10_000
 LATE: Final = 60.0
 """Seconds after a ticket's last moment from when on its receipt settles nothing, wherever it was given."""
@@ -76,7 +76,7 @@ class TicketOffice:
         self._withdrawn: dict[str, dict[str, float]] = {}
         self._late: OrderedDict[str, None] = OrderedDict()
         self.book: TicketBook | None = None
-        """Of this process, where it serves."""
+        """The tickets that this process gave, if it serves."""
         self.elsewhere: Callable[[str, SettleTicket], Awaitable[TicketSettled]] | None = None
         """(worker, what is told) -> its answer, where workers serve."""
 
@@ -188,7 +188,7 @@ class TicketOffice:
 
 
 def settle(book: TicketBook, wanted: SettleTicket) -> TicketSettled:
-    """In the process that has given the ticket."""
+    """Settles a ticket in the process that gave it."""
     receipt = None if wanted.receipt is None else msgspec.convert(wanted.receipt, Receipt)
     return TicketSettled(book.told(wanted.machine, wanted.id, wanted.ticket, receipt))
 

@@ -409,7 +409,7 @@ def _naming(bindings: tuple[BindingSpec, ...], roles: frozenset[str], start: int
 
 
 def between(places: list[float], start: int, stop: int, count: int) -> list[float]:
-    """With so many in the room of those from start to stop. Raises TooMuch where there is no room."""
+    """Replaces the places from `start` to `stop` by `count` others. Raises TooMuch if there is no room."""
     low = places[start - 1] if start else -1.0
     high = places[stop] if stop < len(places) else low + count + 1.0
     made = [low + (high - low) * number / (count + 1) for number in range(1, count + 1)]

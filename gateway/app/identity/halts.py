@@ -60,7 +60,7 @@ class Halts:
         self._file = HaltFile(state_dir / FILE)
         self._stored: dict[str, Halt] = {}
         self._pending: dict[str, Halt] = {}
-        """On their way to the store: in force at once, however long it takes."""
+        """Halts on their way to the store; in force at once, however long that takes."""
         self._writing = asyncio.Lock()
         self._followed = Followed(store, KIND, self._take, owner, self._some)
         self.heard = self._followed.heard

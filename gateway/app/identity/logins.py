@@ -32,7 +32,7 @@ class Logins:
         return len(self._waiting)
 
     def saw(self, logins: Iterable[Seen]) -> None:
-        """Of several logins of one user, the last counts."""
+        """Notes logins; of several logins of one user, only the last."""
         for seen in logins:
             who = (seen.tenant, seen.user)
             before = self._waiting.get(who)

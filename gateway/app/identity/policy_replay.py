@@ -36,7 +36,7 @@ MAX_CHANGES: Final = 1000
 TURN: Final = 100
 """Records between two pauses, which leave the interpreter to the requests."""
 UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError)
-"""Of a record whose facts are not what they should be, such as one that was shortened."""
+"""What is raised for a record whose facts are malformed, such as a shortened one."""
 GENERATES: Final = tuple({api.operation for api in APIS if api.generates})
 
 
@@ -66,7 +66,7 @@ class PolicyReplay:
             self._busy = False
 
     def _compared(self, present: ConfigSpec, candidate: ConfigSpec, window: Window) -> dict[str, Any]:
-        """In a thread: conditions take long to compile, and there may be thousands."""
+        """Runs in a thread: conditions take long to compile, and there may be thousands."""
         before, after = (at_once(AccessBuilder(self._country).steps(spec)) for spec in (present, candidate))
         comparison = Comparison(Records(present.models, GENERATES), before.judge, after.judge, self._country)
         return comparison.of(self._log.newest(window.since), window)

@@ -29,7 +29,7 @@ from gateway.store.feed import CHANGE, RESYNC
 KIND: Final = "revocations"
 RETRY_SECONDS: Final = 0.5
 SLACK_SECONDS: Final = 60.0
-"""By which the clocks of issuers and replicas may differ."""
+"""How far the clocks of issuers and replicas may differ."""
 MANY: Final = 64
 """From so many changes on, all are read."""
 MAX_TRIES: Final = 5

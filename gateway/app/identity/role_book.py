@@ -237,7 +237,7 @@ class RoleBook:
         return Bound(rule, (), binding.effect == "deny", condition, binding.tenant, binding.role)
 
     def _own(self, book: _Book, principal: Principal) -> list[Grant]:
-        """Of a user's own key, the built-in ones only: with these it was made, and only with them can it be made."""
+        """The roles of a user's own key. Only built-in ones: no others can be given to such a key."""
         roles = (role for role in principal.roles if role in book.roles and (role in ROLES or not principal.personal))
         return [_grant(role, book.roles[role], principal.tenant) for role in roles]
 

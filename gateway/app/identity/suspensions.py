@@ -22,7 +22,7 @@ class Suspensions:
     def __init__(self, store: ControlStore, standing: Standing, owner: TaskOwner) -> None:
         self._standing = standing
         self._targets: dict[str, Stop] = {}
-        """By the name of the resource."""
+        """Stops by the name of their resource."""
         self._followed = Followed(store, KIND, self._take, owner, self._some)
         self.start, self.heard = self._followed.start, self._followed.heard
 

@@ -52,7 +52,7 @@ KIND: Final = "token_keys"
 PUBLISH_SECONDS: Final = 300.0
 """Between the publication of a key and its first signature: longer than anybody remembers the old set of keys."""
 SLACK_SECONDS: Final = 60.0
-"""By which the clocks of replicas and the moments of their looks may differ."""
+"""How far the clocks of replicas, and the times at which they look, may differ."""
 BURST: Final = 30
 SECONDS: Final = 1.0
 """Tokens that one subject may have at once, and one more in each of these periods."""
@@ -277,5 +277,5 @@ class TokenService:
 
 
 def _purpose(x: str) -> str:
-    """Of the sealed part of a key: it opens for this public key only."""
+    """The purpose with which a private key is sealed, so that it opens for this public key only."""
     return f"token_keys {x}"

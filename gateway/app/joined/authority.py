@@ -23,11 +23,11 @@ from gateway.core.joining import DOMAIN
 from gateway.core.specs.base import ClientTlsSpec
 
 SKEW: Final = timedelta(days=1)
-"""By which a new certificate is older than it is: clocks differ, by a whole time zone where one was set wrongly."""
+"""How far before the present a new certificate begins, since clocks differ, by a whole time zone if one was set wrongly."""
 MACHINE_DAYS: Final = 7
 GATEWAY_DAYS: Final = 30
 _FROM, _UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
-"""Of the authorities. They end with the pepper that they are derived from."""
+"""The validity of the authorities, which really end with the pepper that they are derived from."""
 
 
 @dataclass(frozen=True)

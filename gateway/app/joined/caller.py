@@ -26,7 +26,7 @@ log = logging.getLogger("gatehouse.machine")
 FINAL: Final = ("invalid_join_token", "name_taken")
 """Refusals of a join that another try does not change."""
 UNKNOWN_SECONDS: Final = 4.0
-"""For how long a gateway may not know a machine that has joined: another replica may have taken it in just now."""
+"""How long a gateway may not know a machine that has joined, if another replica admitted it just now."""
 UNKNOWN_TIMES: Final = 4
 """And how often at least: a machine that stood still for so long has asked only once before."""
 JOIN_SECONDS: Final = 10.0

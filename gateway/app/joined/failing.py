@@ -88,7 +88,7 @@ class _Track:
 
 @dataclass
 class _Moves:
-    """Of one engine. pair: what is being moved. begun, ended: seconds. until: no other move begins before."""
+    """The moves of one engine. pair: what is being moved. begun, ended: seconds. until: no other move begins before then."""
 
     pair: Pair | None = None
     times: int = 0

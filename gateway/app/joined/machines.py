@@ -48,7 +48,7 @@ BEATS_A_LEASE: Final = 4
 LOOK_SECONDS: Final = 0.1
 RENEW_SECONDS: Final = 3600.0
 TRIES: Final = 5
-"""To count one use of a token, where others use it at the same moment."""
+"""Tries at counting one use of a join token, which others may be using at the same moment."""
 _ANYWHERE: Final = EngineSpec(name="any", runtime="external", joined=JoinedSpec())
 Record = Callable[[str, str, dict[str, Any]], None]
 
@@ -79,7 +79,7 @@ class JoinedMachines:
         self._begun = False
         """Whether a configuration is in force, which a change has built again."""
         self._refused: dict[str, str] = {}
-        """By machine: why its address is not used."""
+        """Why the address of a machine is not used, by machine."""
         self._in_use: Machines = {}
         self._merged: Merged | None = None
         self._to_place: list[EngineSpec] = []

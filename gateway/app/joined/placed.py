@@ -75,7 +75,7 @@ class PlacedEngines:
         await self._owner.aclose()
 
     def checksums(self) -> set[str]:
-        """Of the files that engines use."""
+        """The checksums of the files that engines use."""
         return {file.sha256 for taken in self._taken.values() for file in taken.order.files}
 
     # --- orders

@@ -41,7 +41,7 @@ HOLD: Final = 5.0
 LEAST_HOLD: Final = 2.0
 """Seconds for which the lease of an engine lasts: as long as `machines.reassign`, within these bounds."""
 RENEWALS: Final = 3.5
-"""In the time of a lease."""
+"""How often a lease is renewed in the time for which it is given."""
 TAKE: Final = 1.0
 LEASES_FIRST: Final = 2.0
 """Machines' leases that pass after the start before anything is placed, unless all machines are heard sooner: what runs somewhere is known
@@ -57,11 +57,11 @@ AT_ONCE: Final = 4
 LEAVE_SECONDS: Final = 1.0
 """From when an engine gets no new requests at a machine until the machine is told to end it. Those under way have the sidecar's drain."""
 OVERTAKEN: Final = "stale_order"
-"""Of an order by a gateway that another has overtaken; the machine's code for it, too."""
+"""The code of an order by a gateway that another one has overtaken; machines answer with it too."""
 OLD_SECONDS: Final = 600.0
 """After which an older version of an engine, which nobody has replaced, gets no new requests from here."""
 MOVE_SECONDS: Final = 600.0
-"""For which an engine serves on at a machine that is drained while it is on its way elsewhere."""
+"""How long an engine goes on serving at a drained machine while it is being started elsewhere."""
 Contents = Callable[[str], Awaitable[tuple[Path, list[tuple[Path, int, str]]]]]
 """(name of a model) -> its first file or folder, and its files with size and SHA-256. Raises GatehouseError."""
 

@@ -19,12 +19,12 @@ from gateway.transport.pool import EndpointClient
 log = logging.getLogger("gatehouse.machines")
 T = TypeVar("T")
 PIECE_SECONDS: Final = 60.0
-"""For one piece: what has arrived of it by then counts."""
+"""The deadline for one piece. What has arrived by then is kept."""
 ASK_SECONDS: Final = 5.0
 VERIFY_SECONDS: Final = 900.0
 VERIFY_LOOK: Final = 0.2
 TRIES: Final = 5
-"""Without a byte that arrived between them."""
+"""Tries in a row without a byte that arrived."""
 PAUSE: Final = 1.0
 
 
@@ -33,7 +33,7 @@ class Refused(GatehouseError):
 
 
 class Sending:
-    """To one machine. Life: `aclose`."""
+    """Sends orders to one machine. Life: `aclose`."""
 
     def __init__(self, machine: OnMachine) -> None:
         self.machine = machine.machine

@@ -54,7 +54,7 @@ class TicketPort:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._context.set_alpn_protocols(["http/1.1"])
         self._running: dict[str, asyncio.Event] = {}
-        """By the ticket's id: set where it must end."""
+        """Requests that run, by their ticket's id. An event is set if its request must end."""
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._leaving = False
         self._server = small_server(self._application, connections=MAX_CONNECTIONS, keep_alive=30, graceful=2, tls=self._context)

@@ -188,7 +188,7 @@ class Tally:
                     self.under_way[key] = self.under_way.get(key, 0) + min(units, meter.burst)
 
     def debts(self) -> dict[Key, int]:
-        """Of a rate: what would be used now, had each request of the log taken its part when it began."""
+        """For a rate: what would be used now if each request in the log had taken its part when it began."""
         found: dict[Key, int] = {}
         for key, paced in self._paced.items():
             full = 0
@@ -348,7 +348,7 @@ class _Reading:
             self._closed = True
 
     def _unsure(self, why: str) -> None:
-        """Of a request whose record cannot be opened any more."""
+        """Notes a request whose record can no longer be opened."""
         if why:
             for tally in self._tallies:
                 tally.unsure = True

@@ -32,7 +32,7 @@ REMIND: Final = 4.0
 """Seconds between two times that a replica shows that it counts: less than half of what a bucket must be unchanged for before anything
 of it comes back."""
 KNOWN_MS: Final = str(100 * 86_400_000)
-"""For so long a replica is known to have counted."""
+"""How long Redis remembers that a replica has counted."""
 LAST: Final = 0.5
 """Seconds that the end of a process waits until Redis has heard of its last settlements."""
 

@@ -70,7 +70,7 @@ class JobChild:
         return size
 
     def _clean(self, text: str) -> str:
-        """Without control characters, and without where things are on this machine."""
+        """A text without control characters and without paths of this machine."""
         for place in (self._order.folder, str(Path(self._order.source).parent)):
             text = text.replace(f"{place}/", "")
         return "\n".join(one_line(line) for line in text.split("\n")).strip("\n")

@@ -17,9 +17,9 @@ from gateway.core.jobs import JobFailed, JobRecord, Warm
 from gateway.core.tasks import TaskOwner
 
 TRIES: Final = 5
-"""For a request that a limit refuses, or for which there is no room."""
+"""Tries of a request that a limit refuses, or for which there is no room."""
 LOST_TRIES: Final = 2
-"""For one whose process died while it ran: it may be the reason."""
+"""Tries of a request whose process died while it ran: the request may be the reason."""
 MOST_WAIT: Final = 60.0
 ROOM_SECONDS: Final = 0.2
 ROOM_TRIES: Final = 3000

@@ -27,7 +27,7 @@ from gateway.store.store import Store
 
 log = logging.getLogger("gatehouse.jobs")
 PAUSE_SECONDS: Final = 30.0
-"""For which one whose end could not be told, or whose maker is suspended or halted, is left alone here."""
+"""How long a job is left alone here if its end could not be stored, or if its maker is suspended or halted."""
 LEAST_LEASE: Final = 3.0
 MOST_OVER: Final = 100
 """Jobs without a process that are put to an end in one round."""

@@ -22,7 +22,7 @@ TRACE: Final = b"traceparent"
 SAID: Final = frozenset((*MESSAGES, "creator_stopped"))
 """Codes of refusals that say why: they are about the caller, or about a model that the caller may use."""
 COMMENT: Final = b": keep-alive\n\n"
-"""In a step's stream while its engine is silent. The pipeline's own stream has comments of its own."""
+"""Keep-alives in a step's stream, which are dropped: the pipeline's own stream has its own."""
 
 
 class StepClient(LineClient):
@@ -87,7 +87,7 @@ class StepCalls:
     def __init__(self, outer: Exchange, name: str, until: float, trace: bytes | None) -> None:
         self._outer, self._name, self._until, self._trace = outer, name, until, trace
         self._clients: list[StepClient] = []
-        """Of the steps under way."""
+        """The clients of the steps under way."""
         earlier = (outer.detail or {}).get("pipeline")  # the steps of an answer whose form this run is to repair
         self.told: list[dict[str, Any]] = [] if earlier is None else list(earlier["steps"])
         self._over = False

@@ -15,7 +15,7 @@ from gateway.core.errors import RequestError
 from gateway.core.specs.pipelines import DOCUMENTS, RankStep
 
 MOST_DOCUMENTS: Final = 128
-"""Of one request."""
+"""The most documents of one request."""
 TURN: Final = 8
 """Vectors that are compared before other requests have their turn."""
 ask: Final = msgspec.json.Encoder().encode

@@ -147,7 +147,8 @@ class _Ended:
 
 
 class Pipelines:
-    """Of one model as it is configured. Implements gateway.core.rollouts.Watch: sees whose attempt it is. meters: count its steps."""
+    """The pipeline of one model, as configured. Implements gateway.core.rollouts.Watch, to see whose attempt it is. meters: count its
+    steps."""
 
     def __init__(self, plane: DataPlane, model: ModelSpec, meters: StepMeters) -> None:
         assert model.pipeline is not None

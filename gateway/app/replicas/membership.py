@@ -27,7 +27,7 @@ LOST: Final = 3
 SKEW_SECONDS: Final = 5.0
 """A larger difference to the database's clock is reported: keys expire by the replica's own clock."""
 STEP_SECONDS: Final = 1.0
-"""By which a clock's difference to the database's changes between two beats; by more, the other replicas are to know it at once."""
+"""How much a clock's difference to the database's may change between two beats. If it changes more, other replicas are told at once."""
 
 
 class Clocks(NamedTuple):

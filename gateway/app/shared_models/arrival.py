@@ -35,7 +35,7 @@ log = logging.getLogger("gatehouse.models")
 PIECE_SECONDS: Final = 30.0
 RESOLVE_SECONDS: Final = 5.0
 TRIES: Final = 3
-"""Of one piece, at one replica."""
+"""Tries for one piece at one replica."""
 PAUSE: Final = 0.5
 BLOCK: Final = 512
 

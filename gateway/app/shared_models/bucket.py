@@ -112,7 +112,7 @@ class Bucket:
     # --- what is asked of it
 
     async def piece(self, digest: str, number: int, offset: int, size: int) -> bytes:
-        """At most `size` bytes of a file, from an offset on. Raises BucketFailed."""
+        """Up to `size` bytes of a file from an offset on. Raises BucketFailed."""
         return await self._run(partial(self._piece, self._key(digest, number), offset, size))
 
     async def put(self, digest: str, number: int, sent: Sent, *, again: bool) -> None:

@@ -50,9 +50,9 @@ TELL_SECONDS: Final = 10.0
 AWAY_SECONDS: Final = 300.0
 """A replica that has said nothing for so long does not keep others from deleting what it used."""
 KEPT_SECONDS: Final = 86400.0
-"""For so long what it used stays in its grave, and what it was about to add where it is."""
+"""How long models that a lost replica used stay in their graves, and what it was about to add stays where it is."""
 GRACE: Final = 60.0
-"""For so long at least a grave is kept: a replica that has begun to use a model may not have said so yet."""
+"""The least time that a grave is kept: a replica that has begun to use a model may not have said so yet."""
 TIDY_EVERY: Final = 30
 MAX_WANTED: Final = 1000
 

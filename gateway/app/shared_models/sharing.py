@@ -41,7 +41,7 @@ AGAIN: Final = 15.0
 REFUSED: Final = 300.0
 """The same for one that came whole and was refused: what the store names is unlikely to be better soon."""
 WANTED_SECONDS: Final = 3600.0
-"""For which a model that an engine lacked is looked for, unless it is asked for again."""
+"""How long a model that an engine lacked is looked for, unless it is asked for again."""
 ANY: Final = ("0.0.0.0", "::")
 MAX_WANTED: Final = 1000
 TIDY_EVERY, FORGET_EVERY = 30, 1800

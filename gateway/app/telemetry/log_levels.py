@@ -16,8 +16,8 @@ Record = Callable[..., None]
 
 
 class LogLevelBook:
-    """Of the process with the admin listener. configured: the level of the configuration in force. put: has levels count in this process.
-    changed: called with each change, for the workers. Life: `start`; the owner ends it."""
+    """Log levels, in the process with the admin listener. configured: the level of the configuration in force. put: has levels count in
+    this process. changed: called with each change, for the workers. Life: `start`; the owner ends it."""
 
     def __init__(
         self,

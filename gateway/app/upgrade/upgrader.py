@@ -186,7 +186,7 @@ class Upgrader:
         return [*program(), *sys.argv[1:]]
 
     def environment(self) -> dict[str, str]:
-        """Of the next program."""
+        """The environment of the next program."""
         return {**self._bare(), **{name: self._environ[name] for name in KEPT if name in self._environ}}
 
     def _bare(self) -> dict[str, str]:
@@ -195,7 +195,7 @@ class Upgrader:
     # --- taking over
 
     async def adopt(self) -> None:
-        """In the new program, once its configuration is in force and before its workers start."""
+        """Called in the new program, once its configuration is in force and before its workers start."""
         if self._handed is None or self._workers is None:
             return
         self.state = "renewing"
@@ -205,7 +205,7 @@ class Upgrader:
         await self._workers.adopt(self._handed)
 
     def incomplete(self, reason: str) -> None:
-        """In the new program: an engine of its configuration does not start. What runs goes on."""
+        """Called in the new program if an engine of its configuration does not start. What runs goes on."""
         log.error("the upgrade is not complete, the running processes continue: %s", reason)
         self._gateway.events.record("upgrade_incomplete", "gatehouse", {"reason": reason}, outcome="failed")
 

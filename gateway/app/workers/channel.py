@@ -85,7 +85,8 @@ class Handlers:
         self._add(self._asked, kind, handler)
 
     def change(self, kind: type[M], handler: Callable[[str, M], Awaitable[None] | None]) -> None:
-        """For a numbered change: it is in force when the handler returns, or when what it returns is done. A failure ends the channel."""
+        """Handles a kind of numbered changes. A change is in force when the handler, or what it returns, is done. A failure ends the
+        channel."""
         self._add(self._changed, kind, handler)
 
     def _add(self, table: dict[type[Message], Callable[[str, Any], Any]], kind: type[Message], handler: Callable[[str, Any], Any]) -> None:
@@ -163,7 +164,7 @@ class Channel(asyncio.Protocol):
         self._asks: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
         self._serving = 0
         self.applied = Applied()
-        """Of the changes that this end receives. Its owner resets it to the number that the whole state came with."""
+        """The changes received here. The owner resets it to the number that came with the whole state."""
         self._beyond = 0
         self._closing = False
         self._closed = asyncio.Event()

@@ -317,7 +317,7 @@ class Workers:
         self._teller.told(spec, built.snapshot.version)
 
     async def _pack(self, built: Built) -> None:
-        """Before a swap, because it may take long. Raises ConfigError for what cannot be sent to workers."""
+        """Called before a swap, because it may take long. Raises ConfigError for what cannot be sent to workers."""
         self._next = await self._teller.prepare(built.snapshot.spec)
 
     def _heard(self, change: Change) -> None:

@@ -78,7 +78,7 @@ class WorkerLines:
         return best
 
     async def _asked(self, model: str) -> dict[str, int]:
-        """By worker."""
+        """The room of each worker, by worker."""
         hub, found = self.hub, dict[str, LinesFree]()
         if hub is None:
             return {}

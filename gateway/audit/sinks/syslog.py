@@ -33,7 +33,7 @@ LARGEST_DATAGRAM: Final = 65_000
 PORTS: Final = {"tls": 6514, "tcp": 514, "udp": 514}
 NOTICE: Final = 5
 SEVERITIES: Final = {"denied": 4, "failed": 3, "timeout": 4, "unknown": 4, "cancelled": 6, "ok": 6}
-"""By an outcome's result: warning, error, informational."""
+"""Severities (3 error, 4 warning, 6 informational) by the result of an outcome."""
 REQUESTS: Final = ("intent", "outcome")
 LATEST: Final = 253402300799.0
 """Seconds since the epoch: the end of the year 9999."""
@@ -195,7 +195,7 @@ class SyslogSink:
         )
 
     def _moment(self, seconds: float) -> bytes:
-        """In UTC with microseconds. Many records of one second come one behind the other."""
+        """The time in UTC with microseconds. The second is remembered, as many records in a row have the same."""
         if self._second <= seconds < self._second + ROUND:
             return b"%b.%06dZ" % (self._begins, round((seconds - self._second) * 1_000_000))
         found = rfc3339(seconds)

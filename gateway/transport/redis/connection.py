@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self.clogged = False
         self.asking = False
-        """In a Redis Cluster: the server is about to get the keys, and does what is asked only after ASKING."""
+        """Set while this server of a Redis Cluster is about to get the keys: it takes the command only after ASKING."""
 
     # --- asyncio's side
 

@@ -45,7 +45,7 @@ class Keeper:
         self._hurry: asyncio.Event = asyncio.Event()
         self._connection: Connection | None = None
         self.address: Address | None = None
-        """Of the newest connection."""
+        """The address of the newest connection."""
         self._moved: Address | None = None
         self._asking = False
         self._redirects = 0

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of one bulk string, and of everything that is not yet a whole reply."""
+"""The most bytes of one bulk string, and of an incomplete reply."""
 MOST_LINE: Final = 64 * 1024
 MOST_ITEMS: Final = 1_000_000
-"""Of one reply."""
+"""The most items of one reply."""
 MOST_DEPTH: Final = 16
 _ITEMS_EACH: Final = {b"*"[0]: 1, b"~"[0]: 1, b">"[0]: 1, b"%"[0]: 2, b"|"[0]: 2}
 """How many values follow for each counted element, by the byte that an aggregate begins with."""

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 MAX_NODES: Final = 4000
 MAX_NESTING: Final = 48
-"""Of a schema's own JSON."""
+"""How deep a schema's own JSON may nest."""
 MAX_DEPTH: Final = 32
-"""Of an answer."""
+"""How deep an answer may nest."""
 MAX_READINGS: Final = 200
-"""Of one value."""
+"""How often one value may be checked."""
 _SAME_LIST: Final = ("allOf", "anyOf", "oneOf")
 _SAME: Final = ("not", "if", "then", "else")
 _ANY_PART: Final = ("items", "additionalItems", "contains", "propertyNames", "additionalProperties")

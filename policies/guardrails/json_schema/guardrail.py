@@ -23,7 +23,7 @@ MOST_FAULTS: Final = 8
 """Faults of one answer that are told."""
 _KNOWN: Final = 256
 _PATTERN_BYTES: Final = 1 << 20
-"""Of one compiled pattern."""
+"""The memory of one compiled pattern."""
 
 
 class JsonSchemaSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -114,7 +114,7 @@ class JsonSchemaGuardrail:
         return self._own is not None or (self._from_request and self._asked(request) is not None)
 
     def faults(self, request: InferenceRequest, contents: Sequence[str]) -> list[str]:
-        """Of all contents of an answer, each once."""
+        """The faults of all contents of an answer, each once."""
         shapes = [self._own] if self._own is not None else []
         if self._from_request and (asked := self._asked(request)) is not None:
             shapes.append(asked)

@@ -10,7 +10,7 @@ _FEWEST: Final = 14
 _FIRST: Final = 4
 """Digits that say how many there are."""
 _LONGEST_GROUP: Final = 8
-"""Of digits between separators; `1767196800123 200` is a time and a status."""
+"""The longest group of digits between separators; `1767196800123 200` is a time and a status."""
 # From the first number to the last, compared by as many digits as they have; the lengths.
 _RANGES: Final = (
     ("34", "34", (15,)),  # American Express

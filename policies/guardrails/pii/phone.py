@@ -66,7 +66,7 @@ def _national(text: str) -> int:
 
 
 def _said(text: str) -> int:
-    """Behind a word for a telephone any groups of digits are one, but no date."""
+    """After a word for a telephone, any groups of digits are a number unless they are a date."""
     digits = digits_of(text)
     return len(text) if 7 <= len(digits) <= 13 and several(digits[1:], 3) and not _DATE.match(text) else 0
 

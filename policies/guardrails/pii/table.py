@@ -20,5 +20,5 @@ RECOGNISERS: Final[tuple[Recogniser, ...]] = (
     *plate.RECOGNISERS,
     *phone.RECOGNISERS,
 )
-"""Of two matches that begin together and are as long, the one named first here wins."""
+"""In order: of two matches with the same beginning and length, the one named first wins."""
 ENTITIES: Final = tuple(dict.fromkeys(one.entity for one in RECOGNISERS))

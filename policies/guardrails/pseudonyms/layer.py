@@ -129,7 +129,7 @@ class Issued:
 
 
 class PseudonymLayer(Issued):
-    """Of a guardrail of patterns. Implements gateway.core.pseudonyms.Layer."""
+    """The layer of a guardrail of patterns. Implements gateway.core.pseudonyms.Layer."""
 
     def __init__(self, actions: Actions, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
         super().__init__(forms, vault, session, restores)
@@ -148,7 +148,7 @@ class PseudonymLayer(Issued):
 
 
 class AskedLayer(Issued):
-    """Of a guardrail that asks another service where values stand. Implements gateway.core.pseudonyms.Layer."""
+    """The layer of a guardrail that asks another service where the values are. Implements gateway.core.pseudonyms.Layer."""
 
     def __init__(self, read: Reader, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
         super().__init__(forms, vault, session, restores)

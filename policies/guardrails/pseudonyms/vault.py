@@ -19,7 +19,7 @@ from gateway.core.types import Principal
 OVERHEAD: Final = 256
 """Bytes of an entry beside its value, about."""
 HIGHEST: Final = 999_999
-"""Of the numbers of a session's pseudonyms."""
+"""The highest number of a session's pseudonyms."""
 
 
 class Seal:
