@@ -1,9 +1,8 @@
-"""Jinja's sandbox with the bounds of engines.chat.bounds. Jinja keeps a template away from Python's inner parts, and lets it loop and grow
-texts as it likes.
+"""Jinja's sandbox with the bounds of engines.chat.bounds. Jinja itself keeps a template away from Python's internals, but lets it loop, and
+grow texts, without bounds.
 
-The code that jinja makes stays as it is where a statement puts few things together, so that usual templates take no longer: what such a
-statement makes is a small multiple of what it is given, and is looked at when it is kept. In a statement with many variables, each operator
-and each filter is watched.
+Statements that combine few values run as jinja compiles them, so that usual templates do not slow down: their result is at most a small
+multiple of their input, and is checked when it is kept. In a statement with many variables, every operator and filter is checked.
 """
 
 from __future__ import annotations
@@ -251,7 +250,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return (type(obj) is list and attr == "pop") or (attr not in UNSAFE and super().is_safe_attribute(obj, attr, value))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """What jinja's does, by a shorter way for what usual templates ask for. That pays for what is watched."""
+        """Does what jinja's own does, with a short cut for what usual templates ask for, which makes up for the checks."""
         kind = type(obj)
         if kind is dict:
             if attribute not in _OF_DICT:

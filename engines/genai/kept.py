@@ -33,8 +33,9 @@ class Kept:
         return len(self._kept)
 
     def take(self, tokens: Sequence[int], domain: bytes, searched: dict[str, Any], *, full: bool) -> tuple[Text, int] | None:
-        """The one with the longest common beginning, and how many tokens that is; always less than the prompt, whose last must be read.
-        full: one has to go anyway. Where not, one that would lose more than half of what it holds stays for those that go on with it."""
+        """Takes the sequence with the longest common prefix, and returns it with the length of the prefix, which is always shorter than the
+        prompt, since the prompt's last token must be read. full: a sequence has to be given up anyway. Otherwise one that would lose more
+        than half of its tokens is left for requests that continue it."""
         best, common = None, LEAST - 1
         for kept in self._kept:
             if kept.domain == domain and kept.searched == searched:

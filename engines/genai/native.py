@@ -26,8 +26,8 @@ _TRIED = [1, 2, 3, 4, 5, 6, 7, 8]
 COLDEST = 1e-6
 """Below this temperature the most likely token is taken."""
 _LEAST = -1e30
-"""The logit of a token that a bias forbids, in a guided sequence: above that of those which the form forbids, so that it is chosen only
-where nothing else may follow. Were all of them infinite, chance would choose."""
+"""The logit, in a guided sequence, of a token that a bias forbids. It is above that of tokens that the grammar forbids, so that the token
+is chosen only if nothing else may follow. If all were minus infinity, chance would choose."""
 
 
 class GuidanceError(Exception):

@@ -113,10 +113,10 @@ class InsufficientMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an engine asks of llama.cpp at once. cells: tokens that the KV memory holds; seen: those that a sequence looks at, if not all.
-    micro_batch: tokens of a step. outputs: rows of
-    logits that a step may ask for. sequences: lines of the KV memory. flash: flash attention. copies: of a step's inputs, 4 where several
-    devices work on steps in turn (llama.cpp's pipelines). overhead: of each GPU, for its context."""
+    """The work of one llama.cpp context, which its memory depends on. cells: tokens that the KV memory holds; seen: how many of them a
+    sequence attends to, if not all. micro_batch: tokens of a step. outputs: rows of logits that a step may ask for. sequences: lines of the
+    KV memory. flash: flash attention. copies: of a step's inputs, 4 if several devices work on steps in turn (llama.cpp's pipelines).
+    overhead: bytes on each GPU for its context."""
 
     cells: int
     micro_batch: int

@@ -111,8 +111,8 @@ class LlamaRuntime(TextPaths):
         self._try(self._model)
 
     def _try(self, model: Model) -> None:
-        """Read a text, and embed it where that is what the model does (one that generates has run a step): a file that ends llama.cpp
-        does it now, where its load fails for good, and not at each request that comes to it."""
+        """Tokenizes a text, and embeds it if the model embeds (a generating model has run a step already). A file that crashes llama.cpp
+        then does so now, while it is being loaded, and not with every request."""
         try:
             tokens = model.tokenize(TRIAL, add_special=True, parse_special=True)
             model.detokenize([*tokens, 0, model.n_vocab - 1])

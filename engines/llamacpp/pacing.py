@@ -1,13 +1,13 @@
-"""How a long prompt is read beside streams in few large pieces, while its readers see even streams. Pure: no model, no thread, no clock.
+"""Reads a long prompt in few large pieces while other answers stream evenly. Pure: no model, no thread, no clock.
 
-While prompts are read beside streams, a step may take `stall` times the usual. Deep in a prompt that is time for two to four tokens; each
-costs up to four times what it costs among those that fill a tile of llama.cpp's attention (`scheduler.TILE`). So where little fits into a
-step, steps without prompt tokens are made instead. They end sooner than their tokens are due; the tokens are held back and handed out at
-the pace at which they would have come (`Pacer.due`). What is ahead of the pace is time for a piece (`Pacer.plan`), which with the streams'
-own tokens fills a tile exactly: one more token would cost a second tile. Streams are as even as with small pieces, and the prompt is read
-in half the time.
+While a prompt is read beside streams, a step may take `stall` times as long as usual. Deep in a prompt, that is enough for two to four
+prompt tokens, each of which costs up to four times what it would cost in a full tile of llama.cpp's attention (`scheduler.TILE`). So if
+only few fit, steps are made without prompt tokens. These end before their tokens are due, so the tokens are held back and sent at the usual
+pace (`Pacer.due`). Once enough time is saved, one step reads a large piece (`Pacer.plan`), which together with the streams' own tokens
+fills a tile exactly, as one more token would cost a second tile. The streams stay as even as with small pieces, and the prompt is read in
+half the time.
 
-No token is held for longer than `hold` seconds, none that ends an answer is held at all, and none where no prompt is read.
+No token is held for longer than `hold` seconds, the last token of an answer is never held, and nothing is held while no prompt is read.
 """
 
 from __future__ import annotations

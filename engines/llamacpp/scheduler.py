@@ -351,9 +351,10 @@ class StepCosts:
         return max(step * (self.stall - 1) * _crowd(streams, prompts), FREE_STEP - step)
 
     def allowance(self, capacity: int, streams: int, prompts: int = 1, depth: int = 0, left: float = math.inf) -> Allowance:
-        """What prompts may take of a step: what fits into `extra`, in whole tiles if that much fits; where nothing streams, `PATIENCE`.
+        """How many prompt tokens a step may read: as many as fit into `extra` (whole tiles if one fits), or into `PATIENCE` while nothing
+        streams.
 
-        depth: tokens before those that are read next, of the prompt that is furthest. left: tokens that prompts have left to read.
+        depth: tokens already read of the prompt that is furthest. left: prompt tokens that are still to be read.
         """
         if streams == 0:
             known = self._alone or self._few(0)

@@ -166,7 +166,7 @@ class Trust:
 
 
 class Account:
-    """Seconds that a draft model may take beyond what it brings: a share of all steps, what it has saved, less what it has cost."""
+    """The time that a draft model may still spend: a share of the time of all steps, plus what it has saved, minus what it has cost."""
 
     def __init__(self) -> None:
         self.seconds = FIRST_SECONDS
@@ -188,12 +188,12 @@ class Account:
 
 
 class Prices:
-    """What steps that read no prompt cost, by their number of tokens: relative to each other. How fast the machine is just now is followed
-    apart, and quickly, because it concerns all of them.
+    """What steps without prompt tokens cost, by their number of tokens, relative to one another. The machine's current speed, which affects
+    all of them, is followed separately and quickly.
 
-    What is new about steps that have been seen often lately is the machine's speed; of others, beside those, it is their price. One that
-    was measured too high, while something else took the processor, would keep such steps from being made and so from being measured
-    again: prices that are not seen fall until such a step is tried, slowly if they are well known.
+    If a step with a well-known price takes longer, the machine has become slower; if one with a little-known price does, its price changes.
+    A price that was measured too high, while something else took the processor, would prevent such steps and so a new measurement. So
+    prices fall while they are not measured, slowly if they are well known, until such a step is tried.
     """
 
     def __init__(self) -> None:

@@ -39,9 +39,9 @@ def all_memory(root: Path = Path("/")) -> int | None:
 
 
 def limit_memory(most: int | None) -> int | None:
-    """Bound what this process allocates for itself (setrlimit(2), RLIMIT_DATA: heap, stacks and private mappings that it may write; not the
-    files that it maps to read). What exceeds it fails in the library that asks, where the kernel would have ended a process. most: bytes;
-    None: SHARE of all memory, and what threads reserve. Returns the bound, None where there is none."""
+    """Bounds what this process allocates for itself (setrlimit(2), RLIMIT_DATA: heap, stacks and writable private mappings, but not files
+    that are mapped to be read). Beyond it, an allocation fails in the library that asks for it, instead of the kernel killing a process.
+    most: bytes; None: SHARE of all memory, plus what threads reserve. Returns the bound, or None if there is none."""
     if sys.platform != "linux":
         return None
     if most is None:

@@ -50,8 +50,8 @@ class Indexer:
         """The oldest segment of each writer that was there at the last look."""
 
     def update(self, go_on: Callable[[], bool]) -> int:
-        """Indexes what is new while `go_on()`; returns the bytes that are left of that. What is logged meanwhile is the next look's: under
-        traffic there always is some. Raises OSError, sqlite3.Error."""
+        """Indexes what is new, as long as `go_on()`, and returns how many bytes of it are left. What is logged meanwhile is left to the
+        next call, since under traffic there is always more. Raises OSError, sqlite3.Error."""
         writers = list_segments(self._directory) if self._directory.is_dir() else {}
         for gone in self._at.keys() - writers.keys():
             self._index.forget(gone)

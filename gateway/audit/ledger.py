@@ -61,10 +61,10 @@ class Mark(NamedTuple):
 
 
 class LedgerReader:
-    """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over.
-    began: so are those before this time of a log that is not the one that was counted: an older copy was put back, and what it holds was
-    counted before. verb: what happens to the lines, for messages. opener: of what was encrypted as a whole. unopened: outcomes that it
-    could not open, because their keys were destroyed; they are not counted."""
+    """Reads the logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are skipped.
+    began: if a log is not the one that was counted before (an older copy was restored), its outcomes before this time are skipped as well,
+    because they have been counted. verb: what happens to the lines, for messages. opener: opens records that are encrypted as a whole.
+    unopened: how many outcomes could not be opened, because their keys were destroyed; they are not counted."""
 
     def __init__(
         self, directory: Path, counted_from: float = 0.0, *, began: float = 0.0, verb: str = "counted", opener: Opener = CLOSED

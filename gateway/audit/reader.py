@@ -37,8 +37,8 @@ class LogReader:
     """Implements gateway.core.ports.AuditReader over the directory of a `file` sink. Leaves out a line that is being written."""
 
     def __init__(self, directory: str | Path, verifier: CheckpointVerifier, opener: Opener = CLOSED) -> None:
-        """opener: of records that were encrypted as a whole; those that it cannot open have only what is in the clear. Whatever reads
-        records raises GatehouseError where their keys cannot be had now."""
+        """opener: opens records that are encrypted as a whole; of those that it cannot open, only the part in the clear is returned. All
+        methods that read records raise GatehouseError if keys cannot be fetched now."""
         self._directory, self._verifier, self._opener = Path(directory), verifier, opener
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
@@ -61,8 +61,8 @@ class LogReader:
         return map(_decode, self.export(AuditFilter(**wanted)))
 
     def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
-        """The lines that match, each with its line feed: as they are, so that an export can still be proven; those that are encrypted as a
-        whole opened, unless `sealed` is wanted."""
+        """The lines that match, with their line feeds, exactly as in the log, so that an export can still be proven. Lines that are
+        encrypted as a whole are opened, unless `sealed` is wanted."""
         for writer, segments in self._segments().items():
             if wanted.writer is None or writer == wanted.writer:
                 yield from self._exported(writer, segments, wanted)

@@ -78,8 +78,8 @@ def tombstone(seal: Seal, time: float, why: str, archived: str) -> Tombstone:
 
 
 class Statements:
-    """A file of them, by segment: `found` are those that are genuine, `bad` the lines (from 1 on) of those that are not, with the reason.
-    The first one about a segment counts. Blocks; raises OSError."""
+    """A file of statements. found: the genuine ones by segment; the first one about a segment counts. bad: the lines (from 1 on) of all
+    others, with the reason. Blocks; raises OSError."""
 
     def __init__(self, path: Path, kind: type[T], context: bytes, writer: str, verifier: CheckpointVerifier) -> None:
         self.found: dict[int, Any] = {}

@@ -2,9 +2,9 @@
 
 Every line is proven to follow the one before it (which finds an edit, a deletion, an insertion, a reordering, a swapped segment), and the
 line that each signed checkpoint covers is proven to have the hash that was signed (which finds a chain that was computed anew and a tail
-that was cut off). Lines after the last checkpoint are chained but not signed yet; `unsigned` counts them. Several writers are held against
-what they signed about one another (which finds a writer whose files are gone, or older than they were). A copy of the checkpoints kept
-elsewhere also shows that log and checkpoints were deleted together.
+that was cut off). Lines after the last checkpoint are chained but not signed yet; `unsigned` counts them. If there are several writers,
+each is compared with what the others signed about it (which finds a writer whose files are missing or were replaced by older ones). A copy
+of the checkpoints kept elsewhere also shows that log and checkpoints were deleted together.
 """
 
 from __future__ import annotations

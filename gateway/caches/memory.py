@@ -221,8 +221,8 @@ class AnswerStore:
         return True
 
     def purge(self, *, tenant: str | None = None, key: bytes | None = None) -> int:
-        """Forgets what matches all that is given, everything where nothing is, and lets no answer be stored that was asked for before. How
-        many were forgotten."""
+        """Forgets the answers that match every given argument (all, if none is given), and returns how many. Answers that an engine was
+        asked for before the purge will not be stored."""
         self.epoch += 1
         self.near.purge(tenant=tenant, key=key)
         self.flights.clear()  # their answers are from before the purge: who comes now gets none of them

@@ -40,8 +40,8 @@ class Loaded:
     hidden: Collection[str] = field(default=(), repr=False)
 
     def place(self, error: ConfigError) -> None:
-        """Adds to an error of a later check where its setting was written, or where the section is that leaves it out; takes what came from
-        outside the file out of its message: a key instead of its path, say, was not found as a file."""
+        """Adds to an error of a later check where its setting was written, or where the section is that lacks it. Removes values that came
+        from outside the file from its message: they may be secrets, such as a key that was given instead of its path."""
         error.message = without(self.hidden, error.message)
         path = error.path
         if path is None or error.file is not None:

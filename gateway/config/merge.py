@@ -1,10 +1,10 @@
 """Merges the store's part of the configuration behind the file's: what fits is taken, what does not is left out with the reason.
 
 For the same name, the file wins. Engines and models are checked by the file's own rules (gateway.config.validate), and one that breaks them
-is left out alone. Writes are checked before they are stored, so this concerns what two replicas wrote at the same moment, or a model whose
-engine a change of the file removed. A limit or guardrail that cannot be used refuses the whole: without it, less would be protected. So
-does a binding that denies; one that allows, and that cannot be used, stays as a role that permits nothing: without it, a key that has no
-other role would be left with everything that it says itself.
+is left out alone. Writes are checked before they are stored, so this happens only if two replicas wrote at the same moment, or a change of
+the file removed a model's engine. An unusable limit or guardrail refuses the whole change, because without it less would be protected; so
+does an unusable binding that denies. An unusable binding that allows stays, as a role that permits nothing: without it, a key with no other
+role would have all rights that the key itself names.
 """
 
 from __future__ import annotations

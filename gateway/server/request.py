@@ -84,8 +84,8 @@ class ParsedRequest:
 
 
 class KnownRequest:
-    """What a head means that may come again. named: its own identifier; b"" where each request is given one. limits: under which it was
-    admitted."""
+    """The meaning of a request's head, remembered in case the head comes again. named: the identifier in the head; b"" if each request is
+    given a new one. limits: the settings under which it was accepted."""
 
     __slots__ = ("head", "headers", "limits", "method", "named", "path", "query")
 

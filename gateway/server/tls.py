@@ -57,8 +57,8 @@ class Material(Message, frozen=True, kw_only=True):
 
 
 class ListenerContext(ssl.SSLContext):
-    """A context that knows what it was made of: gRPC has TLS of its own, and makes its own of it. chains: by which certificates those of
-    its clients were verified."""
+    """A context that keeps the material that it was made of, since gRPC has its own TLS and needs the material itself. chains: the
+    certificates by which those of clients were verified."""
 
     material: Material
     chains: Chains

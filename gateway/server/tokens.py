@@ -1,9 +1,9 @@
 """`POST /auth/token`: a login by name and password, or a token of another issuer, for a gateway token (RFC 6749, RFC 8693).
 
 Without a body, the credential in the headers is the login. A form is a token exchange, or `grant_type=client_credentials` for a login that
-asks for a part of the scope. What is handed out never says more than what was sent: the scope is at most that of the token that was sent,
-its life ends with it, tenant, groups and roles are those that it has, and its actors stay. What it was bound to, the token is bound to too,
-and a DPoP proof (RFC 9449, 5) binds it to that proof's key.
+asks for a part of the scope. The new token never allows more than the one that was sent: its scope is at most the same, it ends no later,
+and tenant, groups, roles and actors are the same. It is bound to whatever the other one is bound to, and a DPoP proof (RFC 9449, 5) binds
+it to the key of the proof.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kept answers that wait for a decision. What they say is encrypted; what is needed to find, show and bind them is not.
 
-AES-256-GCM under a key that is derived from the pepper: every replica that shares a store can open it, the database alone cannot.
-What binds an approval (its id, who asked, for which request, what for, until when) is authenticated with it: a row that was changed in
-the database does not open. Moments are the database's.
+AES-256-GCM under a key derived from the pepper: every replica that shares the store can open it, the database alone cannot. The fields that
+bind an approval (its id, who asked, for which request, what for, until when) are authenticated together with it, so a row that was changed
+in the database cannot be opened. Moments are by the database's clock.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ class StoredJobs:
     # --- for whoever works on one
 
     async def take(self, holder: str, replica: str, seconds: float, without: Sequence[str]) -> JobRecord | None:
-        """The job that has been due for longest and that nobody holds, now `running`; or one whose process is gone and that was cancelled
-        or has no attempt left: `cancelled` or `dead`. replica: whose model files are here."""
+        """Takes the job that has been due for longest and that nobody holds; it is `running` then. A job whose process is gone, and that
+        was cancelled or has no attempt left, is returned as `cancelled` or `dead`. replica: the one whose model files are here."""
 
         def claim(connection: sa.Connection) -> JobRecord | None:
             now = self._now(connection)

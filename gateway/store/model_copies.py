@@ -1,6 +1,6 @@
-"""Rows of the model files that replicas share: what each model is to be, and which replica has which.
+"""Rows of the model files that replicas share: what each model should be, and which replica has which.
 
-Whoever changes a model waits for whoever changes the same one: what is decided from a row holds until it is written.
+A change of a model locks its row, so what was decided from the row is still true when it is written.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class StoredModelCopies:
     async def publish(
         self, name: str, files: tuple[SharedFile, ...], replica: str, address: str, *, placed: bool, replaces: bool
     ) -> SharedModel:
-        """Says what a model is, and that the replica has it: the model as it is in the store afterwards, which is another one's where
-        that was there first. placed: by a person, so that one that was deleted is there again. replaces: another one, too."""
+        """Stores what a model is, and that the replica has it. Returns the model as the store has it afterwards, which may be another one
+        of the same name that was there first. placed: a person added it, so that a deleted model exists again. replaces: it also replaces
+        another one."""
         digest = digest_of(name, files)
 
         def write(connection: sa.Connection) -> SharedModel:

@@ -42,8 +42,8 @@ def can_link(error: OSError) -> bool:
 
 
 def place(source: Path, target: Path) -> None:
-    """Moves to a name that nothing has; of a folder, where there may be an empty one. Where the file system has no links, a file that
-    appears in the same moment is overwritten. Raises OSError: FileExistsError, ENOTEMPTY, ENOTDIR."""
+    """Moves a file or folder to an unused name; a folder may also replace an empty one. On a file system without hard links, a file that
+    appears there at the same moment is overwritten. Raises OSError: FileExistsError, ENOTEMPTY, ENOTDIR."""
     if source.is_dir() and not source.is_symlink():
         rename(source, target)
         return

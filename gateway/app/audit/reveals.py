@@ -57,8 +57,8 @@ Indexed = Callable[[str], Awaitable[list[dict[str, Any]]]]
 
 
 def may_be_one(requester: Requester, principal: Principal) -> list[str]:
-    """The identities that show, or do not rule out, that the person who decides is the person who asked. Two credentials of one tenant must
-    both name their user: the holder of one that does not may hold the other, too."""
+    """The identities by which the approver is, or may be, the person who asked; empty if they are different people. Of two credentials in
+    one tenant, both must name a user: whoever holds one without a user may hold the other as well."""
     mine = identities(principal)
     unknown = f"tenant {principal.tenant}"
     unsaid = requester.tenant == principal.tenant and unknown in (*requester.identities, *mine)

@@ -129,8 +129,8 @@ class TicketOffice:
     # --- receipts
 
     async def told(self, machine: str, report: Report) -> Taken:
-        """Takes what a machine says, which it has signed. What belongs to another replica is not taken, unless that is gone. Raises
-        RequestError for what is no ticket."""
+        """Takes a machine's signed report. Tickets of another replica are left to it, unless it is gone. Raises RequestError for anything
+        that is not a ticket."""
         return Taken(ids=tuple([id for one in report.told if (id := await self._told(machine, one))]))
 
     async def _told(self, machine: str, told: ReportedTicket) -> str:

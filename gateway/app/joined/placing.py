@@ -1,8 +1,9 @@
 """Which machine is to run which engine: a decision from what machines tell, without any I/O.
 
-An engine stays where it is. It gets a machine where it has fewer than its copies: the one, of those that may have it and have room for it,
-that has had it before, or else the one with the most memory left. It loses one where it has more, where the machine is drained or fails and
-others serve, and where it came to nothing. A machine that is not heard keeps its engines for `reassign` seconds.
+An engine stays where it is. While it runs on fewer machines than it should have copies, it gets one more: among those that may run it and
+have room, the one that had it before, or else the one with the most memory left. It leaves a machine if there are too many, if the machine
+is drained or failing while others serve, or if it could not be started there. A machine that is no longer heard keeps its engines for
+`reassign` seconds.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Wish:
 
 @dataclass(frozen=True)
 class Host:
-    """A machine. serves: patterns of engines, from its token. silent: seconds since its lease was over; None: it is heard. since: seconds
-    for which it has been as it is. ready: engines that it says are ready; broken: those that it says have failed."""
+    """A machine. serves: patterns of the engines that it may run, from its token. silent: seconds since its lease ended; None while it is
+    heard. since: seconds for which it has been in its present state. ready, broken: engines that it reports as ready, and as failed."""
 
     name: str
     serves: tuple[str, ...]
@@ -168,8 +169,8 @@ def _decide(wish: Wish, hosts: Sequence[Host], past: Past, reassign: float, left
 
 
 def _release(wish: Wish, holding: list[Host], leaving: list[Host], lacking: int, past: Past, made: Decision) -> None:
-    """Takes the engine from machines that it must leave, and from surplus ones: first from those that do not serve it, then from those that
-    came back last."""
+    """Takes the engine from machines that it must leave, then from surplus ones: first those that do not serve it, then those that came
+    back last."""
     ready = [host for host in holding if wish.engine in host.ready and (wish.engine, host.name) not in past.unwell]
     enough = len(ready) >= wish.copies
     for host in leaving:

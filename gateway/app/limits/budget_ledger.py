@@ -1,9 +1,9 @@
-"""What the counters of limits that last say is used, against what the audit log of this machine says.
+"""Compares what the counters of durable limits say is used with what the audit log of this machine says.
 
-A counter in the store is charged when a block is handed out, so what is in hand here is taken off first, and so is what requests under way
-have reserved. What processes that were killed had in hand comes back once it is known what they used (`budget_runs`); what a
-killed worker had of a lease is told apart, and given back when nothing is under way. Less than the log says must never be: then somebody
-could use an amount twice.
+A counter in the store is charged when a block is handed out. So what this process has in hand, and what requests under way have reserved,
+is subtracted first. What killed processes had in hand comes back once it is known what they used (`budget_runs`); a killed worker's part of
+a lease is listed separately and given back when nothing is under way. A counter must never say less than the log: an amount could then be
+used twice.
 """
 
 from __future__ import annotations

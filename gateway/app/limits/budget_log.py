@@ -1,9 +1,9 @@
 """What the audit log of this machine says was used of limits that last, by the keys of their buckets. Everything here blocks.
 
-A request counts when it began, as its reservation does: what begins before midnight and ends after it is of the day before. One that has an
-intent and no outcome is under way, with what it has reserved. Requests are told apart by the run of the gateway that reserved for them (a
-run is from one start to the next), because what a run that was killed took of a budget is settled by what its requests used. Where Redis
-counts, they are told apart by the process that did, which each start of a log names.
+A request counts at its beginning, as its reservation does: one that begins before midnight and ends after it belongs to the day before. A
+request with an intent but no outcome is under way, and counts what it reserved. Requests are grouped by the run of the gateway (from one
+start to the next) that reserved for them, because what a killed run took of a budget is settled by what its requests used. If Redis counts,
+they are grouped by process, which the beginning of each log names.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Processes:
 
 
 class Portion:
-    """What one process used of one bucket. used: by slice of a rolling window; by 0 of another. unsure: of that, what came so early that
-    it may not count there. before: what came just before it would count."""
+    """What one process used of one bucket. used: by slice of a rolling window, under 0 for other windows. unsure: the part of it that came
+    so early that it may not count there. before: what came just too early to count."""
 
     __slots__ = ("before", "unsure", "used")
 
@@ -251,10 +251,10 @@ def read(
     processes: Processes | None = None,
     opener: Opener = CLOSED,
 ) -> int:
-    """Adds up what the log says. runs: for each run but the first (what is before them), how far the log went when it began. Where `until`
-    says which run is the first that does not matter, only what is of these runs is read. Returns how many requests of those before it
-    may still be under way. processes: gets those that the log names and that have ended. opener: of what was encrypted as a whole; what
-    it cannot open any more makes the tallies unsure. Raises OSError, GatehouseError."""
+    """Adds up what the log says. runs: for each run except the first one, how far the log went when it began. until: the first run that
+    does not matter; then nothing before the first mark is read. Returns how many requests of the runs before `until` may still be under
+    way. processes: collects those that the log names and that have ended. opener: for records that are encrypted as a whole; one that can
+    no longer be opened makes the tallies unsure. Raises OSError, GatehouseError."""
     begin = min((tally.begin for tally in tallies), default=0.0)
     first = runs[0] if until is not None and runs else {}
     left = 0

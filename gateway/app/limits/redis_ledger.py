@@ -88,9 +88,9 @@ class InRedis:
         return seen.created / 1_000_000 if seen is not None else 0.0
 
     async def charged(self, tally: Tally, keys: Iterable[Key]) -> dict[Key, int]:
-        """Of a rate, what is used of each bucket now: of those of these keys, and all others that there are. Of a budget, what this
-        replica took; what its processes of earlier versions used counts with it, because nobody knows what they took. Where less is used
-        of a bucket than the processes of this replica took, it is that."""
+        """What is charged to each bucket: to those of these keys, and to all others that exist. For a rate, what is used now. For a budget,
+        what this replica took, including what its processes of earlier versions used, since what they took is not known; but never more
+        than what is used of the bucket."""
         buckets = dict(await self._book.all_of(self._shape, MOST))
         if self._meter.budget is None:
             used = {scope: bucket.amounts[self._index].used for scope, bucket in buckets.items()}
@@ -122,8 +122,8 @@ class InRedis:
         return self._meter.budget is not None and isinstance(self._meter.budget.window, str)
 
     async def settle(self, tally: Tally, processes: Processes) -> tuple[dict[Key, int], bool]:
-        """Settles what processes that have ended took and, where that is certain, what others took too much. Returns what came back, by
-        bucket, and whether nothing is left to be settled."""
+        """Settles what ended processes took and, as far as that is certain, what others took too much. Returns what came back, by bucket,
+        and whether nothing is left to be settled."""
         if self._meter.budget is None:
             return {}, True
         back: dict[Key, int] = {}

@@ -68,8 +68,8 @@ class Times:
 
 
 class Prepared(NamedTuple):
-    """limits: those that were read. counts: how each amount that lasts counts. differing: what is to be looked at when they come into
-    force. turn: so many configurations were in force before."""
+    """Limits that have been read but are not in force yet. counts: how each durable amount is counted. differing: amounts to look at when
+    the limits come into force. turn: how many configurations were in force before."""
 
     limits: Sequence[LimitSpec]
     counts: dict[str, str]

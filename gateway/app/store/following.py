@@ -18,16 +18,16 @@ RETRY_SECONDS: Final = 0.5
 """Between two tries to read the store."""
 PAGE: Final = 1000
 MANY: Final = 64
-"""From so many changes on, all are read."""
+"""After so many changes or more, all resources are read."""
 
 
 class Followed:
-    """Life: `start`, then `heard` for the feed; the owner ends its tasks. take: called with all of them, in no order, after each reading.
-    some: called instead with those that are new or changed, and the names of those that are gone, where that is known; without it, all are
-    read for each change.
+    """Life: `start`, then `heard` for the feed; the owner ends its tasks. take: called with all resources, in no order, after each reading.
+    some: called instead with those that are new or changed and the names of those that are gone, if these are known; without it, all are
+    read after each change.
 
-    lock: held while it reads. Whoever writes to the store and then to what `take` wrote holds it meanwhile, or a reading that began before
-    the write would undo that.
+    lock: held while reading. Code that writes to the store and then to what `take` fills must hold it too, or a reading that began before
+    the write would undo the write.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Every message of the feed between the control process and its workers: the one table of kinds, and what the two tell each other about
-themselves. What it takes to add one:
+"""Every message of the feed between the control process and its workers: the table of all kinds, and the messages about the processes
+themselves. To add a message:
 
-1. Write a frozen `Message` beside the code that it belongs to (`gateway/routing/mirror.py`, `gateway/limits/lease_messages.py`), with plain
-   fields: `class EngineDown(Message, frozen=True): engine: str; reason: str = ""`. A question is an `Ask` of its answer:
+1. Write a frozen `Message` next to the code that it belongs to (`gateway/routing/mirror_messages.py`, `gateway/limits/lease_messages.py`),
+   with plain fields: `class EngineDown(Message, frozen=True): engine: str; reason: str = ""`. A question is an `Ask` of its answer:
    `class TakeShares(Ask[Shares], frozen=True): wanted: list[Share]`; `Shares` is a `Message` too.
 2. Add each class (an Ask and its answer) to MESSAGES below.
 3. Register what happens where it arrives: in `control_handlers` (control.py) or `worker_handlers` (worker.py), `handlers.on(EngineDown, f)`
@@ -11,7 +11,7 @@ themselves. What it takes to add one:
 4. Send it. In a worker: `channel.tell(message)` never waits; `await channel.ask(message, seconds)` waits at most so long. In the control
    process: `hub.tell(worker, message)`, `await hub.ask(worker, message, seconds)`, `hub.tell_all(message)`; and `hub.change(message)`,
    which numbers it for every worker: it is acknowledged once its handler (`handlers.change(Type, h)`; h may return an awaitable) has put
-   it into force. `hub.on_joined` has those who tell a new worker something, `hub.on_gone` those who must know of a worker's end.
+   it into force. `hub.on_joined` lists what is called for a new worker, `hub.on_gone` what is called when one has ended.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A configuration on its way to workers: what of its lists has changed, in parts that are small enough for any size of a store.
+"""How a configuration is sent to workers: the changes in its lists, in parts that stay small for any size of the store.
 
-The control process remembers what it has told last. `difference` says how each list of the next configuration is made of runs of that one
-and of new members; `SettingsPart`s carry this, in order, before the message that puts it into force (`State`, `ConfigChanged`), which has
-everything else (`Settings`). A new worker has been told nothing, so for it every member is new. In a worker, `Received` makes the lists as
-the parts arrive. A member that has not changed stays the same object, so that what is built from it sees that by identity.
+The control process remembers the configuration that it sent last. `difference` describes each list of the next one as runs of the old list
+and new members. `SettingsPart`s carry this, in order, ahead of the message that puts the configuration into force (`State`,
+`ConfigChanged`) and has everything else (`Settings`). For a new worker every member is new. In a worker, `Received` builds the lists as the
+parts arrive. An unchanged member stays the same object, so code that builds from it can tell by identity.
 
-Nothing but the order of the feed keeps the two the same. So the message also says which version its parts change, and has a digest of the
-names in each list that has changed; a worker that has another version, or other names, ends, and its successor is told everything.
+Only the order of the feed keeps the two sides equal. So the message also names the version that its parts change, and has a digest of the
+names in each changed list. A worker with another version, or other names, exits, and its successor is sent everything.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def without_lists(spec: ConfigSpec) -> ConfigSpec:
 
 
 def difference(before: ConfigSpec, after: ConfigSpec, found: list[SettingsPart]) -> Steps[dict[str, bytes]]:
-    """Adds the parts that make the lists of `after` of those of `before`; returns the digests of those that differ. Raises TypeError,
-    OverflowError or NotImplementedError for what cannot be encoded."""
+    """Appends to `found` the parts that turn the lists of `before` into those of `after`, and returns the digests of the lists that differ.
+    Raises TypeError, OverflowError or NotImplementedError for values that cannot be encoded."""
     digests: dict[str, bytes] = {}
     for name in LISTS:
         if getattr(before, name) is getattr(after, name):

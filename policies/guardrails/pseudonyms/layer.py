@@ -28,8 +28,8 @@ RENAMED: Final = "Text in the form of a pseudonym was renamed."
 
 
 class Issued:
-    """The part of a layer that gives pseudonyms and takes them back; what finds values is in those that inherit from it. session: None for
-    pseudonyms of this request only."""
+    """The part of a layer that gives pseudonyms and puts values back. Subclasses find the values. session: None for pseudonyms of this
+    request only."""
 
     def __init__(self, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
         self.restores = restores
