@@ -26,7 +26,7 @@ from gateway.pipeline.plane import DataPlane
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 GATEWAY: Final = Principal("guardrails", "gatehouse", "internal", ("*",), "interactive")
-"""On whose behalf guardrails wait for slots: the requests of all callers wait for their verdicts."""
+"""The principal for which guardrails wait for slots. It is not the caller, as requests of all callers wait for verdicts."""
 
 
 class _Reply:

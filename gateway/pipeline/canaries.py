@@ -1,4 +1,4 @@
-"""How the engines of a pool fare of which one is on trial: figures of the calls to it and of those to the others."""
+"""Compares an engine on trial with the other engines of its pool: figures of the calls to it, and of all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.pipeline.taps import Room, Seen, TappedAttempt, failed
 from gateway.telemetry.steps import PipelineMeters
 
 TAIL: Final = 2048
-"""Bytes at the end of an answer in which its tokens stand."""
+"""How many bytes from the end of an answer are kept, to read its token counts."""
 _TOKENS: Final = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,9})')
 NO_ROOM: Final = Room(0)
 
@@ -44,7 +44,7 @@ class Timed(Seen):
 
 
 class CanaryState:
-    """Of one model and engine; outlives the configuration."""
+    """The figures of one model and engine; they outlive the configuration."""
 
     __slots__ = ("__weakref__", "figures")
 
@@ -53,7 +53,7 @@ class CanaryState:
 
 
 class Canaries:
-    """All of a process."""
+    """All trials of a process."""
 
     def __init__(self) -> None:
         self._states: WeakValueDictionary[str, CanaryState] = WeakValueDictionary()
@@ -69,12 +69,12 @@ class Canaries:
         return Canary(spec, state)
 
     def figures(self) -> dict[str, CanaryFigures]:
-        """By model."""
+        """The figures by model."""
         return {name: state.figures for name, state in sorted(self._states.items())}
 
 
 class Canary:
-    """Of one model as it is configured. Implements gateway.core.rollouts.Watch."""
+    """The trial of one model, as configured. Implements gateway.core.rollouts.Watch."""
 
     def __init__(self, spec: CanarySpec, state: CanaryState) -> None:
         self._engine, self._state = spec.engine, state
@@ -96,12 +96,12 @@ def stands_for(endpoint: str, engine: str) -> bool:
 
 
 def lasted(plane: DataPlane, paused: float) -> bool:
-    """Whether this process ran all the time since then. What it measured across a pause says nothing of an engine."""
+    """Whether this process ran without a pause since then. Times measured across a pause say nothing about an engine."""
     return not plane.stood(paused)
 
 
 def given_up(side: Side, whole: Callable[[], bool], seen: Seen, result: AttemptResult) -> None:
-    """The attempt is over. Where the engine's call is not, it took longer than it may: that is a failure, unlike a client's leaving."""
+    """The attempt is over. If the engine's call is not, it took too long, which is a failure (a client that left is none)."""
     if not seen.ended and result in (AttemptResult.FAILURE, AttemptResult.REFUSED) and whole():
         seen.end()
         side.answers += 1
@@ -129,7 +129,7 @@ def count(side: Side, seen: Seen, *, streams: bool, whole: Callable[[], bool]) -
 
 
 class Both:
-    """Two that watch the same engines. Implements gateway.core.rollouts.Watch."""
+    """Combines two watches of the same engines. Implements gateway.core.rollouts.Watch."""
 
     def __init__(self, one: Watch, other: Watch) -> None:
         self._one, self._other = one, other

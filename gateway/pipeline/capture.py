@@ -30,18 +30,18 @@ class Keys(Protocol):
 
 
 def why(error: GatehouseError) -> str:
-    """Why there is no key, in the words of a refusal and of a record: a worker whose control process is away is not overloaded itself."""
+    """Why there is no key, worded for refusals and records: if a worker's control process is away, the worker itself is not overloaded."""
     return "the data keys cannot be reached at present" if error.code == "overloaded" else error.code
 
 
 class RecordKeys:
-    """Where whole records are encrypted: has a request's data key at hand before anything is done for it."""
+    """Fetches the data key of a request before anything is done for it. For logs in which whole records are encrypted."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
     async def at_hand(self, tenant: str) -> None:
-        """Raises AuditUnavailable where there is no key: what cannot be recorded is not done."""
+        """Raises AuditUnavailable if there is no key: a request that cannot be recorded is refused."""
         if not tenant:
             return
         try:
@@ -102,14 +102,14 @@ class Kept:
         self._texts, self._key, self._tenant, self._what, self._listener = texts, key, tenant, what, listener
 
     def prompt(self, body: bytes) -> Any:
-        """For the intent: the body, if it is kept."""
+        """The body, for the intent, if it is kept."""
         if "request" not in self._what:
             return None
         most = self._texts.spec.max_bytes
         return self._texts.sealable(self._key, self._tenant, [body[: most + 1]], most)
 
     def answer(self) -> Any:
-        """For the outcome: what the client was sent, if it is kept."""
+        """What the client was sent, for the outcome, if it is kept."""
         if self._listener is None or not self._listener.parts:
             return None
         return self._texts.sealable(self._key, self._tenant, self._listener.parts, self._texts.spec.max_bytes, answer=True)

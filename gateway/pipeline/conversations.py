@@ -1,5 +1,5 @@
-"""Answers that are kept: what a request goes on with is put in front of it before any policy reads it, and what it is answered is kept
-before its client hears the end.
+"""Kept answers: the conversation that a request continues is put in front of it before any policy reads it, and the answer is kept before
+its client gets the end of it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ITSELF: Final = "send the items themselves. Clients do so with store: false."
 
 
 async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -> RequestError | None:
-    """Puts the conversation so far in front of a request, and notes what is to be kept. Returns the refusal where there is no such
-    conversation, which is charged. Raises RequestError, StoreUnavailable."""
+    """Puts the conversation so far in front of a request, and notes what is to be kept. Returns a refusal if there is no such conversation;
+    the refused request is charged. Raises RequestError, StoreUnavailable."""
     desk: ConversationDesk | None = x.plane.conversations if x.snapshot.spec.responses is not None else None
     memory = request.memory = request.api.remembers(request, desk is not None)
     if memory is None or desk is None:
@@ -54,9 +54,9 @@ async def recall(x: Exchange, principal: Principal, request: InferenceRequest) -
 
 
 async def _refer(x: Exchange, desk: ConversationDesk, principal: Principal, request: InferenceRequest) -> RequestError | None:
-    """Puts items of earlier answers where a request names them. Returns the refusal where one is not kept, or all are too long.
+    """Replaces references to items of earlier answers by the items. Returns a refusal if one is not kept, or if they are too long together.
 
-    The last one is looked for first: what is kept of its response is the whole conversation, so as a rule all the others too."""
+    The last item is looked up first: its response is kept with the whole conversation, so it usually has all the others too."""
     settings, memory = x.snapshot.spec.responses, request.memory
     assert settings is not None and memory is not None
     names = frozenset(memory.referred)
@@ -82,7 +82,7 @@ async def _refer(x: Exchange, desk: ConversationDesk, principal: Principal, requ
 
 
 def missing(identity: str) -> RequestError:
-    """One answer for what was never there, what is another tenant's, and what has expired."""
+    """The same answer whether it never existed, belongs to another tenant or has expired."""
     return RequestError(
         f"There is no response {identity[:_LENGTH]!r}.", param="previous_response_id", code="previous_response_not_found", status=404
     )
@@ -91,8 +91,8 @@ def missing(identity: str) -> RequestError:
 async def wanted(
     snapshot: Snapshot, desk: ConversationDesk, principal: Principal, peer: Peer, identity: str, model: str = "", erase: bool = False
 ) -> Said | None:
-    """A kept answer that the caller was given, or somebody of the same tenant where the configuration shares them, of a model with which
-    the caller may chat, from where the request comes. model: that is asked now, about which the request itself is judged."""
+    """A kept answer that was given to the caller (or, if the configuration shares them, to anybody of the tenant) by a model with which the
+    caller may chat from this address. model: the one that is asked now, for which the request itself is authorised."""
     settings = snapshot.spec.responses
     if not identity.startswith(PREFIX) or len(identity) > _LENGTH or not identity.isascii():
         return None
@@ -114,7 +114,7 @@ def _asked(x: Exchange, request: InferenceRequest) -> str:
 
 
 def _chat(model: str) -> InferenceRequest:
-    """What policy is asked about an answer of a model that is kept."""
+    """The request about which policy is asked before a kept answer of a model is given."""
     return InferenceRequest(WireApi("chat"), b"/v1/responses", model, {}, None)
 
 

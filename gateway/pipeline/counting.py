@@ -1,10 +1,10 @@
 """Counts a prompt with the tokenizer of the engine that will read it, where a limit counts tokens or money and little of it is left.
 
-A guess by bytes can be a quarter of the truth: a text may be written so that nearly each of its bytes is a token. As long as each limit is
-half full even if they all are, that much is reserved (gateway.limits.bucket.bounded) and nobody is asked. Else a guess is reserved first,
-and made up to what the engine counts before the request is recorded and sent: callers at the same time cannot go beyond a budget
-by their prompts. This comes after the guardrails, so an engine is shown here what it will be shown anyway; it takes no slot. Where an
-engine does not say, the most that the prompt can have is reserved.
+A guess by bytes can be a quarter of the truth: a text may be written so that nearly every byte is a token. As long as each limit stays half
+full even then, a token per byte is reserved (gateway.limits.bucket.bounded), and no engine is asked. Otherwise a guess is reserved first
+and raised to what the engine counts before the request is recorded and sent, so that concurrent callers cannot exceed a budget by their
+prompts. This comes after the guardrails, so an engine sees nothing here that it would not see anyway. Counting takes no slot. If the engine
+does not answer, the most tokens that the prompt can have are reserved.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gateway.core.wire import WireApi
 from gateway.pipeline.exchange import Exchange
 
 SECONDS: Final = 1.0
-"""For the engine's answer. Then the prompt counts a token for each of its bytes: hardly any text has more."""
+"""Seconds for the engine's answer. After that a token is counted for each byte of the prompt; hardly any text has more."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of an answer: some list each token."""
+"""The most bytes of an answer: some engines list every token."""
 MOST: Final = 1_000_000_000
 ADDED: Final = 256
 """Tokens that a template of chats may add beyond the bytes of their JSON: the model's own instructions, and those for tools."""
@@ -51,7 +51,7 @@ KEPT: Final = {
     COMPLETIONS: ("model", "prompt", "add_special_tokens"),
     EMBEDDINGS: ("model", "prompt", "add_special_tokens"),
 }
-"""What vLLM's `/tokenize` takes of a request, by its path."""
+"""The fields of a request that vLLM's `/tokenize` takes, by the request's path."""
 CANNOT: Final = (404, 405, 501)
 """Statuses of an engine that does not have the path at all."""
 
@@ -64,7 +64,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Asked:
-    """Receives the engine's answer; `done` completes with it. What it costs is nobody's."""
+    """Receives the engine's answer; `done` completes with it. Nobody is charged for it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -103,7 +103,7 @@ class _Asked:
 
 
 def most(request: InferenceRequest, entry: ModelEntry) -> int:
-    """Tokens that the prompt cannot have more of: one for each of its bytes, and what a template adds. 0: it has none."""
+    """The most tokens that the prompt can have: one for each byte, and what a template adds. 0: it has none."""
     guess = request.prompt_tokens
     if guess <= 0 or request.operation not in COUNTED:
         return 0
@@ -119,8 +119,8 @@ def _may_have_media(request: InferenceRequest) -> bool:
 
 
 async def reserved(x: Exchange, entry: ModelEntry) -> Reservation | None:
-    """Phase 5 for a model whose engines count: reserves the most that the prompt can have where there is plenty, otherwise a guess, and
-    then it is to be counted. Raises LimitExceeded, Overloaded."""
+    """Phase 5 for a model whose engines count: if there is plenty, reserves the most that the prompt can have; otherwise a guess, and the
+    prompt must then be counted. Raises LimitExceeded, Overloaded."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
     if entry.spec.pipeline is not None:
         return await _reserved_one(x, request)
@@ -130,7 +130,7 @@ async def reserved(x: Exchange, entry: ModelEntry) -> Reservation | None:
 
 
 async def _reserved_one(x: Exchange, request: InferenceRequest) -> Reservation:
-    """Of a pipeline: one request without tokens, as each of its steps takes its own."""
+    """Reserves for a pipeline: one request without tokens, since each step reserves its own."""
     request.prompt_tokens = request.guess = request.max_tokens = 0
     one = InferenceRequest(WireApi(request.operation), request.path, request.model, {}, None)
     found: Any = x.snapshot.limiter.reserve(x.principal, one)  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ async def _reserved_one(x: Exchange, request: InferenceRequest) -> Reservation:
 
 
 async def renewed(x: Exchange, asked: ModelEntry, fallback: ModelEntry) -> bool:
-    """Reserves anew for a fallback, which has another price and may have another tokenizer; whether limits have room for that. They are
-    those of the model that was asked for."""
+    """Reserves anew for a fallback, which has another price and may have another tokenizer. Returns whether the limits, which are those of
+    the model that was asked for, have room."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
     held = x.reservation
     if held is not None and not held.counts_tokens:
@@ -196,9 +196,9 @@ async def _tried(x: Exchange, name: str) -> LimitExceeded | None:
 
 
 async def counted(x: Exchange, entry: ModelEntry, name: str = "") -> None:
-    """Makes up what the exchange has reserved to what its prompt has. name: the model whose limits count, if not that of the request.
+    """Raises what the exchange has reserved to what its prompt needs. name: the model whose limits count, if not that of the request.
 
-    Raises LimitExceeded, Overloaded where the rest is not to be had; then nothing is reserved.
+    Raises LimitExceeded or Overloaded if the rest is not available; then nothing is reserved.
     """
     request: InferenceRequest = x.request  # type: ignore[assignment]
     request.unsure = False

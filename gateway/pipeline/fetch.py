@@ -25,7 +25,7 @@ MAX_BYTES: Final = 1024 * 1024
 TIMEOUT: Final = 10.0
 """Seconds for the engine's answer, and between two reads of it."""
 DEADLINE: Final = 30.0
-"""Seconds for all of it, the wait for a slot included."""
+"""Seconds for the whole request, the wait for a slot included."""
 LARGE: Final = 64 * 1024
 INFER: Final = WireApi("infer")
 """Neither its request nor its answer has a body that policies read."""
@@ -156,8 +156,8 @@ async def caller(x: Exchange) -> Principal:
 
 
 def no_action(snapshot: Snapshot, principal: Principal, path: bytes) -> RequestError | None:
-    """The refusal of a path whose last part is no action, behind a model that the caller may see; None for any other path, and where all of
-    it is a model's name, which may have such parts, too. Of other models it says nothing."""
+    """The refusal of a path that names a model which the caller may see, followed by an unknown action. None for any other path, and if the
+    whole path is a model's name, which may contain slashes too. Reveals nothing about other models."""
 
     def seen(place: codec.ModelPath | None) -> TypeGuard[codec.ModelPath]:
         if place is None or place.action != "metadata" or place.model not in snapshot.models:

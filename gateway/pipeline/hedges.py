@@ -17,13 +17,13 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.racing import Race
 
 LEAST: Final = 50
-"""Answers before their 95th percentile is known."""
+"""How many answers are needed before their 95th percentile counts as known."""
 MOST: Final = 1000
-"""Answers after which those before count half."""
+"""After so many answers, earlier ones count half."""
 SHARE: Final = 0.95
 RESULTS: Final = ("won", "lost", "failed", "cancelled", "busy")
-"""The second attempt answered first; the first one did; neither answered; the client left or the time was up; there was to be none, as the
-pool is loaded, no other endpoint works or the budget is spent."""
+"""The second attempt answered first; the first one did; neither answered; the client left or the time was up; no second attempt was made,
+because the pool is loaded, no other endpoint works, or the budget is spent."""
 
 
 class Learned:
@@ -52,8 +52,8 @@ class Learned:
 
 
 class HedgeState:
-    """Of one model; outlives the configuration. running: second attempts under way. results: how many ended how. wasted: seconds for which
-    the attempts that lost have held their slots."""
+    """The figures of one model; they outlive the configuration. running: second attempts under way. results: how they ended. wasted:
+    seconds for which the attempts that lost have held their slots."""
 
     __slots__ = ("__weakref__", "learned", "results", "running", "wasted")
 
@@ -65,7 +65,7 @@ class HedgeState:
 
 
 class Hedges:
-    """All of a process."""
+    """All hedging of a process."""
 
     def __init__(self) -> None:
         self._states: WeakValueDictionary[str, HedgeState] = WeakValueDictionary()
@@ -80,7 +80,7 @@ class Hedges:
         return Hedge(model.hedge, state, inner)
 
     def figures(self) -> dict[str, HedgeState]:
-        """By model."""
+        """The figures by model."""
         return dict(sorted(self._states.items()))
 
 

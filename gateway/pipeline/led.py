@@ -1,4 +1,5 @@
-"""What the leader of a flight holds instead of an attempt: its call goes on for as long as anybody reads, even without the leader.
+"""What the leader of a flight (the request that caused it) holds instead of an attempt: the call goes on as long as anybody reads it, even
+without the leader.
 
 Apart from gateway.pipeline.flights, which is compiled: a compiled class has no base that is interpreted.
 """
@@ -21,7 +22,7 @@ class Leading(Protocol):
 
 
 class LedAttempt(WrappedAttempt):
-    """A flight's attempt in its leader's hands."""
+    """A flight's attempt, as its leader sees it."""
 
     __slots__ = ("_flight",)
 

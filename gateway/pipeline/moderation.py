@@ -1,4 +1,4 @@
-"""Requests for moderation: a guardrail that asks a model answers them, instead of an engine that is asked for the answer itself.
+"""Requests for moderation. A guardrail that asks a model answers them, not an engine.
 
 They pass every phase of a request: credentials, permissions (`moderations`), limits, the model's guardrails, the audit log. Only the
 guardrail that answers does not read the request first: it would refuse the very texts that it is asked about.

@@ -1,7 +1,7 @@
-"""JSON inside of texts, such as the arguments of a tool's call: what its strings say once they are decoded.
+"""JSON inside texts, such as the arguments of a tool call: its strings, decoded.
 
-A character of a string can be written as an escape (RFC 8259, section 7), and engines decode the arguments of calls. So what a guardrail
-reads as it stands there may be something else for the model.
+Characters of a string can be written as escapes (RFC 8259, section 7), and engines decode the arguments of calls. So a text as a guardrail
+sees it may read differently to the model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gateway.core.errors import GuardrailViolation
 _OPENING: Final = ("{", "[", '"')
 _SPACES: Final = " \t\r\n"
 LEVELS: Final = 8
-"""JSON within JSON, so deep: each level doubles the backslashes of the one above it."""
+"""How deep JSON within JSON is followed: each level doubles the backslashes of the one above it."""
 _SHORT: Final = frozenset('\n\r\t\b\f"\\')
-"""What is written as two characters and has no other way to be said there."""
+"""Characters that a JSON string can only contain as an escape of two characters."""
 
 
 def decoded(texts: Sequence[str]) -> list[str]:
-    """The strings of texts that are JSON, where they may say something else than what stands there. Names count as strings. What is no JSON
-    is not decoded by anybody. Raises GuardrailViolation for JSON that is nested too deeply."""
+    """The decoded strings, including names, of those texts that are JSON, if they may differ from the text itself. Texts that are not JSON
+    are skipped, as nobody decodes them. Raises GuardrailViolation for JSON that is nested too deeply."""
     found: list[str] = []
     for text in texts:
         if "\\" in text:

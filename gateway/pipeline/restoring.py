@@ -23,5 +23,5 @@ def matchers(layers: Sequence[Layer], when: Restores) -> list[StreamMatcher]:
 
 
 def pseudonym_counts(layers: Sequence[Layer]) -> dict[str, int]:
-    """For the audit record."""
+    """The numbers for the audit record."""
     return {"replaced": sum([layer.replaced for layer in layers]), "restored": sum([layer.restored for layer in layers])}

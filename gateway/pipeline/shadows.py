@@ -40,15 +40,15 @@ KINDS: Final = frozenset({"chat", "completions", "embeddings", "rerank", "score"
 NO_ANSWER: Final = (0, 429, 503)
 """Statuses of an engine that has not answered, or had no room for the request."""
 MOST_REQUEST: Final = 1024 * 1024
-"""Bytes of a request that is mirrored."""
+"""The largest request, in bytes, that is mirrored."""
 MOST_ANSWER: Final = 256 * 1024
-"""Bytes of an answer that is compared."""
+"""The largest answer, in bytes, that is compared."""
 ROOM: Final = 16 * 1024 * 1024
-"""Bytes of answers that a process keeps for comparison."""
+"""The most bytes of answers that a process keeps for comparison."""
 POLL: Final = 0.05
-"""Seconds between two looks for a slot that nobody wants."""
+"""Seconds between two looks for a slot that no request needs."""
 OPERATION: Final = "shadow"
-"""In the metrics of the candidate."""
+"""The operation under which the candidate's metrics count these requests."""
 _TOP: Final = 1 << 64
 KeyOf = Callable[[InferenceRequest, Principal, bytes | None], int]
 
@@ -69,7 +69,7 @@ class Job:
 
 
 class ShadowState:
-    """Of one model and candidate; outlives the configuration."""
+    """The figures of one model and candidate; they outlive the configuration."""
 
     __slots__ = ("__weakref__", "figures", "queue")
 
@@ -79,7 +79,8 @@ class ShadowState:
 
 
 class Shadows:
-    """All of a process. idle: whether a slot of a model is free that nobody wants, with this share of them to spare."""
+    """All shadow traffic of a process. idle: whether a model has a free slot that no request needs, with this share of its slots to
+    spare."""
 
     def __init__(self, plane: DataPlane, idle: Callable[[ModelEntry, float], bool]) -> None:
         self.plane, self.idle = plane, idle
@@ -107,7 +108,7 @@ class Shadows:
                 gathering.on_failed(Stopped("The mirrored request was stopped."))
 
     def figures(self) -> dict[str, ShadowFigures]:
-        """By model."""
+        """The figures by model."""
         found = {}
         for name, state in sorted(self._states.items()):
             state.figures.waiting = len(state.queue)
@@ -116,7 +117,7 @@ class Shadows:
 
 
 class Shadow:
-    """Of one model as it is configured. Implements gateway.core.rollouts.Watch."""
+    """The shadow of one model, as configured. Implements gateway.core.rollouts.Watch."""
 
     def __init__(self, shadows: Shadows, model: ModelSpec, spec: ShadowSpec, key: KeyOf | None, state: ShadowState) -> None:
         self._all, self._plane = shadows, shadows.plane

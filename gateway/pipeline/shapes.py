@@ -1,5 +1,5 @@
-"""The form of answers: judged when an answer is whole and has passed all other guardrails, as the caller would get it. An answer that does
-not have it goes back to the model once, where that is allowed, with the rules that it broke; never with a value that a pseudonym hid.
+"""The form of answers. A complete answer that has passed all other guardrails is judged, as the caller would get it. If its form is wrong,
+and that is allowed, it is sent back to the model once, with the rules that it broke but without any value that a pseudonym hid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Found:
             self.repair = guard.repair
 
     def settle(self) -> None:
-        """The answer is the last one: it counts. Raises GuardrailViolation."""
+        """Called for the final answer: counts its faults. Raises GuardrailViolation."""
         for guard, faulty in self._verdicts:
             guard.count(faulty)
         if self.refused is not None:
@@ -73,7 +73,8 @@ def judged(x: Exchange, body: bytes) -> Found:
 
 
 def prepared(request: InferenceRequest, answer: bytes, found: Found) -> bool:
-    """Makes the request one for a better answer; False where it has no such form. answer: the engine's own, whole."""
+    """Turns the request into one for a better answer; False if its format has no way to ask for that. answer: the engine's own,
+    complete."""
     assert found.refused is not None
     contents = request.api.contents(answer)
     return len(contents) == 1 and request.api.repair(request, contents[0], ADVICE % "; ".join(found.refused[1]))

@@ -1,4 +1,4 @@
-"""An attempt whose engine call is observed: what the engine sends goes on to whoever asked, unchanged, and is noted beside that."""
+"""An attempt whose engine call is observed: what the engine sends is passed on unchanged, and noted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Seen:
         self.ended, self.error = perf_counter(), error
 
     def drop(self) -> None:
-        """What is kept of the answer is not needed any more."""
+        """Drops what was kept of the answer."""
         self.parts.clear()
         self._room.left += self._held
         self._held = 0

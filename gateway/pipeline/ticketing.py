@@ -1,8 +1,9 @@
 """Requests that their clients run at a machine by a ticket: an exchange like any other until its request would be sent. It stays open until
 the machine's receipt settles it.
 
-Instead of sending, its attempt hands the request over to be signed (`Hand`). From then on slot and reservation are the ticket's, and the
-exchange counts as used in full until it is told better: what ends it (a halt, a drain, the ticket's time) charges what was reserved.
+Instead of sending the request, its attempt hands it over to be signed (`Hand`). From then on slot and reservation belong to the ticket, and
+the exchange counts as used in full unless a receipt says otherwise: if something else ends it (a halt, a drain, the ticket's expiry), what
+was reserved is charged.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gateway.pipeline.wrapping import WrappedAttempt
 
 log = logging.getLogger("gatehouse.tickets")
 REMEMBERED: Final = 10_000
-"""Tickets that were settled, so that a receipt that is told again is known."""
+"""How many settled tickets are remembered, so that a repeated receipt is recognised."""
 FOREVER: Final = 30 * 86400.0
 TEMPLATE: Final = 8192
 """Tokens that a chat template may add to a prompt. A token of the prompt itself has a byte of the body at least."""
@@ -196,7 +197,7 @@ class _Answered:
         self._usage, self._finish = usage, finish
 
     def on_failed(self, error: Exception) -> None:
-        """It is over."""
+        """The relay is over."""
 
     def tick(self, now: float) -> float:
         return now + FOREVER
@@ -354,4 +355,4 @@ class TicketBook:
 
 
 def _nothing() -> None:
-    """Nothing is to be done."""
+    """Does nothing."""

@@ -28,14 +28,14 @@ from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.wire.table import find
 
 HELD_BYTES: Final = 256 * 1024
-"""Up to so many bytes a form is held whole, whatever comes in it first."""
+"""A form of up to so many bytes is held as a whole, whatever comes first in it."""
 MAX_TEXT: Final = 256 * 1024
-"""Bytes of all its texts together."""
+"""The most bytes of all its texts together."""
 MAX_NAME: Final = 64
 MAX_TEXTS: Final = 64
 FILE: Final = "file"
 LISTS: Final = "[]"
-"""How the names of texts end that may be given more than once."""
+"""The suffix of the names of texts that may be given more than once."""
 _SUFFIX: Final = re.compile(r"\.([A-Za-z0-9]{1,8})$").search
 _FIELDS: Final = msgspec.json.Decoder(dict[str, str | list[str]])
 
@@ -124,7 +124,7 @@ class Upload:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing more is taken for now."""
+        """Whether nothing more can be taken at the moment."""
         return not self.over and self.opening.done and (self._sink is None or self._paused)
 
     async def room(self) -> None:
@@ -248,7 +248,7 @@ def _object(texts: dict[str, list[str]]) -> dict[str, Any]:
 
 
 async def opened(x: Exchange) -> tuple[bytes, InferenceRequest]:
-    """The texts of a form, and the request that they are. Raises RequestError."""
+    """The texts of a form, and the request that they make up. Raises RequestError."""
     upload = x.upload
     x.client.read_body()
     upload.start()
