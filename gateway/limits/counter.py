@@ -1,15 +1,15 @@
-"""The store's side of an amount: the state of one counter, as it is kept in a row, and what becomes of it when a process asks. Pure.
+"""The store's side of an amount: the state of one counter, as kept in a row, and how it changes when a process asks. Pure.
 
-Processes take blocks. A block is charged when it is handed out; what is not used comes back later, and what a killed
-process had not used comes back once the audit log says what it did use (`settled`): so budgets note who took how much (`by`). Three kinds:
+Processes take blocks. A block is charged when it is handed out, and what is not used comes back later. What a killed process had not used
+comes back once the audit log says what it did use (`settled`); therefore budgets note who took how much (`by`). There are three kinds:
 
-- A window of the calendar: the sum of the window. Its blocks are good until it ends.
-- A rolling window: sums of slices of a sixtieth of it. A slice counts until the last moment of it, plus the life of a block, is out of the
-  window, so in no window of this length is more used than the amount.
-- A rate: the time at which it would be full again, as in gateway.limits.bucket but by the database's clock, and what each process holds.
-  It does not refill beyond burst minus what is held: what is left and what is held are never more than the burst together. So between any
-  two moments no more is admitted than burst + rate x time, whatever becomes of a process: what it held until its time was over counts
-  as used then.
+- A window of the calendar: the sum of the window. Blocks are valid until it ends.
+- A rolling window: sums of slices of a sixtieth of it. A slice counts until its last moment, plus the life of a block, has left the window,
+  so no window of this length ever has more used than the amount.
+- A rate: the time at which it would be full again, as in gateway.limits.bucket but by the database's clock, and what each process holds. It
+  refills only up to the burst minus what is held, so what is left and what is held are together never more than the burst. So between any
+  two moments no more than burst + rate x time is admitted, whatever happens to a process: what it held when its time was over counts as
+  used then.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ SLICES: Final = 60
 ALERTS: Final = (50, 80, 100)
 """Percent of a budget."""
 ALMOST: Final = 80
-"""Percent of a budget from which on a refusal means that it is spent."""
+"""From this percentage of a budget on, a refusal means that it is spent."""
 AHEAD: Final = 8
-"""Of what is left, at most this part is handed out in advance, divided by the number of replicas."""
+"""At most this share of what is left, divided by the number of replicas, is handed out in advance."""
 TWICE: Final = 2
-"""Times that a rate takes to fill from empty: after so long nothing of before counts, not even what was owed."""
+"""A rate's past, even a debt, is forgotten after so many times as long as it takes to fill from empty."""
 KEPT: Final = 86_400.0 * 7
 """Seconds for which the row of a window is kept after it has ended."""
 
 
 class Ask(Struct, frozen=True):
-    """What a process says and wants. holder: the process, as `REPLICA:INCARNATION`. replicas: how many there are. window: that of what it
-    gives `back`. owed: what it has used without having it. held: what it still holds. need: the least that helps. want: for all who wait.
-    ahead: beyond that. first: no earlier process of the replica has anything left to be settled (`settled`)."""
+    """A process's report and request. holder: the process, as `REPLICA:INCARNATION`. replicas: how many there are. window: the window of
+    what it gives `back`. owed: what it used without having it. held: what it still holds. need: the least that helps. want: enough for all
+    that wait. ahead: what it would like beyond that. first: no earlier process of the replica has anything left to be settled
+    (`settled`)."""
 
     limit: str
     meter: Meter
@@ -60,8 +61,8 @@ class Ask(Struct, frozen=True):
 
 
 class Given(Struct, frozen=True):
-    """The answer. left: what is there beside. window: for the next Ask. seconds: how long the block is good. wait: until the least that was
-    needed will be there, in seconds. crossed: the highest of ALERTS, in percent, that the budget has passed by this; 0: none. Each is told
+    """The answer. left: what else is left. window: for the next Ask. seconds: how long the block is valid. wait: seconds until the least
+    that was needed will be there. crossed: the highest of ALERTS, in percent, that the budget passed with this; 0: none. Each is reported
     to one process, once in a window."""
 
     granted: int
@@ -88,8 +89,8 @@ def used(state: State | None, meter: Meter, now: float) -> int:
 
 
 def by_replica(state: State, replica: str) -> int:
-    """What the processes of one replica took of a window of the calendar, less what they gave back. What nobody is known to have taken
-    counts as its own."""
+    """What the processes of one replica took of a window of the calendar, minus what they gave back. What no process is known to have taken
+    counts as this replica's."""
     others = sum(int(units) for name, units in state.get("by", {}).items() if replica_of(name) != replica)
     return int(state.get("used", 0)) - others
 
@@ -99,9 +100,9 @@ def replica_of(holder: str) -> str:
 
 
 def settled(state: State, meter: Meter, holders: Sequence[str], spent: int, now: float) -> tuple[State, int]:
-    """The counter once it is known what processes of one replica that have ended really used (in the window of the calendar, or since they
-    began): what else they took comes back. Returns how much that is; less than 0: they had used more than they could say. Done twice, it
-    changes nothing: whoever does it may be killed before it is noted."""
+    """Settles what ended processes of one replica really used (in the window of the calendar, or since they began): the rest of what they
+    took comes back. Returns the counter and how much came back; less than 0 means that they had used more than they could report. Doing it
+    twice changes nothing, since a process may be killed before it has noted that it did."""
     assert meter.budget is not None
     done: list[str] = state.get("settled", [])
     if set(done) & set(holders):
@@ -127,13 +128,13 @@ def settled(state: State, meter: Meter, holders: Sequence[str], spent: int, now:
 
 
 def forgiven(now: float) -> State:
-    """A counter that was made full again: what was used before does not count."""
+    """A counter that is full again: what was used before no longer counts."""
     return {"since": now}
 
 
 def _kept(state: State, ask: Ask, begin: float) -> State:
-    """What stays in the row besides the amounts: when the counter was made full again, if that was after `begin`; who is settled, until
-    all are."""
+    """What stays in the row besides the amounts: when the counter was last made full, if that was after `begin`, and which processes are
+    settled, until all are."""
     kept: State = {}
     if (since := float(state.get("since", 0.0))) > begin:
         kept["since"] = since
@@ -157,7 +158,7 @@ def _taken_by(by: Mapping[str, int], ask: Ask, more: int, *, lasting: bool) -> d
 
 
 def expires(state: State, meter: Meter, now: float) -> float:
-    """When the row says nothing any more."""
+    """The moment from which the row can be deleted, because nothing in it counts any more."""
     if meter.budget is None:
         forgiven = float(state.get("since", 0.0)) + TWICE * meter.burst_ps / SECOND
         return max(now, int(state.get("full", 0)) / SECOND, forgiven) + LIFE

@@ -8,21 +8,21 @@ from gateway.routing.endpoints import Endpoint
 
 
 def share_out(endpoint: Endpoint, share: int) -> None:
-    """Of the engine's slots, this worker may use so many from now on."""
+    """Sets how many of the engine's slots this worker may use from now on."""
     endpoint.share = share
     if endpoint.count_slots():
         endpoint.judge("")
 
 
 def take_turn(endpoint: Endpoint, turn: bool) -> None:
-    """Whether the probe request of its half-open breaker may be sent from this worker."""
+    """Sets whether this worker may send the probe request of the half-open breaker."""
     endpoint.turn = turn
     if endpoint.breaker.state == "half_open":
         endpoint.judge("")
 
 
 def adopt(endpoint: Endpoint, state: Literal["open", "closed"], until: float, openings: int, *, refused: bool, tripped: bool) -> bool:
-    """Takes over the state of the breaker. until: when an opening is over, in monotonic seconds. True when it changed."""
+    """Takes over the breaker's state. until: when the opening ends, in monotonic seconds. Returns whether the state changed."""
     if state == "open":
         endpoint.refused, endpoint.tripped = refused, tripped
     changed = endpoint.breaker.adopt(state, until, openings)
@@ -32,7 +32,7 @@ def adopt(endpoint: Endpoint, state: Literal["open", "closed"], until: float, op
 
 
 def trip(endpoint: Endpoint, now: float, refused: bool) -> bool:
-    """Opens the breaker for what a worker has learnt. True when it was not open."""
+    """Opens the breaker because of what a worker has learnt. Returns whether it was not open before."""
     if not endpoint.breaker.trip(now):
         return False
     endpoint.refused = endpoint.tripped = refused

@@ -20,7 +20,7 @@ from gateway.routing.selectors import Member, Only, Selector, ring_of
 MOST_NARROW: Final = 64
 """Routes over parts of one pool, for requests with labels."""
 SELECTORS: Final = Table(SelectorRow, ROWS)
-"""The routing policies that Gatehouse brings."""
+"""The built-in routing policies."""
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
 
 
@@ -42,7 +42,7 @@ class FleetRouter:
 
 
 class _Before:
-    """What is in force, of which a build keeps what has not changed: of a hundred thousand members it makes only those anew that have."""
+    """The routes in force. A build keeps what has not changed: of a hundred thousand members, it makes only the changed ones anew."""
 
     def __init__(self, active: object) -> None:
         self.routes: Mapping[str, PoolRoute] = active.routes if isinstance(active, FleetRouter) else {}
@@ -54,7 +54,7 @@ class _Before:
         return known if known is not None and same else (endpoint, engine, breaker)
 
     def member(self, of: tuple[Member, ...], index: int, engine: EngineSpec, endpoint: Endpoint) -> Member | None:
-        """The one at this place of a pool with the same settings, if its engine's are the same too."""
+        """The member at this place of a pool, if its settings and its engine's are unchanged."""
         known = self.members.get(engine.name)
         if index >= len(of) or known is None or known[1] is not engine:
             return None
@@ -71,7 +71,7 @@ def build_router(
 def router_steps(
     models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry, selectors: Table[SelectorRow] = SELECTORS
 ) -> Steps[FleetRouter]:
-    """The same in steps, for a large fleet. Activate one build before the next begins: unchanged routes are taken from those in force."""
+    """Like `build`, in steps, for a large fleet. A build must be activated before the next begins, as it keeps routes that are in force."""
     yield from _check_names(models)
     known = yield from _engines(engines)
     members: _Members = {}
@@ -113,7 +113,7 @@ def _unchanged(route: PoolRoute, spec: ModelSpec, pool: tuple[Member, ...]) -> S
 
 
 def _apart(pool: tuple[Member, ...], others: tuple[Member, ...]) -> Steps[tuple[Member, ...]]:
-    """The same members, none of which is one of the others: each pool counts for itself."""
+    """Copies of the members, since each pool counts for itself."""
     made: list[Member] = []
     for at, member in enumerate(pool):
         made.append(member.alike(at) if at < len(others) and others[at] is member else member)
@@ -125,7 +125,7 @@ def _apart(pool: tuple[Member, ...], others: tuple[Member, ...]) -> Steps[tuple[
 def _parts(pool: tuple[Member, ...], number: int) -> list[tuple[Member, ...]]:
     """The parts of a pool that are cleared for some set of labels, each with members of its own; neither the whole pool nor none of it.
 
-    A label that no member names is one that only those may see that may see all."""
+    A label that no member names may only be seen by members that are cleared for all labels."""
     named = frozenset(label for member in pool for label in member.clearance or ())
     singly = {frozenset(m.index for m in pool if m.clearance is None or label in m.clearance) for label in (*named, None)}
     found: set[frozenset[int]] = set()
@@ -146,7 +146,7 @@ def _selector(
     selectors: Table[SelectorRow],
     previous: PoolRoute | None,
 ) -> Steps[tuple[Selector, Ring | None]]:
-    """The policy over a pool, and its ring: that of the previous route where the same members have the same weights."""
+    """The policy over a pool, with its ring; both of the previous route, if members and weights are the same."""
     routing, ring = spec.routing, None
     if len(pool) == 1:
         return Only(pool, routing.bound, registry.entropy), None
@@ -211,7 +211,7 @@ def _check_names(models: tuple[ModelSpec, ...]) -> Steps[None]:
 def _pool(
     spec: ModelSpec, number: int, engines: dict[str, EngineSpec], members: _Members, registry: EndpointRegistry, before: _Before
 ) -> Steps[tuple[Member, ...]]:
-    """May have members of the route in force (`_apart`)."""
+    """The members, some perhaps those of the route in force (`_apart`)."""
     pool: list[Member] = []
     previous = before.routes.get(spec.name)
     others = () if previous is None or previous.spec != spec else previous.members
@@ -245,8 +245,8 @@ def _pool(
 
 
 def _with_adapter(spec: ModelSpec, engine: EngineSpec, path: str) -> str | None:
-    """What an engine with LoRA adapters is told instead of what the client wrote, which may be an alias or another model that fell back to
-    this one: the model's own name, whose adapter it applies. None for engines without adapters."""
+    """The model's own name, for an engine with LoRA adapters, which applies the adapter of that name. The client may have written an alias,
+    or a model that fell back to this one. None for engines without adapters."""
     adapters = engine.options.get("adapters")
     if not adapters or engine.foreign:
         return None
@@ -258,7 +258,7 @@ def _with_adapter(spec: ModelSpec, engine: EngineSpec, path: str) -> str | None:
 
 
 def clearance(engine: EngineSpec) -> frozenset[str] | None:
-    """The labels of data that an engine may see; None: all."""
+    """The data labels for which an engine is cleared; None: all."""
     given = engine.clearance
     if given is None:
         return frozenset() if engine.runtime == "external" else None

@@ -17,7 +17,7 @@ LINGER: Final = 10.0
 """Seconds."""
 NAMED: Final = float("inf")
 MOST_KEPT: Final = 2
-"""Times `max_addresses` that are in use at most while old ones linger: the oldest go first."""
+"""While old addresses linger, at most so many times `max_addresses` are in use; the oldest go first."""
 BACKOFF_DOUBLINGS: Final = 6
 
 
@@ -27,7 +27,7 @@ class Addresses:
     def __init__(self, dns: DnsSpec) -> None:
         self._dns = dns
         self._used: dict[tuple[str, int], tuple[HostPort, float]] = {}
-        """With the moment since when it has not been named; infinity while it is."""
+        """Each with the moment since which it has not been named; infinity while it is."""
         self._empty_since: float | None = None
         self._failures = 0
         self.places: tuple[HostPort, ...] = ()

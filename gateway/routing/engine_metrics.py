@@ -40,7 +40,7 @@ MOST: Final = 1e9
 
 
 def load_in(text: bytes) -> dict[str, float] | None:
-    """What is known of `running`, `waiting` and `kv`: sums over models and ranks, for `kv` the fullest. None: nothing is."""
+    """`running`, `waiting` and `kv`, as far as known: sums over models and ranks, for `kv` the highest. None: nothing is known."""
     found: dict[str, float] = {}
     for line in _LINE.finditer(text):
         kind = NAMES[line[1]]

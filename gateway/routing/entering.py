@@ -1,4 +1,4 @@
-"""What a router changes among the endpoints in force, found in steps before it comes into force.
+"""What a router will change among the endpoints in force, found in steps before it comes into force.
 
 Of ten thousand endpoints a reload changes a few. To find them takes longer than the loop may be held; to put them into force, which has to
 be one step, does not. New endpoints of external engines get their clients here, as nobody routes to them yet.
@@ -37,7 +37,7 @@ class Entering:
     gone: list[Endpoint] = field(default_factory=list)
 
     def names(self) -> set[str]:
-        """Of everything that is new, changed or gone."""
+        """The names of all endpoints that are new, changed or gone."""
         found = {endpoint.name for endpoint in (*self.made, *self.gone)}
         return found | {endpoint.name for endpoint, _, _ in self.changed}
 

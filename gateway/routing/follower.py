@@ -25,19 +25,19 @@ from gateway.routing.shift import Shift
 
 REPORT_SECONDS: Final = 0.25
 PACE: Final = 10_000
-"""Endpoints that are looked through in a second, so that those of a very large fleet are reported less often."""
+"""How many endpoints are checked per second; those of a very large fleet are reported less often."""
 PORTION: Final = 256
-"""Endpoints or routes that are looked through in one step."""
-"""Between two reports of what is under way."""
+"""How many endpoints or routes are checked in one step."""
+"""Seconds between two reports of what is under way."""
 USE_SECONDS: Final = 0.005
-"""The least time between two reports, of the worker's own accord, of what it uses of its slots."""
+"""The least time between two unasked reports on the use of slots."""
 NEVER: Final = 1 << 62
-"""Failures after which a worker's part of a shift is over: the control process counts those of all workers."""
+"""After so many failures a worker ends its part of a shift; the control process counts those of all workers."""
 _Key = tuple[str, str]
 
 
 class Watch:
-    """Waits at an endpoint that has more requests under way than it has slots now, to say when there are fewer. Needs none itself."""
+    """Waits at an endpoint with more requests under way than slots, to report when there are fewer. Takes no slot itself."""
 
     queued = 0
 
@@ -78,7 +78,7 @@ class Follower:
         self._said_queued: dict[str, int] = {}
         self._said_shedding = 0
         self._first: m.FleetState | None = None
-        """The state that came before there were endpoints."""
+        """A state that arrived before there were endpoints."""
         self._open = True
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             m.EngineReported: self._reported,
@@ -165,7 +165,7 @@ class Follower:
             registry.engine_down(engine, said.reason, said.code)
 
     def _forget_shares(self, engine: str, address: str) -> None:
-        """The processes of an engine that are gone have no slots to share."""
+        """Drops the slots of an engine's processes that are gone."""
         kept = {address, *(shift.address for name, shift in self._shifts.values() if name == engine)}
         for key in [key for key in self._shares if key[0] == engine and key[1] not in kept]:
             del self._shares[key]
@@ -314,7 +314,7 @@ class Follower:
                 self._use((endpoint.name, endpoint.shift.address))
 
     def _use(self, key: _Key, *, now: bool = False) -> None:
-        """Reports what is used of these slots: as an answer in this turn of the loop, otherwise no more often than it helps."""
+        """Reports what is used of these slots: an answer in this turn of the loop, other reports not more often than useful."""
         if key not in self._given:
             return
         self._due[key] = None

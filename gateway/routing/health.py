@@ -23,7 +23,7 @@ from gateway.telemetry.logging import TRACE
 log = logging.getLogger("gatehouse.probes")
 
 ASSUMED = "taken as ready until its first probe"
-"""Why an external engine is ready that nobody has looked at yet."""
+"""The reason shown for an external engine that counts as ready before its first probe."""
 JITTER = 0.1
 """Each interval varies by up to this share, so that probes of many endpoints do not coincide."""
 SHORTEST = 0.05
@@ -120,7 +120,7 @@ class Prober:
         self._entropy = entropy
         self._owner = TaskOwner("prober")
         self._watched: dict[Probed, asyncio.Task[None] | None] = {}
-        """With the task that probes it, once that has begun."""
+        """The endpoints, each with the task that probes it, once that has begun."""
         self._suspects: set[Probed] = set()
 
     def watch(self, endpoints: list[Probed]) -> None:

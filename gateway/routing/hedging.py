@@ -8,13 +8,13 @@ from typing import Final
 from gateway.routing.selectors import Member
 
 LOADED: Final = 0.8
-"""The share of a pool's slots that are taken from which on there are no second attempts."""
+"""No second attempts are made once this share of a pool's slots is taken."""
 
 
 def may_hedge(members: Iterable[Member], endpoint: str, full: Container[str]) -> tuple[str, ...] | None:
-    """The endpoints that must not get it: those that do not work, had no room (`full`), whose breakers try them out, or for which others
-    wait. None where nobody may: the pool is loaded, or the endpoint itself is being tried out, and its answer must show what it is to
-    show."""
+    """The endpoints that must not get a second attempt: those that do not work, had no room (`full`), are being tried by their breakers, or
+    have requests waiting. None if no endpoint may get one, because the pool is loaded, or because the first endpoint is itself being tried
+    by its breaker, which needs to see its answer."""
     barred = [endpoint]
     used = slots = 0
     for member in members:

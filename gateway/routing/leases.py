@@ -5,8 +5,8 @@ pending                  -> there        its first beat within the session
 there                    -> lost         nothing was heard for a lease
 lost                     -> there        a beat of the same session, or of a new one
 there, lost              -> gone         it leaves, or is removed
-A session cannot be taken over while its lease runs: not by a copy of the machine's key, and not by a machine that was started twice.
-Each change has others build a configuration and write a record, so a machine causes one in SETTLE seconds at most, whatever it says.
+A session cannot be taken over while its lease runs, neither by a copy of the machine's key nor by a machine that was started twice. Every
+change makes gateways build a configuration and write a record, so a machine can cause at most one per SETTLE seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.core.joining import Beat
 
 State = Literal["there", "lost"]
 FORGET: Final = 600.0
-"""Seconds after which a machine that is lost is no longer told of."""
+"""Seconds after which a lost machine is no longer listed."""
 SETTLE: Final = 1.0
 """Seconds between two changes of where a machine is and what is ready there, and from its leaving to its next session."""
 FASTEST: Final = 32
@@ -29,7 +29,7 @@ STALL: Final = 0.25
 
 
 class Unknown(Exception):
-    """The beat is of no session: the machine is to go on with this one."""
+    """The beat belongs to no known session; the machine should use this one."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session)
@@ -61,11 +61,11 @@ class Lease:
         """Monotonic seconds of the last change of `state`."""
         self.state: State = "lost"
         self.beat: Beat | None = None
-        """The last one; None before the first, and after it has left."""
+        """The last beat; None before the first one, and after the machine has left."""
         self.known: tuple[str, frozenset[str]] = ("", frozenset())
         """Where it is and what is ready there, as far as that has been told."""
         self.told = self.spoke = float("-inf")
-        """When that was, and when it was last heard."""
+        """When that was announced, and when the machine was last heard."""
 
 
 class Leases:

@@ -39,7 +39,7 @@ from gateway.routing.turns import Turns
 from gateway.routing.view import view
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at what is due: slots to move between workers that do not ask, turns that are not used."""
+"""Seconds between two looks for what is due: slots to move between workers that do not ask, and unused turns."""
 
 
 class MirrorShift:
@@ -139,7 +139,7 @@ class Mirror:
         self._in_turns(self._mind_turns(), "turns")
 
     def hand_over(self) -> list[m.SlotsHeld]:
-        """What the control process that takes this one's place must know of the workers that it goes on with."""
+        """What the next control process must know about the workers that it takes over."""
         return self._slots.hand_over()
 
     def take_over(self, handed: list[m.SlotsHeld]) -> None:
@@ -350,7 +350,7 @@ class Mirror:
             yield
 
     def _wanted(self, worker: str, message: m.EngineWanted) -> None:
-        """Loads the engine, once for all workers. One that asks too late or too early is told how it is."""
+        """Loads the engine, once for all workers. A worker that asks too late or too early is told the engine's state."""
         endpoint = self.registry.find(message.engine)
         if endpoint is not None and endpoint.process == "unloaded" and endpoint.want():
             self._mirror(message.engine)
@@ -414,7 +414,7 @@ class Mirror:
     # --- inside
 
     def _probed(self, probed: Probed, result: ProbeResult, decisive: bool) -> None:
-        """Sends a result to the workers, unless they know as much: a good one after a good one changes nothing."""
+        """Sends a result to the workers, unless it changes nothing, as a good one after a good one does."""
         endpoint = self.registry.find(probed.name)
         if endpoint is None or endpoint.address is None:
             return
@@ -485,7 +485,7 @@ class Mirror:
             self._look_soon()
 
     def _in_turns(self, steps: Steps[None], name: str, beside: int = 0) -> None:
-        """At once, unless there are many endpoints in force, or beside them."""
+        """Runs the steps at once, unless there are many endpoints."""
         if max(beside, self.registry.count) > MANY:
             self.registry.spawn(steps, name)
         else:
