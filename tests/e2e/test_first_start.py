@@ -23,6 +23,7 @@ def test_a_newcomer_with_keys_of_the_store_only(tmp_path: Path, engine: EngineTh
         identity={"api_keys": {"rely_on_store": True}},
     )
     gatehouse = Gatehouse(tmp_path, config)
+    gatehouse.prepared = False
 
     def cli(*arguments: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, list(arguments), env=environment(tmp_path / "home"))

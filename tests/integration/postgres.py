@@ -17,6 +17,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from tests.stores import migrate_to_newest
+
 USER = "gatehouse"
 
 
@@ -31,7 +33,8 @@ def binaries() -> Path:
 
 
 class PostgresServer:
-    """`start`, `stop`, `freeze` and `thaw` as often as a test likes; `database` makes a new, empty one and returns its URL."""
+    """`start`, `stop`, `freeze` and `thaw` as often as a test likes. `database` makes a new, empty database and returns its URL; `store`
+    makes one that is migrated already (tests/stores.py)."""
 
     def __init__(self, own_session: bool = False) -> None:
         """own_session: the terminal's signals do not reach it."""
@@ -40,6 +43,7 @@ class PostgresServer:
         self._data = self.directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
+        self._migrated = False
         self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # initdb refuses root
             account = pwd.getpwnam("postgres")
@@ -81,6 +85,16 @@ class PostgresServer:
         self._count += 1
         name = f"test{self._count}"
         self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def store(self) -> str:
+        if not self._migrated:
+            self.execute("CREATE DATABASE migrated")
+            migrate_to_newest(self.url("migrated"), self.directory)
+            self._migrated = True
+        self._count += 1
+        name = f"test{self._count}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE migrated")
         return self.url(name)
 
     def execute(self, statement: str, url: str | None = None) -> list[tuple[Any, ...]]:

@@ -45,7 +45,7 @@ HOLD = 1.0
 
 @pytest.fixture
 async def store(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Store]:  # noqa: F811
-    made = Store(f"{postgres.database()}&connect_timeout=60", tmp_path, keys, given_pepper=PEPPER, deadline=60.0)
+    made = Store(f"{postgres.store()}&connect_timeout=60", tmp_path, keys, given_pepper=PEPPER, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

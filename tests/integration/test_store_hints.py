@@ -70,7 +70,7 @@ class World:
 
     def __init__(self, server: PostgresServer, directory: Path, proxy: Proxy) -> None:
         self.server, self.directory, self.proxy = server, directory, proxy
-        self.url = f"{server.database()}&connect_timeout=60"
+        self.url = f"{server.store()}&connect_timeout=60"
         self.opened: list[Replica] = []
 
     async def replica(self, *, interval: float = NEVER, ping: float = NEVER, proxied: bool = False, deadline: float = 60.0) -> Replica:

@@ -51,7 +51,7 @@ async def back(store: Store) -> None:
 
 @pytest.fixture
 async def opened(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Store]]]:  # noqa: F811
-    url, stores = f"{postgres.database()}&connect_timeout=60", []
+    url, stores = f"{postgres.store()}&connect_timeout=60", []
 
     async def make(**options: Any) -> Store:
         stores.append(Store(url, tmp_path, keys, given_pepper=PEPPER, **options))

@@ -24,8 +24,8 @@ from tests.waiting import reached
 # --- schema and life
 
 
-async def test_the_migrations_make_the_tables_that_the_code_means(place: Place) -> None:
-    store = await place.open()
+async def test_the_migrations_make_the_tables_that_the_code_means(empty_place: Place) -> None:
+    store = await empty_place.open()
 
     def difference(connection: sa.Connection) -> list[Any]:
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
@@ -33,8 +33,8 @@ async def test_the_migrations_make_the_tables_that_the_code_means(place: Place) 
     assert await store._database.run(difference) == []
 
 
-async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
-    stores = [place.make() for _ in range(4)]
+async def test_replicas_that_start_together_migrate_once(empty_place: Place) -> None:
+    stores = [empty_place.make() for _ in range(4)]
     await asyncio.gather(*(store.start() for store in stores))
     revisions = await stores[2]._database.run(lambda c: c.execute(sa.text("SELECT version_num FROM alembic_version")).all())
     assert revisions == [(ScriptDirectory.from_config(settings()).get_current_head(),)] == [(HEAD,)]
@@ -43,8 +43,8 @@ async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
     assert (await stores[3].get("models", "m")).version == 1
 
 
-async def test_a_failed_migration_leaves_nothing_behind(place: Place) -> None:
-    store = place.make()
+async def test_a_failed_migration_leaves_nothing_behind(empty_place: Place) -> None:
+    store = empty_place.make()
 
     def fail(connection: sa.Connection) -> None:
         migrate(connection)

@@ -14,6 +14,7 @@ from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, LimitSpec, ModelSpec, RoleSpec
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.stores import migrated
 
 LIMIT = {"name": "l", "concurrent": 1}
 MODEL = {"name": "m", "pool": ["a"]}
@@ -27,7 +28,7 @@ def read_engine(name: str, body: dict[str, Any]) -> EngineSpec:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys)
+    made = Store("sqlite", migrated(tmp_path), keys)
     await made.start()
     yield made
     await made.aclose()

@@ -15,6 +15,7 @@ from gateway.core.storage import Removal, Write
 from gateway.identity import keys
 from gateway.store import config_rows
 from gateway.store.store import Store
+from tests.stores import migrated
 
 
 def kept(text: str) -> str | None:
@@ -23,7 +24,7 @@ def kept(text: str) -> str | None:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys, history=5)
+    made = Store("sqlite", migrated(tmp_path), keys, history=5)
     await made.start()
     yield made
     await made.aclose()
@@ -71,7 +72,7 @@ async def test_notes_have_numbers_in_the_same_order_and_only_the_newest_stay(sto
 
 
 async def test_none_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
-    store = Store("sqlite", tmp_path, keys)
+    store = Store("sqlite", migrated(tmp_path), keys)
     await store.start()
     await store.create("limits", "a", {}, actor="ann")
     assert await store.note_configuration({"of": "file"}, kept("a"), actor="ann") == 0

@@ -16,6 +16,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.identity import keys
 from gateway.store.feed import CHANGE, RESYNC
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.waiting import reached
 
 
@@ -50,7 +51,7 @@ class Bench:
         self.stores: list[Store] = []
 
     async def replica(self, name: str) -> Replica:
-        store = Store("sqlite", self.directory, keys, given_pepper="p" * 32)
+        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32)
         await store.start()
         self.stores.append(store)
         made = Replica(self, name, store)

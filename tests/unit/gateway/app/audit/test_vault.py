@@ -22,6 +22,7 @@ from gateway.core.waiting import Signal, as_future
 from gateway.identity import keys
 from gateway.store.feed import CHANGE
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.waiting import reached
 
 
@@ -43,7 +44,7 @@ class Bench:
 
     async def vault(self, replica: str = "a", master: str = "master.key", former: str | None = None) -> Vault:
         """A replica with a state directory of its own."""
-        store = Store("sqlite", self.directory, keys, given_pepper="p" * 32)
+        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32)
         await store.start()
         self.stores.append(store)
         spec = EncryptionSpec(master=MasterSpec(file=master), former=() if former is None else (MasterSpec(file=former),), cache=100.0)

@@ -17,6 +17,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.identity import keys
 from gateway.store.feed import CHANGE, RESYNC
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.unit.gateway.caches.test_disk import Disk, place
 from tests.waiting import reached
 
@@ -44,7 +45,7 @@ class Replica:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys, given_pepper="p" * 32)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
     await made.start()
     yield made
     await made.aclose()

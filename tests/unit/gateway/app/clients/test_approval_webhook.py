@@ -25,6 +25,7 @@ from gateway.core.types import Principal
 from gateway.identity import keys
 from gateway.store.store import Store
 from tests.contract.store.test_approvals import ME, hold, take
+from tests.stores import migrated
 
 SECRET = "s" * 32
 
@@ -63,7 +64,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.server, self.clock, self.owner = Server(), FakeClock(), TaskOwner("test")
-        self.store = Store("sqlite", directory, keys, database_clock=lambda connection: self.clock.wall())
+        self.store = Store("sqlite", migrated(directory), keys, database_clock=lambda connection: self.clock.wall())
         self.events: list[tuple[str, str]] = []
         self.settings = ApprovalsSpec(webhook=ApprovalWebhookSpec(url=self.server.url, secret=Secret(SECRET)))
         self.book = ApprovalBook(self.store.approvals, lambda: self.settings, self.record, self.owner)

@@ -18,6 +18,7 @@ from gateway.identity import keys as key_texts
 from gateway.identity.revocations import Revocations
 from gateway.store.feed import CHANGE, RESYNC
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.waiting import reached
 
 IDENTITY = IdentitySpec(oidc=(OidcSpec(name="corp", issuer="https://idp.example", audiences=("x",), max_lifetime=2 * 86400.0),))
@@ -34,7 +35,7 @@ class Replica:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, key_texts)
+    made = Store("sqlite", migrated(tmp_path), key_texts)
     await made.start()
     yield made
     await made.aclose()

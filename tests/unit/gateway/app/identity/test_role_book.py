@@ -23,6 +23,7 @@ from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, RoleSpec
 from gateway.core.types import Login, Peer, Principal
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.stores import migrated
 
 FILE = ConfigSpec(
     version=1,
@@ -39,7 +40,7 @@ def no_engine(name: str, body: dict[str, Any]) -> EngineSpec:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys)
+    made = Store("sqlite", migrated(tmp_path), keys)
     await made.start()
     yield made
     await made.aclose()

@@ -25,6 +25,7 @@ from gateway.identity.gateway_tokens import GatewayTokenAuthenticator
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.store.store import Store
+from tests.stores import migrated
 
 SPEC = GatewayTokensSpec(issuer="https://gw.example", ttl=600.0, rotate=7 * 86400.0)
 
@@ -70,7 +71,7 @@ class Replica:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, key_texts)
+    made = Store("sqlite", migrated(tmp_path), key_texts)
     await made.start()
     yield made
     await made.aclose()

@@ -26,6 +26,7 @@ from gateway.identity import keys
 from gateway.limits.counter import Ask, counted, used
 from gateway.limits.meter import meters_of
 from gateway.store.store import Store
+from tests.stores import migrated
 
 DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="month"))
 WEEK = LimitSpec(name="week", per="tenant", budget=BudgetSpec(amount=1000, window=RollingSpec(rolling=7 * 86400.0)))
@@ -57,7 +58,7 @@ class Log:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys, given_pepper="p" * 32)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
     await made.start()
     yield made
     await made.aclose()

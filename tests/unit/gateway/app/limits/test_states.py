@@ -22,6 +22,7 @@ from gateway.limits.local import LocalLimiter
 from gateway.limits.registry import BucketRegistry
 from gateway.store.store import Store
 from policies.limits import LimitRules, estimate
+from tests.stores import migrated
 
 LIMITS = (
     LimitSpec(name="day", per="key", budget=BudgetSpec(amount=10, unit="requests", window="day"), queued=3),
@@ -31,7 +32,7 @@ LIMITS = (
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys, given_pepper="p" * 32)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
     await made.start()
     yield made
     await made.aclose()

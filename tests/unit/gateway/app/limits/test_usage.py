@@ -18,6 +18,7 @@ from gateway.core.errors import MasterUnavailable, StoreUnavailable
 from gateway.core.types import OutcomeRecord
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.stores import migrated
 
 PEPPER = "p" * 32
 NEW_YEAR = 1_767_225_600.0
@@ -38,7 +39,7 @@ class Log:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", tmp_path, keys, given_pepper=PEPPER)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper=PEPPER)
     await made.start()
     yield made
     await made.aclose()

@@ -25,6 +25,7 @@ from gateway.core.types import Acting, Login, Peer, Principal
 from gateway.identity import keys
 from gateway.identity.revocations import Revocations, Row, name_of
 from gateway.store.store import Store
+from tests.stores import migrated
 
 IDP = "https://idp.example"
 ALICE = Creator(id="alice", tenant="acme", kind="oidc", user="alice", logins=((IDP, "t-1", 100.0),))
@@ -60,7 +61,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     clock = FakeClock()
     now = lambda connection: clock.wall()  # noqa: E731 - one line says it
-    store = Store("sqlite", tmp_path, keys, given_pepper="p" * 32, clock=clock, database_clock=now, deadline=30.0)
+    store = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32, clock=clock, database_clock=now, deadline=30.0)
     await store.start()
     yield World(store, clock)
     await store.aclose()

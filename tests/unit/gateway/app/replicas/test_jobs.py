@@ -16,6 +16,7 @@ from gateway.core.errors import GatehouseError, LeaseLost
 from gateway.core.storage import Lease
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.waiting import reached
 
 PERIOD = 600.0
@@ -35,7 +36,7 @@ class World:
         async def note(lease: Lease) -> None:
             self.runs.append(name)
 
-        store = Store("sqlite", self.directory, keys, database_clock=lambda connection: self.clock.wall())
+        store = Store("sqlite", migrated(self.directory), keys, database_clock=lambda connection: self.clock.wall())
         await store.start()
         jobs = Jobs(store, name, (Job("tidy", PERIOD, run or note),), hold=hold)
         self.stores.append(store)

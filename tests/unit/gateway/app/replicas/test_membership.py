@@ -14,6 +14,7 @@ from gateway.app.replicas.membership import LOST, PERIOD, Membership
 from gateway.core.clock import FakeClock
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.stores import migrated
 from tests.waiting import reached
 
 
@@ -38,7 +39,7 @@ class World:
 
     async def member(self, id: str, offset: float = 0.0) -> Membership:
         clock = Off(self.clock, offset)
-        store = Store("sqlite", self.directory, keys, clock=clock, database_clock=lambda connection: self.clock.wall())
+        store = Store("sqlite", migrated(self.directory), keys, clock=clock, database_clock=lambda connection: self.clock.wall())
         self.stores.append(store)
         await store.start()
         return Membership(store, id, "1.0", lambda *event: self.events.append(event))
