@@ -1,4 +1,5 @@
-"""Tokens that are bound to a client certificate (RFC 8705, 3) or to a key (DPoP, RFC 9449, 6): whoever presents one must have that too."""
+"""Tokens that are bound to a client certificate (RFC 8705, 3) or to a key (DPoP, RFC 9449, 6), which whoever presents the token must
+hold."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KEY: Final = "jkt"
 
 
 class Bound(NamedTuple):
-    """What a token is bound to: one of them, or nothing. certificate: its SHA-256 in hex. key: its thumbprint."""
+    """What a token is bound to: a certificate (its SHA-256 in hex), a key (its thumbprint), or nothing."""
 
     certificate: str = ""
     key: str = ""
@@ -66,14 +67,14 @@ def confirmation(bound: Bound) -> dict[str, str] | None:
 
 
 def bind(principal: Principal, bound: Bound, issuer: str) -> None:
-    """From now on the principal counts only together with this (`proved`)."""
+    """Binds the principal: from now on it is accepted only with proof of this (`proved`)."""
     if bound.certificate or bound.key:
         principal.login = principal.login or Login("token", issuer=issuer)
         principal.login.certificate, principal.login.key = bound
 
 
 def proved(principal: Principal, headers: Headers, peer: Peer) -> Principal:
-    """The principal, if the other end has what it is bound to. Raises AuthenticationError."""
+    """The principal, if its sender holds what it is bound to. Raises AuthenticationError."""
     if not has_proved(principal, headers, peer):
         raise invalid_credentials()
     return principal

@@ -1,4 +1,4 @@
-"""Client certificates: what one says about its owner, and the patterns that settings match against it (RFC 5280).
+"""Client certificates: the names in one, and the patterns that settings match against them (RFC 5280).
 
 In a pattern `*` stands for one part of a name and nothing else: in a URI for what is between two `/`, in a DNS name for a label, in an
 address for what is before or behind the `@`, in a distinguished name for one value. So no name that somebody may choose
@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gateway.core.specs.mtls import CertificateMatchSpec
 
 MAX_NAMES: Final = 64
-"""Alternative names of one certificate."""
+"""The most alternative names of one certificate."""
 MAX_NAME: Final = 256
 SPIFFE: Final = "spiffe:"
 _SPIFFE_ID: Final = re.compile(r"spiffe://[a-z0-9._-]{1,255}(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._-]+)*").fullmatch
@@ -27,16 +27,16 @@ _SPIFFE_ID: Final = re.compile(r"spiffe://[a-z0-9._-]{1,255}(/(?!\.{1,2}(/|\Z))[
 _DNS: Final = re.compile(r"[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_*-]{1,63})*\.?").fullmatch
 _PART: Final = {"san_uri": "[^/]+", "san_dns": "[^.]+", "san_email": "[^@]+"}
 _VALUE: Final = r"[^,+\\=]+"
-"""Of a distinguished name: escaped characters are left out, because a chosen name could use them to look like the end of a value."""
+"""Values of a distinguished name. Escaped characters are left out, because a chosen name could use them to look like the end of a value."""
 _ANY: Final = "[^/]+"
 NAMES: Final = ("san_uri", "san_dns", "san_email", "common_name")
-"""What may stand in a template, the ones that name a principal best first."""
+"""The fields that a template may use, in the order in which they serve as a principal's name."""
 E = TypeVar("E", bound=x509.ExtensionType)
 _PLACEHOLDER: Final = re.compile(r"\{(.*?)\}")
 
 
 class Unacceptable(ValueError):
-    """A certificate that is no client's. The text is for the log and names nobody."""
+    """Not a client's certificate. The text is for the log and contains no names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Issuer:
 
 
 def issuer_of(der: bytes) -> Issuer:
-    """Raises ValueError for what is no certificate."""
+    """Parses an issuer's certificate. Raises ValueError for anything else."""
     certificate = x509.load_der_x509_certificate(der)
     key = key_identifier(certificate, x509.AuthorityKeyIdentifier)
     return Issuer(certificate.subject.public_bytes(), certificate.issuer.public_bytes(), key, certificate.serial_number)
@@ -100,7 +100,7 @@ def for_clients(extension: x509.ExtendedKeyUsage | None, require: bool) -> bool:
 
 
 def key_identifier(certificate: x509.Certificate, kind: type[x509.AuthorityKeyIdentifier] | type[x509.SubjectKeyIdentifier]) -> bytes:
-    """Of a certificate's own key, or of its issuer's; b"" where it has none, or none that can be read."""
+    """The identifier of a certificate's own key, or of its issuer's; b"" if it has none that can be read."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value.key_identifier or b""
     except (x509.ExtensionNotFound, ValueError, x509.DuplicateExtension):
@@ -153,7 +153,7 @@ def _names(certificate: x509.Certificate, sha256: str) -> Names:
 
 
 def _clean(names: list[str]) -> tuple[str, ...]:
-    """Those that can be written down. A name for several hosts or people (`*.example`) names nobody."""
+    """The well-formed names. A name for several hosts or people (`*.example`) names nobody and is left out."""
     return tuple(name for name in names if 0 < len(name) <= MAX_NAME and name.isprintable() and "*" not in name)
 
 
@@ -162,13 +162,13 @@ def _text(name: str) -> str:
 
 
 def _email(name: str) -> str:
-    """The part before the `@` is the mail server's own business; the domain has no upper case (RFC 5280, 4.2.1.6)."""
+    """The address with its domain in lower case (RFC 5280, 4.2.1.6). The part before the `@` is left to the mail server."""
     local, at, domain = name.rpartition("@")
     return f"{local}{at}{domain.lower()}"
 
 
 class Pattern:
-    """One `match`. Immutable."""
+    """The pattern of one `match`. Immutable."""
 
     def __init__(self, spec: CertificateMatchSpec) -> None:
         wanted = {
@@ -183,7 +183,7 @@ class Pattern:
         self._wanted = {field: _compiled(field, text) for field, text in wanted.items() if text is not None}
 
     def found(self, names: Names) -> Mapping[str, str] | None:
-        """For each field the name that matched; None if one has none."""
+        """The name that matched, for each field; None if a field has no match."""
         found: dict[str, str] = {}
         for field, pattern in self._wanted.items():
             name = next((name for name in names.all(field) if name and pattern.fullmatch(name)), None)
@@ -203,8 +203,8 @@ def _compiled(field: str, text: str) -> re.Pattern[str]:
 
 
 def filled(template: str | None, names: Names, matched: Mapping[str, str]) -> str:
-    """A template with the certificate's names; without one, the name that matched, else the first that the certificate has. "" where what
-    it needs is not there, or the result is no name."""
+    """A template filled with the certificate's names; without a template, the name that matched, else the certificate's first name. "" if a
+    field is missing, or the result is not a valid name."""
     if template is None:
         for field in NAMES:
             if field in matched:
@@ -227,6 +227,6 @@ def filled(template: str | None, names: Names, matched: Mapping[str, str]) -> st
 
 
 def unknown_placeholders(template: str) -> list[str]:
-    """What in braces is nothing that a certificate has."""
+    """The names in braces that are not fields of a certificate."""
     rest = _PLACEHOLDER.sub("", template)
     return [f"{{{name}}}" for name in _PLACEHOLDER.findall(template) if name not in NAMES] + [brace for brace in "{}" if brace in rest]

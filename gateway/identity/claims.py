@@ -12,9 +12,9 @@ from gateway.identity.jose import Malformed
 
 MAX_TEXT: Final = 256
 MAX_ITEMS: Final = 1000
-"""Groups, roles or scopes of one token."""
+"""The most groups, roles or scopes of one token."""
 MAX_METHODS: Final = 16
-"""Values of `amr` that are looked at."""
+"""How many values of `amr` are read."""
 
 
 def principal_of(claims: Mapping[str, Any], wanted: ClaimsSpec, kind: str, expires: float) -> Principal:
@@ -51,7 +51,7 @@ def actors_of(act: object) -> tuple[str, ...]:
 
 
 def login_of(claims: Mapping[str, Any], principal: Principal, issuer: str) -> Login:
-    """How the caller has logged in. Raises Malformed when it cannot be said who acts for whom."""
+    """How the caller logged in. Raises Malformed if it is not clear who acts for whom."""
     may_act = claims.get("may_act")
     if may_act is not None and not _names_somebody(may_act):
         raise Malformed("it cannot be read who may act")
@@ -76,7 +76,7 @@ def login_of(claims: Mapping[str, Any], principal: Principal, issuer: str) -> Lo
 
 
 def _names_somebody(may_act: object) -> bool:
-    """Whether it has a subject, and if an issuer, one that is a name: the two together say who may act (RFC 8693, 4.4)."""
+    """Whether it has a subject and, if there is an issuer, one that is a text: together they say who may act (RFC 8693, 4.4)."""
     if not isinstance(may_act, dict):
         return False
     names = (may_act.get("sub"), may_act.get("iss", "any"))
@@ -103,7 +103,7 @@ def meets(claims: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
 
 
 def lookup(claims: Mapping[str, Any], path: str) -> Any:
-    """What stands at a path: a claim of exactly this name (`https://example.com/tenant`), else members joined by dots. None if absent."""
+    """The value at a path: a claim with exactly this name (`https://example.com/tenant`), else members joined by dots. None if absent."""
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -151,8 +151,8 @@ def _texts(claims: Mapping[str, Any], wanted: str | ClaimSpec | None, *, separat
 
 
 def _elsewhere(claims: Mapping[str, Any], path: str) -> bool:
-    """Whether the issuer says that a claim which is absent has a value (OpenID Connect Core 1.0, 5.6.2; Entra ID's `hasgroups`). Without it
-    the caller would be somebody with fewer groups, of whom fewer are denied."""
+    """Whether the issuer says that an absent claim has a value elsewhere (OpenID Connect Core 1.0, 5.6.2; Entra ID's `hasgroups`). Without
+    its value the caller would seem to have fewer groups, and rules that deny a group would miss it."""
     named = claims.get("_claim_names")
     if isinstance(named, Mapping) and (path in named or path.partition(".")[0] in named):
         return True

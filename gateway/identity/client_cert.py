@@ -21,15 +21,15 @@ from cryptography.x509 import verification
 from gateway.identity.certificate import for_clients
 
 MAX_BYTES: Final = 12 * 1024
-"""Of both headers together."""
+"""The most bytes of both headers together."""
 MAX_CHAIN: Final = 6
-"""Certificates beside the client's."""
+"""The most certificates besides the client's."""
 _BYTES: Final = re.compile(rb":([A-Za-z0-9+/]*={0,2}):").fullmatch
 """A byte sequence of a structured field (RFC 9651, 3.3.5), without parameters."""
 
 
 class Malformed(ValueError):
-    """The headers hold no certificate that counts. The text is for the log."""
+    """The headers hold no acceptable certificate. The text is for the log."""
 
 
 def decoded(value: bytes) -> bytes:
@@ -83,7 +83,7 @@ class Verifier:
 
 
 def digest(value: bytes, chain: bytes | None) -> bytes:
-    """Of both headers, to remember what was verified."""
+    """A hash of both headers, under which what was verified is remembered."""
     hashed = sha256(value)
     hashed.update(b"\0" if chain is None else b"\1" + chain)
     return hashed.digest()

@@ -17,7 +17,7 @@ from gateway.core.errors import ConfigError
 MAX_BYTES: Final = 1024**3
 SETTING: Final = "network.countries"
 State = tuple[int, int, int]
-"""Of a file: inode, size, time of change."""
+"""Inode, size and time of change of a file."""
 
 
 class CountryDatabase:
@@ -64,7 +64,7 @@ def read(path: str) -> CountryDatabase:
 
 
 def _code(record: Any) -> str:
-    """Of MaxMind's and DB-IP's `{country: {iso_code}}`, or IPinfo's `{country_code}` and `{country}`."""
+    """The code in MaxMind's and DB-IP's `{country: {iso_code}}`, or IPinfo's `{country_code}` and `{country}`."""
     if not isinstance(record, dict):
         return ""
     country = record.get("country")

@@ -62,7 +62,7 @@ def missing_credentials() -> AuthenticationError:
 
 
 def nobody_knew(headers: Headers) -> AuthenticationError:
-    """For a request that no authenticator recognised: without a credential, or with one of a kind that is not configured."""
+    """The error of a request that no authenticator recognised: it has no credential, or one of a kind that is not configured."""
     found = presented(headers)
     known = (b"bearer", b"basic", b"dpop") if PROVED in headers else (b"bearer", b"basic")
     if found is None or found[0] not in known or not found[1]:
@@ -75,5 +75,5 @@ def invalid_api_key() -> AuthenticationError:
 
 
 def invalid_credentials() -> AuthenticationError:
-    """For tokens and everything else. The caller is not told why."""
+    """The error for tokens and all other credentials. The caller is not told why."""
     return AuthenticationError(INVALID, code="invalid_credentials", headers=CHALLENGE)

@@ -28,10 +28,10 @@ log = logging.getLogger("gatehouse.identity")
 
 CONNECT_SECONDS: Final = 2.0
 PROMPT_SECONDS: Final = 0.5
-"""A server that refuses connections within this time is asked again at the next login. ldap3 leaves one that failed alone for six seconds,
-which spares logins the wait for one that does not answer; for one that restarts it only made the failure longer."""
+"""A server that refuses connections within this time is asked again at the next login. ldap3 avoids a failed server for six seconds, which
+spares logins the wait for one that does not answer, but for one that restarts would only make the outage longer."""
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at whether this process stood still."""
+"""Seconds between two checks for a pause of this process."""
 IDLE: Final = 4
 IDLE_SECONDS: Final = 60.0
 MAX_GROUPS: Final = 500
@@ -40,8 +40,8 @@ MAX_VALUE: Final = 256
 INVALID, SIZE_LIMIT, SUCCESS = 49, 4, 0
 """Result codes (RFC 4511, 4.1.9)."""
 UNABLE: Final = frozenset({1, 2, 3, 8, 13, 51, 52, 80})
-"""Those by which a server says that it cannot check a password now, or not over this connection: an error of operations or of the protocol,
-out of time, TLS or a signature is missing, busy, unavailable, other."""
+"""Codes by which a server says that it cannot check a password now, or not over this connection: operations error, protocol error, time
+limit exceeded, TLS or signing required, busy, unavailable, other."""
 
 
 class Refused(Exception):
@@ -100,14 +100,14 @@ class Deadline:
             return self._end - now
 
     def seconds(self) -> int:
-        """What is left, rounded up. Raises Unavailable when nothing is."""
+        """The whole seconds that are left, rounded up. Raises Unavailable if none are."""
         left = self.look()
         if left <= 0:
             raise Unavailable("no answer in time")
         return ceil(left)
 
     def bound(self, connection: Any) -> None:
-        """Bounds what is done with a connection from now on."""
+        """Applies the deadline to what is done with a connection from now on."""
         connection.receive_timeout = self.seconds()
         if connection.socket is not None and connection.socket not in self._sockets:
             self._sockets.append(connection.socket)
@@ -129,8 +129,8 @@ class Deadline:
 
 
 class _Verified:
-    """In place of ldap3's own: the standard library's verification of certificate and host name, which is on by default. The file is read
-    again for a new connection when it has changed. Raises OSError for one that holds no certificates at first."""
+    """Replaces ldap3's TLS settings: the standard library verifies certificate and host name, as it does by default. If the file has
+    changed, it is read again for the next connection. Raises OSError if the file holds no certificates at first."""
 
     def __init__(self, ca: str | None) -> None:
         self._files: tuple[str, ...] = () if ca is None else (ca,)
@@ -200,8 +200,8 @@ class Directory:
     # --- inside
 
     def _insist_on_password(self, password: str) -> None:
-        """Raises Refused for what no password can be (RFC 4513, 5.1.3 and RFC 4013): ldap3 would find out only once it binds, and so tell
-        names that exist from others."""
+        """Raises Refused for what cannot be a password (RFC 4513, 5.1.3 and RFC 4013). ldap3 would notice only at the bind, which would
+        reveal which names exist."""
         try:
             self._prepare(password)
         except self._exceptions.LDAPException:
@@ -241,7 +241,7 @@ class Directory:
         return found[0][1] if found else {}
 
     def _groups(self, connection: Any, dn: str, deadline: Deadline) -> tuple[str, ...]:
-        """All of them. Raises Refused where some would be left out: a deny might name one of those."""
+        """All groups. Raises Refused if some would be left out, since a deny might name one of them."""
         wanted = self._spec.groups
         if wanted is None:
             return ()
@@ -379,7 +379,7 @@ class Directory:
 
 
 def _close(connection: Any) -> None:
-    """Ends a connection, whatever state it is in."""
+    """Closes a connection, whatever state it is in."""
     used = connection.socket
     with suppress(Exception):  # boundary: it is given up either way
         connection.unbind()

@@ -29,13 +29,13 @@ MAX_BYTES: Final = 4096
 MAX_JTI: Final = 256
 MAX_URL: Final = 2048
 REMEMBERED: Final = 4096
-"""Keys that were read already, by the head of their proofs, which is the same each time."""
+"""How many keys are remembered, by the head of their proofs, which is always the same."""
 NONCE_SECONDS: Final = 300.0
 """How long a nonce can be used."""
 _PERIOD: Final = 60.0
 _PORTS: Final = {"https": 443, "http": 80}
 _MEMBERS: Final = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}
-"""Of a public key, those that its thumbprint is made of (RFC 7638, 3.2; RFC 8037, 2)."""
+"""The members of a public key that its thumbprint is computed from (RFC 7638, 3.2; RFC 8037, 2)."""
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
 _MAX_EXPONENT, _MAX_MODULUS = 6, 683
 """Characters in base64url: 32 and 4096 bits."""
@@ -45,7 +45,7 @@ _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 
 class Proof:
-    """A proof that is one for its request, and was not yet looked up among those that were used. key: its thumbprint."""
+    """A proof that fits its request, but may have been used before. key: the key's thumbprint."""
 
     __slots__ = ("id", "issued", "key")
 
@@ -98,7 +98,7 @@ class Reader:
         self._keys: dict[bytes, Key] = {}
         self._algs = f'algs="{" ".join(spec.algorithms)}"'
         self.window, self.ahead = spec.max_age + spec.leeway, spec.leeway
-        """Seconds between the first and the last moment at which a proof can count; and those of them before it was made."""
+        """For how many seconds a proof can count, and how many of them lie before it was made."""
 
     def read(self, headers: Headers, token: bytes | None) -> Proof:
         """The proof of this request. token: the access token that it must name; None at the token endpoint, where there is none.
@@ -139,7 +139,7 @@ class Reader:
         return Proof(key.thumbprint, sha256(jti.encode("utf-8", "surrogatepass")).digest(), issued)
 
     def _check(self, claims: dict[str, Any], headers: Headers, token: bytes | None) -> float:
-        """That it is about this request and made now; when it was made."""
+        """Checks that the proof is for this request and new. Returns when it was made."""
         if claims.get("htm") != headers[METHOD].decode("ascii"):
             raise Malformed("its htm is not the request's method")
         if not self._is_here(claims.get("htu"), headers[PATH].decode("latin-1")):
@@ -195,7 +195,7 @@ def key_of(jwk: object, algorithm: str) -> Key:
 
 
 def _place(parts: SplitResult) -> tuple[str, str, int | None, str]:
-    """Scheme, host, port and path in one spelling; the path without a slash at its end where it is nothing else. Raises ValueError."""
+    """Scheme, host, port and path, normalised; a path of a single slash is empty. Raises ValueError."""
     if parts.username is not None or parts.password is not None:
         raise ValueError("no URL of a request")
     port = parts.port or _PORTS.get(parts.scheme)
@@ -203,7 +203,7 @@ def _place(parts: SplitResult) -> tuple[str, str, int | None, str]:
 
 
 def _plain(path: str) -> str:
-    """A path in one spelling: nothing is escaped that need not be."""
+    """A normalised path: nothing is escaped that need not be."""
     return path if "%" not in path else _ESCAPE.sub(_unescaped, path)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OTHERS = "*"
-"""All peers for which the table has no room."""
+"""Stands for all peers for which the table has no room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ log = logging.getLogger("gatehouse.identity")
 TYPE: Final = "gatehouse-at+jwt"
 _HEAD: Final = b'{"typ":"gatehouse-at+jwt","alg":"EdDSA","kid":"'
 PREFIX: Final = urlsafe_b64encode(_HEAD[: len(_HEAD) // 3 * 3])
-"""What every gateway token begins with."""
+"""The beginning of every gateway token."""
 _BEARER: Final = b"Bearer " + PREFIX
 REMEMBERED: Final = 16384
 LEEWAY: Final = 30.0

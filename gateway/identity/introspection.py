@@ -1,4 +1,4 @@
-"""Opaque access tokens: an issuer is asked what they are worth (RFC 7662).
+"""Opaque access tokens: the issuer is asked whether they are valid, and whose they are (RFC 7662).
 
 Asked last, so that no API key is ever sent to an issuer. What it said is remembered by the SHA-256 of the whole token, for `cache` seconds
 or until the token expires; a refusal for a shorter while. One question at a time about each token, a bounded number in all.
@@ -36,7 +36,7 @@ log = logging.getLogger("gatehouse.identity")
 
 REMEMBERED: Final = 16384
 REFUSED_SECONDS: Final = 10.0
-"""How long a token that is worth nothing is not asked about again."""
+"""How long an invalid token is not asked about again."""
 FLIGHTS: Final = 256
 ASK_SECONDS: Final = 5.0
 MAX_ANSWER: Final = 64 * 1024
@@ -78,7 +78,7 @@ class IntrospectionAuthenticator:
         self._client: EndpointClient | None = None
         self._away = False
         self.questions = 0
-        """How many were asked, for tests."""
+        """How many questions were asked, for tests."""
 
     async def start(self) -> None:
         """Nothing is asked before the first token."""
@@ -95,7 +95,7 @@ class IntrospectionAuthenticator:
             self._client.tick(self._clock.monotonic())
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
-        """None for other credentials, and for a token that is worth nothing here: another issuer may know it."""
+        """None for other credentials, and for a token that is not valid here: another issuer may know it."""
         value = presented_token(headers)
         if value is None:
             return None
@@ -166,7 +166,7 @@ class IntrospectionAuthenticator:
         return answer
 
     def _judged(self, answer: dict[str, Any]) -> Principal | None:
-        """The caller; None for a token that does not count here."""
+        """The caller; None for a token that is not valid here."""
         try:
             return self._principal(answer) if answer["active"] else None
         except Malformed as reason:

@@ -21,7 +21,7 @@ _COMPACT: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
 )  # fmt: skip
-"""Asymmetric ones only: a gateway never shares a secret with an issuer. `Ed25519` is RFC 9864's name for what `EdDSA` means here."""
+"""Asymmetric algorithms only: a gateway never shares a secret with an issuer. `Ed25519` is RFC 9864's name for what `EdDSA` means here."""
 _VERIFIERS: Final[dict[str, Algorithm]] = {
     **{name: algorithm for name, algorithm in get_default_algorithms().items() if name in ALGORITHMS},
     "Ed25519": OKPAlgorithm(),
@@ -35,7 +35,7 @@ class Malformed(Exception):
 
 
 class WrongSignature(Malformed):
-    """It was not signed by the key, which may have been replaced by another one of its name."""
+    """The token was not signed by the key, which may have been replaced by another one of the same name."""
 
 
 class Unverified:

@@ -27,7 +27,7 @@ DOUBT: Final = 60.0
 RETRY: Final = 15.0
 MAX_STALE: Final = 24 * 3600.0
 FETCH_SECONDS: Final = 5.0
-"""For one whole fetch, discovery included."""
+"""The deadline of one whole fetch, discovery included."""
 MAX_KEYS: Final = 100
 Fetch = Callable[[], Awaitable[bytes]]
 """Returns the body of a JWK Set (RFC 7517). Raises any error; bounded in size by its implementation."""
@@ -46,10 +46,10 @@ class KeyRing:
         self._fetched_at = self._asked_at = self._doubted_at = float("-inf")
         self._failed = False
         self.fetches = 0
-        """How many were made, for metrics and tests."""
+        """How many fetches were made, for metrics and tests."""
 
     async def start(self) -> None:
-        """Begins to fetch. An issuer that does not answer now is asked again; until then its tokens are refused."""
+        """Begins to fetch. If the issuer does not answer, it is asked again later; until then its tokens are refused."""
         self._tasks.spawn(self._follow(), name="refresh")
 
     async def aclose(self) -> None:
@@ -69,7 +69,7 @@ class KeyRing:
 
     @property
     def unreachable(self) -> bool:
-        """Whether a key that is not known may be the issuer's all the same: its keys could not be fetched when they were last asked for."""
+        """Whether an unknown key may still be the issuer's, because its keys could not be fetched the last time."""
         return self._failed or self._clock.monotonic() - self._fetched_at > MAX_STALE
 
     def fetched(self, *, doubted: bool = False) -> Awaitable[None] | None:
@@ -110,7 +110,7 @@ class KeyRing:
         self._flight = asyncio.get_running_loop().create_future()
 
     async def _refresh(self) -> None:
-        """One fetch. Whoever waits for it is told that it has ended, whatever happened."""
+        """One fetch. Those that wait for it are woken when it has ended, whatever happened."""
         self.fetches += 1
         try:
             async with within(FETCH_SECONDS):
