@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from admin import step_up
-from admin.context import RoleBook
 from admin.permissions import Access
+from admin.ports import RoleBook
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError, GatehouseError, LimitExceeded, RequestError
 from gateway.core.ports import Authenticator

@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from admin import values
 from admin.auth import peer_of
-from admin.context import EventLog
 from admin.operation import Call
 from admin.permissions import Access
+from admin.ports import EventLog
 from gateway.core.clock import Clock
 from gateway.core.errors import AuditUnavailable, GatehouseError
 from gateway.core.ports import Feed

@@ -63,6 +63,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/joining.py": ("tests/e2e/test_joined_machines.py", "stale_beat"),
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
     "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),
+    "admin/ports.py": ("tests/e2e/test_replicas.py", "/replicas"),
     "admin/resources/approvals.py": ("tests/e2e/test_approvals.py", "/approvals"),
     "admin/resources/audit.py": ("tests/e2e/test_admin.py", "/audit"),
     "admin/resources/audit_search.py": ("tests/e2e/test_audit_search.py", "/audit/search"),

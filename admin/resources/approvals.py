@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from admin import values
-from admin.context import ApprovalControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import ApprovalControl
 from admin.resource import Cursor, Tenant
 from gateway.core.approvals import MAX_REASON, ApprovalRecord
 from gateway.core.canonical import parsed

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from admin.context import AuditIndexReader
 from admin.moments import Moment, Timestamp, timestamp
 from admin.operation import Answer, Call, Operation
+from admin.ports import AuditIndexReader
 from admin.resource import Tenant
 from gateway.core.audit_questions import TEXTS, AuditScope, AuditSearch
 from gateway.core.errors import NotFound, RequestError, StoreUnavailable

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from admin import values
-from admin.context import BatchControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import BatchControl
 from admin.resource import Cursor, Tenant
 from gateway.core.batches import BatchRecord, State
 from gateway.core.errors import RequestError, StoreUnavailable

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from admin.context import CacheControl
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import CacheControl
 from gateway.core.caching import Purge
 from gateway.core.errors import NotFound
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from admin.context import CaptureControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import CaptureControl
 from admin.resource import Paged, Tenant, location, portion
 from admin.resources.data_keys import Reason, vault
 from gateway.core.errors import NotFound, StoreUnavailable

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from admin import values
-from admin.context import ClientFileControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import ClientFileControl
 from admin.resource import Cursor, Tenant
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import FileRecord

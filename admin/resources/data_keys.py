@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from admin.context import VaultControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import VaultControl
 from admin.resource import Tenant
 from gateway.core.errors import RequestError, StoreUnavailable
 from gateway.core.vault import DataKeyRow, ShredPlan

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from admin.context import LimitControl
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import LimitControl
 from admin.resource import Collection, Paged, Shapes, Tenant, cursor_key, key_cursor, shapes_of
 from admin.resources.policies import Supposed, principal_of
 from gateway.core.errors import NotFound, RequestError

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from admin.context import LogLevelControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import LogLevelControl
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.log_levels import AS_CONFIGURED, LONGEST, MOST, NAME, Level, LogLevels
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
-from admin.context import ResourceCheck, RoleBook
 from admin.operation import Call
 from admin.permissions import Permitted
+from admin.ports import ResourceCheck, RoleBook
 from admin.resource import Tenants
 from gateway.core.errors import NotFound
 from gateway.core.people import parts

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from admin.context import Candidate, Window
 from admin.moments import Moment, Timestamp, timestamp
 from admin.operation import Answer, Call, NoQuery, Operation
+from admin.ports import Candidate, Window
 from admin.resource import Tenant
 from admin.resources.policies import Considered
 from gateway.core.errors import ConfigError, NotFound, RequestError

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from admin.context import RevealControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import RevealControl
 from admin.resource import Cursor, Tenant, location
 from admin.resources.data_keys import Reason
 from gateway.core.errors import NotFound, RequestError, StoreUnavailable

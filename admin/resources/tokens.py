@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from admin.context import RevocationControl, TokenControl
 from admin.moments import Moment, Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import RevocationControl, TokenControl
 from admin.resource import Cursor, location, written
 from gateway.core.errors import RequestError, StoreUnavailable
 from gateway.core.storage import Resource

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from admin.context import Upgrade
 from admin.moments import Timestamp, shown
 from admin.operation import Answer, Call, Operation, Written
+from admin.ports import Upgrade
 from gateway.core.errors import GatehouseError
 
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 import uvloop
 
 from admin.app import create_app
-from admin.context import LimitControl, Ports
+from admin.context import Ports
+from admin.ports import LimitControl
 from gateway.app import compiled
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
 from gateway.app.audit.index import AuditIndex

@@ -66,7 +66,7 @@ class AuditIndex:
             await self._started()
 
     async def search(self, asked: AuditSearch, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
-        """See admin.context.AuditIndexReader."""
+        """See admin.ports.AuditIndexReader."""
         found, unopened = await self._asked(partial(search_opened, self.path, asked, self._directory, self._opener), self._seconds)
         for entry in found:
             places = entry.pop("place")
@@ -86,7 +86,7 @@ class AuditIndex:
         return records
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
-        """See admin.context.AuditIndexReader."""
+        """See admin.ports.AuditIndexReader."""
         return await self._asked(partial(summary_opened, self.path, since, until, tenants, self._directory, self._opener))
 
     async def aclose(self) -> None:

@@ -46,7 +46,7 @@ class _Supposed:
 
 
 class ResourceCheck:
-    """Implements admin.context.ResourceCheck, as far as can be said without starting anything. Errors' paths are within the resource.
+    """Implements admin.ports.ResourceCheck, as far as can be said without starting anything. Errors' paths are within the resource.
 
     All that one write stores is merged, and its router built, once, for the first of it that is checked."""
 

@@ -24,14 +24,14 @@ AT_ONCE: Final = 4
 
 
 class GuardrailTrial:
-    """Implements admin.context.GuardrailTester with the Snapshot in force. What it does is not counted."""
+    """Implements admin.ports.GuardrailTester with the Snapshot in force. What it does is not counted."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def evaluate(self, text: str, where: str, model: str | None, names: Sequence[str]) -> dict[str, Any]:
-        """See admin.context.GuardrailTester."""
+        """See admin.ports.GuardrailTester."""
         snapshot = self._plane.current()
         chain = _chain(snapshot, where, model, names)
         steps: list[dict[str, Any]] = []

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from admin.context import Candidate, Window
 from admin.permissions import ROLES
+from admin.ports import Candidate, Window
 from gateway.app.identity import access
 from gateway.app.identity.access import AccessBuilder
 from gateway.config.additions import StoreAdditions
@@ -41,7 +41,7 @@ GENERATES: Final = tuple({api.operation for api in APIS if api.generates})
 
 
 class PolicyReplay:
-    """Implements admin.context.Replays. file: the file's configuration in force. current: the Snapshot in force. country: of an address."""
+    """Implements admin.ports.Replays. file: the file's configuration in force. current: the Snapshot in force. country: of an address."""
 
     def __init__(
         self,

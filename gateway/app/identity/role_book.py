@@ -75,7 +75,7 @@ class _Book:
 
 
 class RoleBook:
-    """Implements admin.context.RoleBook. file: the file's configuration in force. wall: seconds since the epoch. country: of an
+    """Implements admin.ports.RoleBook. file: the file's configuration in force. wall: seconds since the epoch. country: of an
     address."""
 
     def __init__(

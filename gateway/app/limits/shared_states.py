@@ -15,7 +15,7 @@ from gateway.pipeline.plane import DataPlane
 
 
 class SharedLimitStates:
-    """Implements admin.context.LimitControl. Raises Overloaded from everything while Redis is away."""
+    """Implements admin.ports.LimitControl. Raises Overloaded from everything while Redis is away."""
 
     def __init__(self, plane: DataPlane, redis: RedisSpec) -> None:
         self._plane, self._book = plane, BucketBook(redis)

@@ -32,7 +32,7 @@ Key = tuple[str, ...]
 
 
 class LimitStates:
-    """Implements admin.context.LimitControl. registry: the buckets that are in force in this gateway."""
+    """Implements admin.ports.LimitControl. registry: the buckets that are in force in this gateway."""
 
     def __init__(self, plane: DataPlane, registry: BucketRegistry, store: ControlStore) -> None:
         self._plane, self._registry, self._store = plane, registry, store

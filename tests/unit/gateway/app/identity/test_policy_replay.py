@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin.context import Window
+from admin.ports import Window
 from gateway.app.identity import policy_replay
 from gateway.app.identity.policy_replay import Comparison
 from gateway.core.specs import ModelSpec
