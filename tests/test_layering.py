@@ -18,7 +18,14 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MADE = ("gatehouse.client.api.", "gatehouse.client.aio.")  # by a script, from parameters: as long as these are many
 
-SIDECARS = ("llamacpp", "genai", "onnx", "command")  # the folders of the engine runtimes, each a process of its own
+# The folders of the engine runtimes, each a process of its own, and what each uses besides its shell and the core.
+SIDECARS: dict[str, tuple[str, ...]] = {
+    "llamacpp": ("engines.chat", "engines.facts", "engines.windows", "engines.confinement"),
+    # What an ONNX file reveals is read in one place, and loads no library.
+    "genai": ("engines.chat", "engines.facts", "engines.confinement", "engines.onnx.modelfile"),
+    "onnx": ("gateway.wire", "engines.facts", "engines.confinement"),
+    "command": ("engines.confinement",),
+}
 BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
 EVERYTHING = "*"
 
@@ -28,9 +35,6 @@ class Tier:
     number: int
     allowed: tuple[str, ...]
 
-
-BESIDE = {"genai": ("engines.onnx.modelfile",)}
-"""What one sidecar takes of another: what an ONNX file reveals is read in one place, and loads no library."""
 
 # The table of docs/architecture.md. A module belongs to the longest name here that it starts with; it may always import its own package.
 TIERS: dict[str, Tier] = {
@@ -55,21 +59,19 @@ TIERS: dict[str, Tier] = {
         2,
         (*BASE, "gateway.transport", "engines.runtimes", "engines.facts", "engines.windows", "engines.environment", "engines.confinement"),
     ),
-    "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
-    "engines.chat": Tier(2, (*BASE, "engines.sidecar")),
-    **{
-        f"engines.{name}": Tier(
-            2,
-            (*BASE, "engines.sidecar", "engines.chat", "engines.facts", "engines.windows", "engines.confinement", *BESIDE.get(name, ())),
-        )
-        for name in SIDECARS
-    },
+    "engines.sidecar": Tier(2, ("gateway.core", "gateway.wire", "engines.confinement")),
+    "engines.chat": Tier(2, ("gateway.core", "engines.sidecar")),
+    **{f"engines.{name}": Tier(2, ("gateway.core", "engines.sidecar", *others)) for name, others in SIDECARS.items()},
     "engines.convert": Tier(2, ("engines.onnx.protobuf", "engines.facts")),  # untrusted files: it imports nothing that could do anything
-    "engines.jobs": Tier(2, (*BASE, "engines.confinement", "engines.llamacpp", "engines.convert")),  # each job a process of its own
+    "engines.jobs": Tier(
+        2, ("gateway.core", "engines.confinement", "engines.llamacpp", "engines.convert")
+    ),  # each job a process of its own
     "engines.demo": Tier(2, ()),
     "gatehouse": Tier(2, ()),  # of other programs: it speaks to a gateway over HTTP alone
-    "admin": Tier(2, (*BASE, "admin.cli.run")),
-    "admin.cli.run": Tier(2, (*BASE, "admin", "engines.runtimes", "engines.environment")),  # starts a sidecar itself
+    "admin": Tier(2, ("gateway.core", "gateway.wire", "admin.cli.run")),
+    "admin.cli.run": Tier(
+        2, ("gateway.core", "gateway.wire", "admin", "engines.runtimes", "engines.environment")
+    ),  # starts a sidecar itself
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
     "gateway.app": Tier(5, (EVERYTHING,)),
@@ -95,7 +97,7 @@ TASK_OWNERS = {
     "gateway.core.tasks": "this is the owner",
     "engines.host.process": "watches the end of a sidecar's process, and cancels the watch when it leaves",
     "engines.sidecar.shell": "races the loading of the model against the signal to stop, and cancels the loser",
-    "admin.rechecking": "waits for the next part of an answer while it looks at the reader's rights, and cancels that when the reader leaves",
+    "admin.rechecking": "waits for the next part of an answer while it checks the reader's rights, and cancels that when the reader leaves",
     "engines.sidecar.http": "watches for a client that leaves; the request cancels its watcher",
 }
 # Who may import our own modules inside a function, and why.
@@ -412,11 +414,11 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     ),
     "admin and the transport": (
         {"admin/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
-        "(admin may import only gateway.core, gateway.wire, gateway.telemetry, admin.cli.run)",
+        "(admin may import only gateway.core, gateway.wire, admin.cli.run)",
     ),
     "a sidecar and the transport": (
         {"engines/onnx/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
-        "engines.sidecar, engines.chat, engines.facts, engines.windows, engines.confinement)",
+        "(engines.onnx may import only gateway.core, engines.sidecar, gateway.wire, engines.facts, engines.confinement)",
     ),
     "a sidecar and the supervisor": (
         {"engines/onnx/x.py": "import engines.host.supervisor\n", "engines/host/supervisor.py": ""},
