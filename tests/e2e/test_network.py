@@ -21,10 +21,6 @@ from tests.waiting import until
 HERE, THERE = "127.0.0.5", "127.0.0.77"
 
 
-def client_at(address: str) -> httpx.Client:
-    return httpx.Client(transport=httpx.HTTPTransport(local_address=address, verify=False), timeout=60, trust_env=False)
-
-
 def status(gatehouse: Gatehouse, key: str, address: str, *, forwarded: str | None = None) -> int:
     """Of a chat from this address; 0: the connection was closed without an answer."""
     headers = {"authorization": f"Bearer {key}", **({} if forwarded is None else {"x-forwarded-for": forwarded})}

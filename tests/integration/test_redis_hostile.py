@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.core.clock import FakeClock
@@ -170,7 +169,6 @@ async def test_what_a_cluster_cannot_do_while_keys_move_is_asked_again(world: Wo
     held.settle(None)
 
 
-PACKED = msgspec.msgpack.encode
 WRONG = {
     "garbage": b"\x00\xff\x80 what\r\n",
     "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
