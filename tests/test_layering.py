@@ -8,6 +8,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,7 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+@cache
 def read_tree(root: Path) -> dict[str, Module]:
     modules = {}
     for top in TOP:
