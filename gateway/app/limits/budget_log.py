@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.app.limits.times import Times
 from gateway.audit.chain import read_lines
+from gateway.audit.entries import may_end
 from gateway.audit.neighbours import holder
 from gateway.audit.opening import CLOSED, SEALED, Opener
 from gateway.audit.outcome_figures import OutcomeFigures
@@ -360,7 +361,11 @@ class _Reading:
             self._processes.stepped = max(self._processes.stepped, self._newest - line.time)
         self._newest = max(self._newest, line.time)
         if not (line.peer or line.early) and (same_id := self._open.get(line.request_id)) is not None:
-            intent, run = same_id.pop(0)
+            for place, (one, began) in enumerate(same_id):
+                if may_end(one.tenant, one.principal, line.tenant, line.principal):  # callers choose the ids of their requests
+                    intent, run = one, began
+                    del same_id[place]
+                    break
             if not same_id:
                 del self._open[line.request_id]
         if self._until is not None and run >= self._until:

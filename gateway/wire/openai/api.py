@@ -233,11 +233,18 @@ class CompletionsApi(OpenAiApi):
     def __init__(self) -> None:
         super().__init__("completions", b"/v1/completions", CompletionRequest, frozenset({"prompt", "suffix"}), generates=True)
 
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        super()._finish(request, length)
+        request.choices = self._answers(request.view)
+
     def _wanted(self, view: Any) -> int:
-        wanted: int = (view.max_tokens or 0) * max(view.n or 1, view.best_of or 1)
-        if wanted and isinstance(view.prompt, list):
-            wanted *= prompts_in(view.prompt)
-        return wanted
+        wanted: int = view.max_tokens or 0
+        return wanted * self._answers(view) if wanted else 0
+
+    def _answers(self, view: Any) -> int:
+        """How many answers the engine generates: one or more for each prompt, of which it may return the best only."""
+        answers: int = max(view.n or 1, view.best_of or 1)
+        return answers * prompts_in(view.prompt) if isinstance(view.prompt, list) else answers
 
     def unreadable(self, request: InferenceRequest) -> str:
         return _token_ids(request.view.prompt)

@@ -183,6 +183,19 @@ def tally(limit: LimitSpec, since: float = 0.0) -> Tally:
     return Tally(limit, meters_of(limit)[0], SystemClock().wall(), {("t",): since})
 
 
+def test_an_outcome_is_of_an_intent_of_its_own_caller(store: Store, tmp_path: Path) -> None:
+    """Callers choose the ids of their requests: those of two may have the same."""
+    log = Log(tmp_path, store)
+    log.intent("same", 50)
+    log.writer.write(
+        [IntentRecord(SystemClock().wall(), "same", "u", "k", "api_key", "192.0.2.1", "chat", "n", False, 1, reserved_prompt=9)]
+    )
+    log.outcome("same", 7, tenant="u", model="n")
+    found = tally(DAY)
+    read(tmp_path / "audit", [found])
+    assert found.under_way == {("t",): 50} and spent_in(found, found.spent) == {("u",): 7}
+
+
 def test_refusals_count_as_the_record_says(store: Store, tmp_path: Path) -> None:
     log = Log(tmp_path, store)
     calls = LimitSpec(name="calls", per="tenant", budget=BudgetSpec(amount=10, unit="requests", window="month"))

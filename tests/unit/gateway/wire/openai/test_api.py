@@ -261,6 +261,21 @@ def test_what_may_be_generated(path: bytes, fields: dict[str, Any], expected: in
     assert request(path, **fields).max_tokens == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": 3}, 3),
+        (COMPLETIONS, {"n": 2, "best_of": 3}, 3),
+        (COMPLETIONS, {"n": 2, "prompt": ["a", "b", "c"]}, 6),
+        (COMPLETIONS, {"prompt": [[1, 2], "a"], "max_tokens": 5}, 2),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
+    ],
+)
+def test_how_many_answers_are_generated_whether_they_are_bounded_or_not(path: bytes, fields: dict[str, Any], expected: int) -> None:
+    assert request(path, **fields).choices == expected
+
+
 def test_the_estimate_of_the_prompt_is_a_quarter_of_the_bytes() -> None:
     body = json.dumps(SMALLEST[CHAT]).encode()
     assert parse(CHAT, body).prompt_tokens == len(body) // 4
