@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.core.errors import ConfigError, RequestError
 from gateway.core.plugins import Context, built
 from gateway.core.types import ALLOW
 from gateway.wire.openai.api import ChatApi
-from policies.guardrails.json_schema.guardrail import JsonSchemaGuardrail, JsonSchemaSettings, Shape, build
+from policies.guardrails.json_schema.guardrail import TOO_MUCH, JsonSchemaGuardrail, JsonSchemaSettings, Shape, build
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
 
@@ -96,6 +97,71 @@ def test_known_schemas_are_bounded() -> None:
 
 def test_patterns_take_linear_time() -> None:
     assert Shape({"pattern": "^(a+)+$"}).faults(json.dumps("a" * 100_000 + "!"), 1 << 20) == ["/pattern"]
+
+
+LETTERS = [rf"^\p{{L}}{{10}}{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"properties": {str(number): {"pattern": pattern} for number, pattern in enumerate(LETTERS)}}, "patterns"),
+        ({"patternProperties": dict.fromkeys(LETTERS, True)}, "patterns"),
+        ({"properties": {str(number): {"pattern": f"^a{number}$"} for number in range(65)}}, "more than 64 different patterns"),
+        (
+            {"properties": {str(number): {"$ref": "#/$defs/n"} for number in range(1500)}, "$defs": {"n": {"allOf": [{}] * 150}}},
+            "too many alternatives to be checked",
+        ),
+    ],
+)
+def test_schemas_of_requests_that_would_take_long_to_prepare(schema: Any, why: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(RequestError, match=why):
+        guardrail(from_request=True).concerned(asking(schema))
+    assert time.thread_time() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": "^(a|b)*a(a|b){2000}c$"}, "ab" * 20_000),
+        ({"items": {"enum": [number + 0.5 for number in range(5_000)]}}, [0.25] * 30_000),
+        ({"items": {"enum": [[number] for number in range(5_000)]}}, [[1]] * 30_000),
+        ({"items": {"multipleOf": 1e-300}}, [1.5] * 30_000),
+        ({"items": {"items": {"uniqueItems": True}}}, [[[0.5, 1.5, 2.5]] * 3] * 3_000),
+        ({"allOf": [{"items": {"type": "integer"}}] * 190}, [1] * 60_000),
+    ],
+)
+def test_answers_that_would_take_long_to_check_are_refused(schema: Any, value: Any) -> None:
+    began = time.thread_time()
+    assert guardrail(from_request=True).faults(asking(schema), [json.dumps(value)]) == [TOO_MUCH]
+    assert time.thread_time() - began < 1.0
+
+
+def test_only_the_first_of_very_many_faults_is_told() -> None:
+    schema = {"items": {"required": [f"name {number}" for number in range(3_000)]}}
+    began = time.thread_time()
+    assert guardrail(schema=schema).faults(request(), [json.dumps([{}] * 30_000)]) == ['/items/required: "name 0" is a required property']
+    assert time.thread_time() - began < 1.0
+
+
+def test_usual_schemas_leave_room_for_long_answers() -> None:
+    day = {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"}
+    row = {
+        "type": "object",
+        "properties": {**PERSON["properties"], "born": day, "kind": {"enum": ["a", "b", "c"]}},
+        "required": ["name", "age"],
+    }
+    schema = {"type": "object", "properties": {"rows": {"type": "array", "items": row}, "text": {"type": "string", "pattern": "^[^<>]*$"}}}
+    value = {"rows": [{"name": "Ann", "age": 5, "born": "2001-02-03", "kind": "a"}] * 500, "text": "word " * 10_000}
+    assert guardrail(from_request=True).faults(asking(schema), [json.dumps(value)]) == []
+
+
+def test_known_patterns_are_bounded() -> None:
+    made = guardrail(from_request=True)
+    for number in range(40):
+        made.concerned(asking({"properties": {str(each): {"pattern": f"^{number}-{each}$"} for each in range(60)}}))
+    assert 0 < len(made._known) <= 1024 // 60 and made._patterns == 60 * len(made._known)
 
 
 def test_the_deepest_answer_and_the_most_branching_schema_fit() -> None:
