@@ -69,10 +69,10 @@ class Pseudonymous(Protocol):
 
 
 Replace = Callable[[str, Sequence[tuple[Finding, str]]], str]
-"""Replaces what was found in a text: with the given texts, in order, and with a new pseudonym for each "" among them."""
-Reader = Callable[[Sequence[str], Sequence[str], frozenset[str], Replace], Maybe[Verdict]]
-"""Finds values. Its arguments: the texts as they came; the texts to read, in which anything that only looked like a pseudonym is renamed;
-their labels; and the function that replaces values. The verdict is `rewrite` even if only that renaming changed the texts."""
+"""A text with what is told in the place of what was found in it, in order; with a pseudonym where that is ""."""
+Reader = Callable[[Sequence[str], Steps[Sequence[str]], frozenset[str], Replace], Maybe[Verdict]]
+"""Finds values: of the texts as they came, the work that gives the texts to read (what only looked like a pseudonym is renamed in them; it
+may raise GuardrailViolation), their labels, and what replaces values. Its verdict is `rewrite` also where only the two differ."""
 
 
 class Pseudonyms(Protocol):

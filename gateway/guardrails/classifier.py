@@ -19,12 +19,13 @@ from gateway.core.decoding import answered
 from gateway.core.errors import EngineError
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, Finding, Principal, Usage, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, read_whole
+from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, read_whole, readable
 
 REASON: Final = "The text is not allowed here."
 PATH: Final = b"/v1/classify"
@@ -92,8 +93,7 @@ class Classifier:
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
-        asked = pieces(texts, self._settings.window, self._settings.overlap)
-        return self._tasks.wait(self._verdict(asked, labels), name="check") if asked else ALLOW
+        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
 
     def stream(self) -> None:
         return None
@@ -104,24 +104,31 @@ class Classifier:
         """See gateway.core.moderation.Moderator."""
         return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
 
-    async def _verdict(self, asked: list[Piece], labels: frozenset[str]) -> Verdict:
+    async def _verdict(self, texts: Sequence[str], labels: frozenset[str]) -> Verdict:
         settings = self._settings
+        asked = await in_turns(texts, pieces(texts, settings.window, settings.overlap))
         scored, usage = await self._scored(asked, settings.timeout, None, labels)
-        findings = [
-            Finding(label, piece.start, piece.start + len(piece.text), piece.text, piece.number, round(scores[label], 4))
-            for piece, scores in scored
-            for label, least in settings.labels.items()
-            if scores[label] >= least
-        ]
-        if not findings:
-            return ALLOW
-        findings.sort(key=lambda finding: -finding.score)
-        return found_as(settings.action, self.name, REASON, findings, usage)
+        findings = await in_turns(texts, self._found(scored))
+        return found_as(settings.action, self.name, REASON, findings, usage) if findings else ALLOW
+
+    def _found(self, scored: list[tuple[Piece, dict[str, float]]]) -> Steps[list[Finding]]:
+        """What counts, the surest first, and of that no more than is recorded."""
+        found: list[Finding] = []
+        for some in portions(scored, AT_ONCE):
+            found += [
+                Finding(label, piece.start, piece.start + len(piece.text), piece.text, piece.number, round(scores[label], 4))
+                for piece, scores in some
+                for label, least in self._settings.labels.items()
+                if scores[label] >= least
+            ]
+            found = sorted(found, key=lambda finding: -finding.score)[:MOST_FINDINGS]
+            yield
+        return found
 
     async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str]) -> Moderated:
         settings = self._settings
         bounded(texts, settings.max_bytes)
-        asked = pieces(texts, settings.window, settings.overlap)
+        asked = await in_turns(texts, pieces(texts, settings.window, settings.overlap))
         worst = [dict.fromkeys(settings.labels, 0.0) for _ in texts]
         usage = Usage()
         if asked:

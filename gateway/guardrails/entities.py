@@ -18,16 +18,17 @@ from msgspec import Meta, Struct, field
 from gateway.core.asking import Asker, summed
 from gateway.core.deadlines import Patience
 from gateway.core.decoding import answered
-from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.errors import EngineError, EngineTimeout, GuardrailViolation
 from gateway.core.plugins import GuardrailContext
 from gateway.core.pseudonyms import Layer, Pseudonyms, PseudonymSettings, Replace
 from gateway.core.secret import Secret
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import bounded, sendable
+from gateway.guardrails.pieces import AT_ONCE, bounded, in_turns, readable, sendable
 
 PATH: Final = b"/v1/classify"
 NAMES: Final = {
@@ -102,20 +103,26 @@ class Entities:
 
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
-        return self.read(texts, texts, labels, None)
+        return self.read(texts, None, labels, None)
 
-    def read(self, came: Sequence[str], texts: Sequence[str], labels: frozenset[str], replace: Replace | None) -> Maybe[Verdict]:
-        """As gateway.core.pseudonyms.Reader; without `replace` a pseudonym is a mask."""
-        bounded(texts, self._settings.max_bytes)
-        asked = [number for number, text in enumerate(texts) if text and not text.isspace()]
-        return self._tasks.wait(self._verdict(came, texts, asked, labels, replace), name="check") if asked and self._actions else ALLOW
+    def read(
+        self, came: Sequence[str], own: Steps[Sequence[str]] | None, labels: frozenset[str], replace: Replace | None
+    ) -> Maybe[Verdict]:
+        """As gateway.core.pseudonyms.Reader; without `own` the texts are read as they came, without `replace` a pseudonym is a mask."""
+        bounded(came, self._settings.max_bytes)
+        return self._tasks.wait(self._verdict(came, own, labels, replace), name="check") if readable(came) and self._actions else ALLOW
 
     def stream(self) -> None:
         return None
 
     async def _verdict(
-        self, came: Sequence[str], texts: Sequence[str], asked: list[int], labels: frozenset[str], replace: Replace | None
+        self, came: Sequence[str], own: Steps[Sequence[str]] | None, labels: frozenset[str], replace: Replace | None
     ) -> Verdict:
+        try:
+            texts = came if own is None else await in_turns(came, own)
+        except GuardrailViolation as error:
+            return Verdict("block", self.name, error.message)
+        asked = [number for number, text in enumerate(texts) if text and not text.isspace()]
         findings: list[Finding] = []
         usages: list[Usage] = []
         patience = Patience(self._settings.timeout)
@@ -136,7 +143,7 @@ class Entities:
         if refused := sorted({finding.entity for finding in findings if self._actions[finding.entity] == "block"}):
             message = f"The text contains what must not pass here: {', '.join(refused)}."
             return Verdict("block", self.name, message, (), kept, summed(usages))
-        passed = self._replaced(texts, findings, replace)
+        passed = await in_turns(texts, self._replaced(texts, findings, replace))
         label = any(self._actions[finding.entity] == "label" for finding in findings)
         return Verdict("rewrite" if passed != list(came) else "annotate", self.name, reason, tuple(passed), kept, summed(usages), label)
 
@@ -169,17 +176,24 @@ class Entities:
                 found.append(Finding(kind, start, end, value, number, given.score))
         return found
 
-    def _replaced(self, texts: Sequence[str], findings: list[Finding], replace: Replace | None) -> list[str]:
+    def _replaced(self, texts: Sequence[str], findings: list[Finding], replace: Replace | None) -> Steps[list[str]]:
         """The texts after the actions."""
         marks: dict[int, list[tuple[Finding, str]]] = {}
-        for finding in findings:
-            action = self._actions[finding.entity]
-            if action in ("annotate", "label"):
-                continue
-            shown = finding.entity.upper() if action != "hash" else f"{finding.entity.upper()}:{self._hashed(finding)}"
-            mark = "" if action == "pseudonym" and replace is not None else f"[{shown}]"
-            marks.setdefault(finding.text, []).append((finding, mark))
-        return [(replace or _marked)(text, marks[number]) if number in marks else text for number, text in enumerate(texts)]
+        for some in portions(findings, AT_ONCE):
+            for finding in some:
+                action = self._actions[finding.entity]
+                if action in ("annotate", "label"):
+                    continue
+                shown = finding.entity.upper() if action != "hash" else f"{finding.entity.upper()}:{self._hashed(finding)}"
+                mark = "" if action == "pseudonym" and replace is not None else f"[{shown}]"
+                marks.setdefault(finding.text, []).append((finding, mark))
+            yield
+        passed = list(texts)
+        for numbers in portions(list(marks), AT_ONCE):
+            for number in numbers:
+                passed[number] = (replace or _marked)(texts[number], marks[number])
+            yield
+        return passed
 
     def _hashed(self, finding: Finding) -> str:
         """Keyed; upper and lower case are the same."""

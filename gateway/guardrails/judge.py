@@ -21,19 +21,25 @@ from gateway.core.deadlines import Patience
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
+from gateway.core.slices import Steps
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, Finding, Principal, Usage, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
+from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, readable, sendable
 from gateway.guardrails.verdicts import SCHEMA, TEMPLATES, Found, Template
 
 REASON: Final = "The text is not allowed here."
 PATH: Final = b"/v1/chat/completions"
 UNSAFE: Final = "unsafe"
 """The category where none is configured."""
-_MARKS: Final = re.compile(r"<(?=\||/?s>|/?(?:start|end)_of_turn|/?think|<SYS|</SYS)|\[(?=/?INST\])")
+BETWEEN: Final = "\n\n"
+"""Stands between two texts of one question, and counts as of the second."""
+_MARKS: Final = re.compile(
+    r"<(?=[|\uff5c]|/?(?:s|bos|eos|sop|eop|pad)>|/?(?:start|end)_of_turn|/?think|/?(?:BEGIN|END) [A-Z]|<SYS|</SYS)"
+    r"|\[(?=/?[A-Z_]{3,24}\]|gMASK\])"
+)
 
 
 class JudgeSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,8 +109,7 @@ class Judge:
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
-        packed = self._packed(pieces(texts, self._settings.window, self._settings.overlap))
-        return self._tasks.wait(self._verdict(packed, labels), name="check") if packed else ALLOW
+        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
 
     def stream(self) -> None:
         return None
@@ -115,25 +120,31 @@ class Judge:
         """See gateway.core.moderation.Moderator."""
         return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
 
-    def _packed(self, asked: list[Piece]) -> list[list[Piece]]:
+    def _packed(self, texts: Sequence[str]) -> Steps[list[list[Piece]]]:
         """What one question is about: as many texts as fit, so that a conversation is read as one."""
+        asked = yield from pieces(texts, self._settings.window, self._settings.overlap)
         packed: list[list[Piece]] = []
         room = 0
-        for piece in asked:
-            if not packed or len(piece.text) > room:
+        for done, piece in enumerate(asked, 1):
+            size = len(piece.text) + len(BETWEEN)
+            if not packed or size > room:
                 packed.append([])
-                room = self._settings.window
+                room = self._settings.window + len(BETWEEN)
             packed[-1].append(piece)
-            room -= len(piece.text)
+            room -= size
+            if done % AT_ONCE == 0:
+                yield
         return packed
 
-    async def _verdict(self, packed: list[list[Piece]], labels: frozenset[str]) -> Verdict:
+    async def _verdict(self, texts: Sequence[str], labels: frozenset[str]) -> Verdict:
+        packed = await in_turns(texts, self._packed(texts))
         judged, usage = await self._judged(packed, self._settings.timeout, None, labels)
         findings: list[Finding] = []
         for group, found in zip(packed, judged, strict=True):
             for category in self._counted(found):
                 findings += [
-                    Finding(category, piece.start, piece.start + len(piece.text), piece.text, piece.number, found.score) for piece in group
+                    Finding(category, piece.start, piece.start + len(piece.text), piece.text, piece.number, found.score)
+                    for piece in group[: MOST_FINDINGS - len(findings)]
                 ]
         if not findings:
             return ALLOW
@@ -151,7 +162,7 @@ class Judge:
     async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str]) -> Moderated:
         settings = self._settings
         bounded(texts, settings.max_bytes)
-        asked = [[piece] for piece in pieces(texts, settings.window, settings.overlap)]
+        asked = [[piece] for piece in await in_turns(texts, pieces(texts, settings.window, settings.overlap))]
         judged, usage = await self._judged(asked, seconds, principal, labels) if asked else ([], Usage())
         names = list(dict.fromkeys(settings.categories.values())) or [UNSAFE]
         scores = [dict.fromkeys(names, 0.0) for _ in texts]
@@ -196,7 +207,7 @@ class Judge:
         return found, answered.usage
 
     def _question(self, group: list[Piece]) -> dict[str, Any]:
-        text = "\n\n".join(_MARKS.sub(lambda mark: f"{mark[0]} ", sendable(piece.text)) for piece in group)
+        text = BETWEEN.join(_MARKS.sub(lambda mark: f"{mark[0]} ", sendable(piece.text)) for piece in group)
         question: dict[str, Any] = {
             "messages": self._template.messages(self._policy, text, token_hex(8), list(self._settings.categories)),
             "temperature": 0,

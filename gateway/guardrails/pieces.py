@@ -8,8 +8,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from gateway.core.asking import Answered, summed
 from gateway.core.deadlines import Patience
 from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
+from gateway.core.slices import Steps, at_once, in_slices
 from gateway.core.types import MOST_FINDINGS, Finding, Usage, Verdict
 
+AT_ONCE: Final = 512
+"""Texts, or pieces of them, that are gone through in one step: a request may have tens of thousands."""
+_SHORT: Final = 64 * 1024
+"""Characters of texts that are gone through in one step."""
 SHORTEST: Final = 8
 """Characters of a window that is not divided any more."""
 T = TypeVar("T")
@@ -30,19 +35,34 @@ class Piece(NamedTuple):
         return [self._replace(text=self.text[: middle + over]), self._replace(start=self.start + late, text=self.text[late:])]
 
 
-def pieces(texts: Sequence[str], window: int, overlap: int) -> list[Piece]:
+def readable(texts: Sequence[str]) -> bool:
+    """Whether there is anything to read."""
+    return any(text and not text.isspace() for text in texts)
+
+
+def pieces(texts: Sequence[str], window: int, overlap: int) -> Steps[list[Piece]]:
     """Every text in windows of so many characters that overlap; texts without anything to read are left out."""
     found: list[Piece] = []
+    done = 0
     for number, text in enumerate(texts):
         if not text or text.isspace():
             continue
         start = 0
         while True:
             found.append(Piece(number, start, text[start : start + window]))
+            done += 1
+            if done % AT_ONCE == 0:
+                yield
             if start + window >= len(text):
                 break
             start += window - overlap
     return found
+
+
+async def in_turns(texts: Sequence[str], steps: Steps[T]) -> T:
+    """The result of work on texts: at once for a few, else between other work."""
+    few = len(texts) <= AT_ONCE and sum(map(len, texts)) <= _SHORT
+    return at_once(steps) if few else await in_slices(steps)
 
 
 async def read_whole(

@@ -26,6 +26,8 @@ from gateway.transport.pool import EndpointClient
 
 TICK_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 1024 * 1024
+OF_THE_QUESTION: Final = frozenset({200, 400, 413, 414, 422})
+"""Statuses of failures that are about the question, not about the server: it refuses it, or says too much about it."""
 
 
 class GuardBreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +63,23 @@ class Breaker:
     def left(self) -> None:
         """A question that was admitted was given up by its caller: it says nothing."""
         self._trying = False
+
+
+class _Asked:
+    """One question. since: when the server was asked, by the monotonic clock; 0.0 while it was not. late: it did not answer in time.
+    status: of its answer, 0 without one."""
+
+    __slots__ = ("late", "since", "status")
+
+    def __init__(self) -> None:
+        self.late, self.since, self.status = False, 0.0, 0
+
+    def blames(self, timeout: float) -> bool:
+        """Whether a failure is the server's. It is not where the server refuses the question itself, nor where other questions took most of
+        the time: a caller who sends very many texts, or strange ones, must not bring it about that nobody is served."""
+        if self.late:
+            return self.since > 0.0 and time.monotonic() - self.since >= timeout / 2
+        return self.status not in OF_THE_QUESTION
 
 
 class Remote:
@@ -110,12 +129,15 @@ class Remote:
 
     async def post(self, question: bytes, patience: Patience, max_body: int = MAX_ANSWER_BYTES) -> bytes:
         """The body of an answer with status 200. Raises EngineError."""
-        breaker = self._breaker
+        breaker, asked = self._breaker, _Asked()
         breaker.admit(time.monotonic())
         try:
-            body = await self._post(question, patience, max_body)
+            body = await self._post(question, patience, max_body, asked)
         except EngineError:
-            breaker.ended(False, time.monotonic())
+            if asked.blames(self._timeout):
+                breaker.ended(False, time.monotonic())
+            else:
+                breaker.left()
             raise
         except BaseException:
             breaker.left()
@@ -123,12 +145,15 @@ class Remote:
         breaker.ended(True, time.monotonic())
         return body
 
-    async def _post(self, question: bytes, patience: Patience, max_body: int) -> bytes:
+    async def _post(self, question: bytes, patience: Patience, max_body: int, asked: _Asked) -> bytes:
         try:
             async with within(patience.left()), self._turns:
+                asked.since = time.monotonic()
                 reply = await ask(self._client, "POST", self._path, self._signed(question), question, max_body=max_body)
         except TimeoutError:
+            asked.late = True
             raise EngineTimeout(f"the server did not answer within {self._timeout:g} s") from None
+        asked.status = reply.head.status
         if reply.head.status != 200:
             raise EngineError(f"the server answered with status {reply.head.status}")
         if len(reply.body) > max_body:

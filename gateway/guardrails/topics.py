@@ -21,12 +21,13 @@ from gateway.core.asking import Answered, Asker
 from gateway.core.deadlines import Patience, within
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
+from gateway.core.slices import Steps, portions
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, Finding, Usage, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, read_whole
+from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, read_whole, readable
 
 DENIED: Final = "The text is about something that is not allowed here."
 OFF: Final = "off_topic"
@@ -128,11 +129,7 @@ class Topics:
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
-        window = self._settings.window
-        asked = [_whole(piece, texts[piece.number], window) for piece in pieces(texts, window, self._settings.overlap)]
-        if not self._settings.deny:
-            asked = [piece for piece in asked if self._long(piece, texts)]
-        return self._tasks.wait(self._verdict(asked, texts, labels), name="check") if asked else ALLOW
+        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
 
     def stream(self) -> None:
         return None
@@ -140,8 +137,21 @@ class Topics:
     def _long(self, piece: Piece, texts: Sequence[str]) -> bool:
         return len(texts[piece.number].strip()) >= self._settings.shortest
 
-    async def _verdict(self, asked: list[Piece], texts: Sequence[str], labels: frozenset[str]) -> Verdict:
+    def _asked(self, texts: Sequence[str]) -> Steps[list[Piece]]:
+        """What the model is asked about."""
+        window, every = self._settings.window, bool(self._settings.deny)
+        found = yield from pieces(texts, window, self._settings.overlap)
+        asked: list[Piece] = []
+        for some in portions(found, AT_ONCE):
+            asked += [_whole(piece, texts[piece.number], window) for piece in some if every or self._long(piece, texts)]
+            yield
+        return asked
+
+    async def _verdict(self, texts: Sequence[str], labels: frozenset[str]) -> Verdict:
         settings = self._settings
+        asked = await in_turns(texts, self._asked(texts))
+        if not asked:
+            return ALLOW
         patience = Patience(settings.timeout)
         known = await self._examples(patience)
         embedded, usage = await self._embedded(asked, patience, labels)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.core.errors import GuardrailViolation
 from gateway.core.pseudonyms import Reader, Restores
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, at_once
 from gateway.core.types import Finding, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
@@ -25,6 +26,19 @@ SPELLED: Final = frozenset({"email", "phone", "card", "iban", "ssn", "national_i
 LITERAL: Final = "\0literal"
 """Stands for the entity of a text that only looks like a pseudonym."""
 RENAMED: Final = "Text in the form of a pseudonym was renamed."
+MOST_RESERVED: Final = 10_000
+"""Different texts in the form of a pseudonym that one request may have."""
+TOO_MANY: Final = f"The request has more than {MOST_RESERVED} different texts in the form of a pseudonym."
+MOST_TRIES: Final = 1000
+"""Numbers of a session that are tried for one value."""
+NO_NUMBER: Final = "The request has more values than a session has pseudonyms."
+MOST_RESTORED: Final = 8 * 1024 * 1024
+"""Characters of all values that are put back into one answer."""
+TOO_LONG: Final = "The answer names pseudonyms of more text than may be put back."
+AT_ONCE: Final = 2048
+"""Characters that are read in one step."""
+EACH: Final = 16
+"""What a text costs beside its characters, in characters."""
 
 
 class Issued:
@@ -33,7 +47,7 @@ class Issued:
 
     def __init__(self, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
         self.restores = restores
-        self.replaced = self.restored = 0
+        self.replaced = self.restored = self._size = 0
         self._forms, self._vault, self._seal, self._session = forms, vault, vault.seal, session
         self._labels: dict[str, bytes] = {}
         self._digests: dict[bytes, str] = {}
@@ -45,14 +59,28 @@ class Issued:
 
     # --- the request
 
-    def _own(self, texts: Sequence[str]) -> Sequence[str]:
-        """The texts, with what looks like a pseudonym of the session renamed; the same object where there is nothing to rename."""
-        if not any("<" in text for text in texts):
-            return texts
-        self._reserved = frozenset([found for text in texts if "<" in text for found in self._forms.pattern.findall(text)])
+    def _own(self, texts: Sequence[str]) -> Steps[Sequence[str]]:
+        """The texts, with what looks like a pseudonym of the session renamed; the same object where there is nothing to rename. Raises
+        GuardrailViolation for more of these than anybody writes: each of them makes it longer to find a number that is free."""
+        reserved: set[str] = set()
+        for text in texts:
+            if "<" in text:
+                for begin, end in self._forms.windows(text):
+                    reserved.update(self._forms.pattern.findall(text, begin, end))
+                    if len(reserved) > MOST_RESERVED:
+                        raise GuardrailViolation(TOO_MANY)
+                    yield
+        self._reserved = frozenset(reserved)
         if self._session is None or self._session.labels.keys().isdisjoint(self._reserved):
             return texts
-        return [self._forms.pattern.sub(lambda match: self._renamed(match[0]), text) for text in texts]
+        own: list[str] = []
+        for text in texts:
+            parts: list[str] = []
+            for begin, end in self._forms.windows(text):
+                parts.append(self._forms.pattern.sub(lambda match: self._renamed(match[0]), text[begin:end]))
+                yield
+            own.append("".join(parts))
+        return own
 
     def _renamed(self, literal: str) -> str:
         """What takes the place of a text that looks like a pseudonym: another one, if its own stands for something."""
@@ -89,10 +117,12 @@ class Issued:
         return label
 
     def _free(self, entity: str, identity: str) -> str:
-        """A pseudonym that stands for nothing yet."""
+        """A pseudonym that stands for nothing yet. Raises GuardrailViolation where nearly all of a session's numbers are taken."""
         session, tries = self._session, self._numbers.get(entity, 0)
         while True:
             tries += 1
+            if session is not None and tries > MOST_TRIES:
+                raise GuardrailViolation(NO_NUMBER)
             number = tries if session is None else session.number(entity, identity, tries)
             label = f"<{entity.upper()}_{number}>"
             if label not in self._reserved and label not in self._labels and (session is None or label not in session.labels):
@@ -113,13 +143,20 @@ class Issued:
         return stream.feed(text) + stream.finish()
 
     def stream(self) -> Restoring:
-        return Restoring(self._forms, self._counted, self._nested or (self._session is not None and self._session.nested))
+        nested = self._nested or (self._session is not None and self._session.nested)
+        return Restoring(self._forms, self._counted, nested, self._grown)
 
     def _counted(self, label: str) -> str | None:
         value = self._value(label)
         if value is not None:
             self.restored += 1
         return value
+
+    def _grown(self, size: int) -> None:
+        """Raises GuardrailViolation for an answer that becomes too long: a value may be long, and named many times."""
+        self._size += size
+        if self._size > MOST_RESTORED:
+            raise GuardrailViolation(TOO_LONG)
 
     def _value(self, label: str) -> str | None:
         sealed = self._labels.get(label)
@@ -136,15 +173,21 @@ class PseudonymLayer(Issued):
         self._guardrail = EntityGuardrail(_Replacing.of(actions, self))
 
     def check(self, texts: Sequence[str], labels: frozenset[str] = UNLABELLED) -> Verdict | Steps[Verdict]:
-        own = self._own(texts)
-        return self._guardrail.check(texts) if own is texts else self._checked(list(own))
+        if not any("<" in text for text in texts):
+            return self._guardrail.check(texts)
+        steps = self._checked(texts)
+        return at_once(steps) if sum(map(len, texts)) + EACH * len(texts) <= AT_ONCE else steps
 
-    def _checked(self, texts: list[str]) -> Steps[Verdict]:
-        found = self._guardrail.check(texts)
+    def _checked(self, texts: Sequence[str]) -> Steps[Verdict]:
+        try:
+            own = yield from self._own(texts)
+        except GuardrailViolation as error:
+            return Verdict("block", self._guardrail.name, error.message)
+        found = self._guardrail.check(own)
         verdict = found if isinstance(found, Verdict) else (yield from found)
-        if verdict.action in ("block", "rewrite"):
+        if own is texts or verdict.action in ("block", "rewrite"):
             return verdict
-        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings, None, verdict.label)
+        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(own), verdict.findings, None, verdict.label)
 
 
 class AskedLayer(Issued):

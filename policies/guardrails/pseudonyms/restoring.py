@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from policies.guardrails.pseudonyms.nesting import Nesting, escaped
 
 DIGITS: Final = 7
 """The most digits of a pseudonym's number."""
+WINDOW: Final = 16 * 1024
+"""Characters in which pseudonyms are looked for in one step."""
 Value = Callable[[str], str | None]
 """The value of a pseudonym; None if it stands for none."""
 
@@ -27,6 +29,17 @@ class Forms:
         self._open = re.compile(rf"(?:(?:{heads})[1-9][0-9]{{0,{DIGITS - 1}}}|{'|'.join(map(re.escape, beginnings))})\Z")
         self.longest = max(map(len, names), default=0) + DIGITS + 3
 
+    def windows(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where parts of a text begin and end, none of which cuts a pseudonym in two."""
+        begin, size = 0, len(text)
+        while begin < size:
+            end = begin + WINDOW
+            if end < size:  # what begins before the end and goes beyond it begins with the last `<`
+                last = text.rfind("<", end - self.longest, end)
+                end = last if last > begin else end
+            yield begin, end
+            begin = end
+
     def open(self, text: str) -> int:
         """Where the beginning of a pseudonym stands at the end of a text; its length if there is none."""
         start = text.rfind("<", max(0, len(text) - self.longest))
@@ -34,12 +47,13 @@ class Forms:
 
 
 class Restoring:
-    """Follows one text of a stream and holds only the beginning of what may be a pseudonym. nested: whether values may need escapes."""
+    """Follows one text of a stream and holds only the beginning of what may be a pseudonym. nested: whether values may need escapes. grown:
+    is told of the characters that take the place of each pseudonym, and may raise."""
 
-    __slots__ = ("_forms", "_nesting", "_value", "held")
+    __slots__ = ("_forms", "_grown", "_nesting", "_value", "held")
 
-    def __init__(self, forms: Forms, value: Value, nested: bool) -> None:
-        self._forms, self._value = forms, value
+    def __init__(self, forms: Forms, value: Value, nested: bool, grown: Callable[[int], None] = lambda size: None) -> None:
+        self._forms, self._value, self._grown = forms, value, grown
         self._nesting = Nesting() if nested else None
         self.held = ""
 
@@ -66,10 +80,10 @@ class Restoring:
             out.append(before)
             if self._nesting is not None:
                 self._nesting.feed(before)
-                out.append(escaped(value, self._nesting.depth))
+                value = escaped(value, self._nesting.depth)
                 self._nesting.feed(match[0])
-            else:
-                out.append(value)
+            out.append(value)
+            self._grown(len(value))
             done = match.end()
         if self._nesting is not None:
             self._nesting.feed(text[done:])

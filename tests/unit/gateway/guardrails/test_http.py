@@ -173,6 +173,27 @@ async def test_after_failures_in_a_row_the_server_is_left_alone_and_then_tried(
     assert await ask(guardrail, "hello") is ALLOW and await ask(guardrail, "hello") is ALLOW
 
 
+@pytest.mark.parametrize("answer", [response(400, {}), response(413, {}), response(422, {}), response(200, b" " * (2 << 20))])
+async def test_what_the_server_does_not_take_is_no_failure_of_the_server(make: Make, server: ModerationServer, answer: bytes) -> None:
+    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=1000.0), timeout=120.0)
+    for _ in range(3):
+        server.answer = answer
+        with pytest.raises(EngineError, match=r"status 4|is longer than"):
+            await ask(guardrail, "strange")
+    server.answer = None
+    assert await ask(guardrail, "hello") is ALLOW
+
+
+async def test_a_question_that_had_no_time_is_no_failure_of_the_server(make: Make, server: ModerationServer) -> None:
+    server.hold = asyncio.Event()
+    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=1000.0), timeout=0.6, concurrent=1)
+    waiting = [asyncio.ensure_future(ask(guardrail, text)) for text in "abcdef"]
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(one, EngineTimeout) for one in ended)
+    server.hold.set()
+    assert await ask(guardrail, "hello") is ALLOW
+
+
 async def test_questions_are_signed_and_the_signature_covers_time_and_body(make: Make, server: ModerationServer) -> None:
     secret = "whsec_" + b64encode(b"k" * 32).decode()
     await ask(make(secret=secret), "hello")

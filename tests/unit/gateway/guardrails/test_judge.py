@@ -11,7 +11,7 @@ from gateway.app.configuration.plugins import OURS
 from gateway.core import deadlines
 from gateway.core.errors import ConfigError, EngineError
 from gateway.core.specs import GuardrailSpec
-from gateway.core.types import ALLOW, Principal, Usage, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Principal, Usage, Verdict
 from gateway.guardrails.judge import Judge
 from tests.fakes.asker import FakeAsker, judging
 from tests.fakes.paused import Standing
@@ -74,6 +74,29 @@ async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypa
     usual = judging("attack", guard)
     found = await verdict(made(asker, concurrent=1, window=256, overlap=32), "." * 600 + "attack")
     assert found.action == "block" and len(asker.asked) == 3
+
+
+async def test_very_many_short_texts_fit_into_their_questions() -> None:
+    asker = FakeAsker("", judging("x", guard))
+    assert await verdict(made(asker, window=256, overlap=32), *["ab"] * 1000) is ALLOW
+    contents = [question["messages"][0]["content"] for _, _, question in asker.asked]
+    assert all(len(content) <= 256 for content in contents) and sum(content.count("ab") for content in contents) == 1000
+    found = await verdict(made(asker), *["x"] * 3000)
+    assert found.action == "block" and len(found.findings) == MOST_FINDINGS
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *("<|im_start|>", "<\uff5cUser\uff5c>", "[/INST]", "</s>", "<bos>", "<start_of_turn>", "<<SYS>>", "</think>", "[SYSTEM_PROMPT]"),
+        *("[gMASK]", "<END CONVERSATION>", "<BEGIN UNSAFE CONTENT CATEGORIES>"),
+    ],
+)
+async def test_marks_of_templates_and_of_the_models_own_prompt_are_broken_up(mark: str) -> None:
+    asker = FakeAsker("", judging("attack", guard))
+    await verdict(made(asker), f"a {mark} b")
+    content = asker.asked[0][2]["messages"][0]["content"]
+    assert mark not in content and content.replace(" ", "") == f"a{mark}b".replace(" ", "")
 
 
 async def test_a_policy_and_a_schema_are_sent_with_the_json_template() -> None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, GuardrailViolation
 from gateway.core.plugins import Context, built
 from gateway.core.slices import at_once
 from gateway.core.types import Principal, Verdict
 from policies.guardrails.pii.guardrail import PiiSettings
 from policies.guardrails.pii.guardrail import build as build_pii
+from policies.guardrails.pseudonyms import vault
 from policies.guardrails.pseudonyms.guardrail import PseudonymGuardrail
-from policies.guardrails.pseudonyms.layer import PseudonymLayer
+from policies.guardrails.pseudonyms.layer import MOST_RESERVED, MOST_RESTORED, PseudonymLayer
 from policies.guardrails.secrets.guardrail import SecretsSettings
 from policies.guardrails.secrets.guardrail import build as build_secrets
 
@@ -204,6 +206,52 @@ def test_a_layer_over_another_unwinds() -> None:
 def test_pseudonyms_that_are_not_restored() -> None:
     one = layer(guardrail(restore="never"))
     assert sent(one, "bob@example.com") == ["<EMAIL_1>"] and not one.active
+
+
+@pytest.mark.parametrize("scope", ["request", "session"])
+def test_more_texts_in_the_form_of_pseudonyms_than_anybody_writes_are_refused(scope: str) -> None:
+    made = guardrail(scope=scope)
+    many = " ".join(f"<EMAIL_{number}>" for number in range(1, MOST_RESERVED + 1))
+    one = layer(made)
+    assert one.whole(sent(one, f"bob@example.com {many}")[0]) == f"bob@example.com {many}"
+    steps = layer(made).check([f"bob@example.com {many} <EMAIL_{MOST_RESERVED + 1}>"])
+    verdict = steps if isinstance(steps, Verdict) else at_once(steps)
+    assert verdict.action == "block" and "in the form of a pseudonym" in verdict.reason
+
+
+def test_a_session_without_a_free_number_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault, "HIGHEST", 3)
+    one = layer(guardrail(scope="session"))
+    found = one.check(["a@example.com b@example.com c@example.com d@example.com"])
+    verdict = found if isinstance(found, Verdict) else at_once(found)
+    assert verdict.action == "block" and "more values than a session has pseudonyms" in verdict.reason
+
+
+@pytest.mark.parametrize("text", ["<EMAIL_1>" * 400_000, "<" * 2_000_000, "<EMAIL_" * 300_000, "a <EMAIL_12> b" * 100_000])
+def test_no_step_of_a_long_text_is_long(text: str) -> None:
+    steps, longest, total = layer().check([text]), 0.0, 0.0
+    assert not isinstance(steps, Verdict)
+    done = False
+    while not done:
+        began = time.thread_time()
+        done = next(steps, "done") is not None
+        took = time.thread_time() - began
+        longest, total = max(longest, took), total + took
+    assert longest < max(0.06, 0.1 * total)
+
+
+def test_an_answer_does_not_grow_without_end() -> None:
+    made = built(build_secrets, SecretsSettings, {"action": "pseudonym"}, Context(name="keys"))
+    one = made.layer(ALICE, secret, 0.0)
+    long = KEY.replace("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 40, "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 1000)
+    [label] = [text.strip() for text in sent(one, long)]
+    size = len(one.whole(label))
+    assert size > 40_000
+    stream = one.stream()
+    for _ in range(MOST_RESTORED // size - 1):
+        stream.feed(label)
+    with pytest.raises(GuardrailViolation, match="more text than may be put back"):
+        stream.feed(label * 2)
 
 
 VALUES = ["bob@example.com", "eve@example.org", "4111 1111 1111 1111", 'ODD"123', "ODD\\\\123", "text"]

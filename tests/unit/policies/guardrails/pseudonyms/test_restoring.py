@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.guardrails.pseudonyms import restoring
 from policies.guardrails.pseudonyms.restoring import Forms, Restoring
 
 FORMS = Forms(["email", "phone", "email_2"])
@@ -48,6 +49,15 @@ def test_the_cuts_make_no_difference(text: str, data: st.DataObject) -> None:
     assert run(*(text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True))) == plain(text)
     assert run(*text) == run(text) == plain(text)
     assert run(*text, nested=True) == plain(text)
+
+
+@given(TEXTS, st.integers(20, 40))
+def test_no_window_cuts_a_pseudonym_in_two(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(restoring, "WINDOW", size)
+        windows = list(FORMS.windows(text))
+    assert "".join(text[begin:end] for begin, end in windows) == text
+    assert [one for begin, end in windows for one in FORMS.pattern.findall(text, begin, end)] == FORMS.pattern.findall(text)
 
 
 @given(TEXTS)
