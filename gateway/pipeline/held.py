@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from gateway.core.errors import GuardrailViolation
-from gateway.core.wire import Path, TextFilter
+from gateway.core.slices import Steps, at_once
+from gateway.core.wire import EventReader, Path, TextFilter
 from gateway.pipeline.exchange import Exchange, chunked
 from gateway.pipeline.inspect import passed
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
 
 HOLD_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one stream's events."""
+AT_ONCE: Final = 64
+"""Events that are read in one step."""
 
 
 class HeldRelay(StreamRelay):
@@ -54,18 +57,22 @@ class HeldRelay(StreamRelay):
     async def _inspected(self) -> bytes:
         x = self.exchange
         assert x.entry is not None
-        reader, data = self._reader, self.body()
+        data = self.body()
         self._parts.clear()
         events = data.split(b"\n\n")[:-1]
         found = Gathering()
-        data = b"".join([reader.inspected(event, found) for event in events])
+        data = await self._through(events, found)
         replaced = await passed(x, x.entry.response_guardrails, found.texts())
         if replaced is not None:
             if len(replaced) != len(found.places):
                 raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())
-            passing = Replacing(found.places, replaced)
-            data = b"".join([reader.inspected(event, passing) for event in events])
+            data = await self._through(events, Replacing(found.places, replaced))
         return data
+
+    async def _through(self, events: list[bytes], texts: TextFilter) -> bytes:
+        """The events behind a filter. Many are read in turns of the loop: an answer of a reasoning model has tens of thousands."""
+        steps = _passed_on(self._reader, events, texts)
+        return at_once(steps) if len(events) <= AT_ONCE else await self.exchange.plane.turns.run(steps)
 
     def send(self, data: bytes) -> None:
         """Sends the events and ends the client's body."""
@@ -78,6 +85,14 @@ class HeldRelay(StreamRelay):
     def _guardrail(self) -> str:
         entry = self.exchange.entry
         return "guardrail" if entry is None else entry.response_guardrails[0].name
+
+
+def _passed_on(reader: EventReader, events: list[bytes], texts: TextFilter) -> Steps[bytes]:
+    passed: list[bytes] = []
+    for event in events:
+        passed.append(reader.inspected(event, texts))
+        yield
+    return b"".join(passed)
 
 
 class Gathering(TextFilter):

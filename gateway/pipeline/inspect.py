@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Final
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
 from gateway.core.pseudonyms import Layer
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, at_once, portions
 from gateway.core.snapshot import Inspector, ModelEntry
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Driver, check
 from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter, WholeAnswer
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
-from gateway.pipeline.nested import decoded
+from gateway.pipeline.nested import AT_ONCE, decoded, weight
 from gateway.pipeline.nested_stream import Nested, may_say_more, reading, whole_steps
 from gateway.pipeline.restoring import matchers, restored
 from gateway.pipeline.stream import StreamRelay
@@ -174,12 +174,16 @@ async def request(x: Exchange, guardrails: Sequence[Inspector], scanned: bool = 
 
 async def _nested(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> None:
     """What JSON inside of the texts says once it is decoded must be allowed, too. It cannot be rewritten: raises GuardrailViolation."""
-    strings = decoded(texts)
-    if not strings:
+    said = [text for text in texts if "\\" in text]
+    if not said:
         return
+    strings = at_once(decoded(said)) if weight(said) <= AT_ONCE else await x.plane.turns.run(decoded(said))
     reading = [guardrail for guardrail in guardrails if guardrail.patterned]
-    if await checked(x, reading, strings, "request", None, []) is not None:
-        raise GuardrailViolation("A policy would rewrite JSON inside a text, in content that is written with escapes.", code=x.guardrail)
+    for some in portions(strings):
+        if await checked(x, reading, some, "request", None, []) is not None:
+            raise GuardrailViolation(
+                "A policy would rewrite JSON inside a text, in content that is written with escapes.", code=x.guardrail
+            )
 
 
 def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:

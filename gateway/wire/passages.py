@@ -14,7 +14,7 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.openai.answers import FREE, WHOLE, Figure
-from gateway.wire.openai.media import is_base64, is_media, unquoted, written
+from gateway.wire.openai.media import Pieces, is_base64, is_media, unquoted, written
 from gateway.wire.openai.parts import Place, joined, separated, spoken, texts_at, unchanged
 
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
@@ -28,7 +28,7 @@ class BlockTexts(RequestTexts):
     reads as a text. results: kinds of blocks that end so hold what a tool said.
     """
 
-    __slots__ = ("_decoded", "_opaque", "_places", "_request", "_results", "_sources", "_words")
+    __slots__ = ("_decoded", "_opaque", "_pieces", "_places", "_request", "_results", "_sources", "_words")
 
     def __init__(
         self, request: InferenceRequest, words: frozenset[str], opaque: Mapping[Any, str], results: str, at_once: bool = True
@@ -38,6 +38,7 @@ class BlockTexts(RequestTexts):
         self._places: list[tuple[Any, Any]] = []
         self._sources: list[str] = []
         self._decoded: dict[str, Any] = {}
+        self._pieces = Pieces()
         if at_once:
             for _ in self.reading():
                 pass
@@ -75,7 +76,7 @@ class BlockTexts(RequestTexts):
                     self._source(value, of)
                 elif name != self._opaque.get(kind, "") or not self._is_opaque(value):
                     self._item(block, name, of)
-                    if (hidden := unquoted(value)) is not None:
+                    if (hidden := unquoted(value, self._pieces)) is not None:
                         self._one(None, None, hidden, of)
                     if name in FREE:
                         self._figures(block, name, of)
@@ -105,7 +106,7 @@ class BlockTexts(RequestTexts):
 
     def _file(self, media: str, source: str) -> None:
         """A file that is a text can be read, and not replaced."""
-        if (text := written(media)) is not None:
+        if (text := written(media, self._pieces)) is not None:
             self._one(None, None, text, source)
 
     def _one(self, holder: Any, key: Any, text: str, source: str) -> None:

@@ -12,7 +12,7 @@ from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import JSON, HashBody, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import unreadable
 from gateway.wire.oip import codec, frames
-from gateway.wire.oip.tensors import TensorAnswer, TensorTexts, TensorView, json_part, summary
+from gateway.wire.oip.tensors import TensorAnswer, TensorTexts, TensorView, json_part, summary, too_many
 from gateway.wire.openai.fields import refused
 from gateway.wire.scan import steps
 
@@ -87,8 +87,15 @@ class InferApi(WireApi):
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         return codec.model_path(name or request.model, request.version, "infer"), request.raw
 
+    def unreadable(self, request: InferenceRequest) -> str:
+        return too_many(request.view)
+
     def texts(self, request: InferenceRequest) -> RequestTexts:
-        texts, view = TensorTexts(request.view), request.view
+        return at_once(self.texts_steps(request))
+
+    def texts_steps(self, request: InferenceRequest) -> Generator[None, None, RequestTexts]:
+        texts, view = TensorTexts(), request.view
+        yield from texts.reading(view)
         if request.unknown:
             texts.texts += frames.asked_texts(bytes(json_part(request.raw, view.json_length)))
         return texts

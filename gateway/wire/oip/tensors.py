@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.slices import Steps, at_once, portions
 from gateway.core.types import ResponseHead
 from gateway.core.wire import HashBody, RequestTexts, WholeAnswer
 from gateway.wire.oip import codec, frames, values
 from gateway.wire.openai.answers import is_name
+from gateway.wire.scan import MAX_NODES
 
 
 class TensorView:
@@ -31,10 +33,10 @@ class TensorTexts(RequestTexts):
 
     __slots__ = ()
 
-    def __init__(self, view: TensorView) -> None:
-        super().__init__()
+    def reading(self, view: TensorView) -> Steps[None]:
+        """Reads the texts."""
         request = view.request
-        self.texts = texts_of(request.inputs)
+        self.texts = yield from text_steps(request.inputs)
         if request.id:
             self.texts.append(request.id)
         self.texts += _said(request.parameters)
@@ -115,13 +117,33 @@ def json_part(body: bytes, json_length: int | None) -> bytes | memoryview:
 
 def texts_of(tensors: Sequence[codec.Tensor]) -> list[str]:
     """The elements of the BYTES tensors, in order. Raises TensorError when they do not match the shape."""
-    return [text for tensor in tensors if tensor.datatype == "BYTES" for text in _strings(tensor)]
+    return at_once(text_steps(tensors))
 
 
-def _strings(tensor: codec.Tensor) -> list[str]:
-    if tensor.binary:
-        return [bytes(element).decode("utf-8", "replace") for element in values.split_bytes(tensor)]
-    return [value if isinstance(value, str) else str(value) for value in values.json_values(tensor)]
+def text_steps(tensors: Sequence[codec.Tensor]) -> Steps[list[str]]:
+    """The same in steps."""
+    found: list[str] = []
+    for tensor in tensors:
+        if tensor.datatype != "BYTES":
+            continue
+        if tensor.binary:
+            elements = yield from values.split_steps(tensor)
+            for some in portions(elements):
+                found += [bytes(element).decode("utf-8", "replace") for element in some]
+                yield
+        else:
+            found += [value if isinstance(value, str) else str(value) for value in values.json_values(tensor)]
+            yield
+    return found
+
+
+def too_many(view: TensorView) -> str:
+    """Why guardrails cannot read a request; "" when they can. In JSON, where each text is a node, it would have been refused."""
+    count = 0
+    for tensor in view.request.inputs:
+        if tensor.datatype == "BYTES" and tensor.binary:
+            count += tensor.elements
+    return f"The request has more than {MAX_NODES} texts, which cannot be inspected." if count > MAX_NODES else ""
 
 
 def parse_answer(head: ResponseHead, body: bytes) -> tuple[codec.InferResponse, int | None]:

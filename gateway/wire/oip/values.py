@@ -15,8 +15,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from gateway.core.slices import Steps, at_once
 from gateway.wire.oip.codec import Parameters, Tensor, TensorError, shape_text, short, subject
 
+AT_ONCE = 4096
+"""Elements of BYTES that are read in one step."""
 MAX_NESTING = 8
 """Deepest nested JSON `data`; tensors of a higher rank are sent flat."""
 
@@ -104,6 +107,11 @@ def _flatten(values: list[Any], depth: int, tensor: Tensor) -> list[Any]:
 
 def split_bytes(tensor: Tensor) -> list[memoryview]:
     """The elements of a BYTES tensor in binary form (each a little-endian 4-byte length and as many bytes). Raises TensorError."""
+    return at_once(split_steps(tensor))
+
+
+def split_steps(tensor: Tensor) -> Steps[list[memoryview]]:
+    """The same in steps of a millisecond or two."""
     elements: list[memoryview] = []
     raw, offset = tensor.raw, 0
     end = len(raw)
@@ -116,6 +124,8 @@ def split_bytes(tensor: Tensor) -> list[memoryview]:
             raise TensorError(tensor.subject, f"{length} bytes of element {len(elements)}", f"{end - offset} bytes")
         elements.append(raw[offset : offset + length])
         offset += length
+        if len(elements) % AT_ONCE == 0:
+            yield
     if len(elements) != tensor.elements or offset != end:
         received = f"{len(elements)} elements and {end - offset} bytes more"
         raise TensorError(tensor.subject, f"{tensor.elements} elements for shape {shape_text(tensor.shape)}", received)

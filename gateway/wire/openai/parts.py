@@ -56,13 +56,14 @@ def _lines_back(parts: Sequence[str], text: str) -> list[str]:
             at += count
         return found
     first, last = 0, len(parts)
-    while first < last - 1 and text.startswith(parts[first] + "\n"):
-        text = text[len(parts[first]) + 1 :]
+    begin, end = 0, len(text)
+    while first < last - 1 and text.startswith(parts[first] + "\n", begin):
+        begin += len(parts[first]) + 1
         first += 1
-    while last - 1 > first and text.endswith("\n" + parts[last - 1]):
-        text = text[: -len(parts[last - 1]) - 1]
+    while last - 1 > first and text.endswith("\n" + parts[last - 1], begin, end):
+        end -= len(parts[last - 1]) + 1
         last -= 1
-    return [*parts[:first], text, *([""] * (last - first - 1)), *parts[last:]]
+    return [*parts[:first], text[begin:end], *([""] * (last - first - 1)), *parts[last:]]
 
 
 def spoken(parts: Sequence[Any]) -> list[list[Place]]:

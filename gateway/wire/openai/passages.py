@@ -16,7 +16,7 @@ from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import may_speak, plain
 from gateway.wire.openai.fields import MEDIA
-from gateway.wire.openai.media import CONTENT, is_media, unquoted, written
+from gateway.wire.openai.media import CONTENT, Pieces, is_media, unquoted, written
 from gateway.wire.openai.parts import Place, joined, spoken, texts_at, unchanged
 from gateway.wire.openai.views import Message
 
@@ -194,9 +194,10 @@ class OpenAiTexts(RequestTexts):
 class ChatTexts(OpenAiTexts):
     """The texts of a chat, whose messages are forwarded as decoded here."""
 
-    __slots__ = ("_messages", "_split")
+    __slots__ = ("_messages", "_pieces", "_split")
 
     def _read_own_fields(self) -> Generator[None, None, None]:
+        self._pieces = Pieces()
         self._split: list[tuple[int, int, list[Place]]] = []
         self._messages: list[dict[str, Any]] = plain(self._request.fields["messages"], "messages")
         yield
@@ -207,6 +208,7 @@ class ChatTexts(OpenAiTexts):
                 for part in content:
                     if len(part) > 2 or part.get("text") is None or part.get("type") != "text":
                         self._read_part(part)
+                        yield
                 for places in spoken(content):
                     self._split.append((len(self.texts), number, places))
                     self.texts += joined(texts_at(places))
@@ -242,18 +244,18 @@ class ChatTexts(OpenAiTexts):
                     self._read_name(name)
                     if name not in CONTENT or content.__class__ is not str or not is_media(content):
                         self._read_item(value, name)
-                        self._read_decoded(unquoted(content))
+                        self._read_decoded(unquoted(content, self._pieces))
                     else:
                         self._read_file(content)
             elif key not in MEDIA or value.__class__ is not str or not is_media(value):
                 self._read_item(part, key)
-                self._read_decoded(unquoted(value))
+                self._read_decoded(unquoted(value, self._pieces))
             else:
                 self._read_file(value)
 
     def _read_file(self, media: str) -> None:
         """A file that is a text can be read, and not replaced."""
-        self._read_decoded(written(media))
+        self._read_decoded(written(media, self._pieces))
 
     def _read_decoded(self, text: str | None) -> None:
         if text is not None:

@@ -12,7 +12,7 @@ from gateway.core.slices import Steps
 from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Signal
 from gateway.pipeline.guarded import Guarded
-from gateway.pipeline.held import HOLD_BYTES
+from gateway.pipeline.held import AT_ONCE, HOLD_BYTES
 from tests.unit.gateway.pipeline.test_inspect import Failing, Scripted, documents, stream, text_of
 from tests.unit.gateway.pipeline.world import DONE, SSE_HEAD, STREAM_BODY, World, chunk
 
@@ -31,6 +31,23 @@ def test_nothing_passes_before_the_end_and_then_everything_as_it_came() -> None:
     client, world = stream([Guarded(guardrail, False, lambda *event: None)], HELLO)
     assert client.body == b"".join(HELLO)
     assert guardrail.seen == [["hello"]] and world.outcome.status == 200
+
+
+async def test_very_many_events_are_read_between_other_work() -> None:
+    pieces = [chunk("ab")] * (3 * AT_ONCE) + HELLO[1:]
+    guardrail = Scripted()
+    client, world = stream([Guarded(guardrail, False, lambda *event: None)], pieces)
+    assert text_of(client) == ""
+    await until_ended(world)
+    assert client.body == b"".join(pieces) and guardrail.seen == [["ab" * 3 * AT_ONCE]]
+    client, world = stream([guarded(Verdict("rewrite", "scripted", "", ("other",)))], pieces)
+    await until_ended(world)
+    assert text_of(client) == "other"
+
+
+async def until_ended(world: World) -> None:
+    while not world.audit.outcomes:
+        await asyncio.sleep(0)
 
 
 def test_a_rewritten_text_stands_where_its_first_piece_was() -> None:

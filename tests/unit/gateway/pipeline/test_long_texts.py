@@ -74,6 +74,21 @@ async def test_the_largest_request_is_read_between_other_work(text: str, action:
     await once(between_other_work, read)
 
 
+@pytest.mark.parametrize("item", ["1,", '"a",', '"\\n",', '"\\u0061\\u0062",'])
+async def test_json_within_a_text_is_read_between_other_work(item: str) -> None:
+    content = f'["\\n",{item * (LARGE // 2 // len(json.dumps(item)))}1]'
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
+
+    async def read() -> list[float]:
+        world = World(request=[deny("block")])
+        world.start(body)
+        taken = await turns(world)
+        assert len(world.engine.calls) == 1
+        return taken
+
+    await once(between_other_work, read)
+
+
 async def test_two_that_are_read_at_once_take_turns() -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": filled("darn thing ", 1 << 20)}]}).encode()
 

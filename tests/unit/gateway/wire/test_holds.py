@@ -35,6 +35,16 @@ def metadata(unit: bytes, times: int) -> tuple[bytes, bytes]:
     return CHAT, b'{"model":"m","messages":[{"role":"user","content":"hi"}],"metadata":[%b"%b"]}' % (unit * times, rest)
 
 
+def file(head: bytes, unit: bytes) -> tuple[bytes, bytes]:
+    part = b'{"type":"file","file":{"file_data":"%b%b"}}' % (head, fill(unit))
+    return CHAT, b'{"model":"m","messages":[{"role":"user","content":[%b]}]}' % part
+
+
+def files(head: bytes, unit: bytes) -> tuple[bytes, bytes]:
+    part = b'{"type":"file","file":{"file_data":"%b%b"}}' % (head, fill(unit, 80_000))
+    return CHAT, b'{"model":"m","messages":[{"role":"user","content":[%b]}]}' % b",".join([part] * 100)
+
+
 TOOL = b'{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{%b}}}}' % b",".join(
     b'"p%d":{"type":"string","description":"%b"}' % (number, b"d" * 380) for number in range(300)
 )
@@ -60,6 +70,11 @@ SHAPES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     "a text for its tokens": lambda: (TOKENIZE, b'{"model":"m","prompt":"%b"}' % fill(b'\\"')),
     "tokens for their text": lambda: (DETOKENIZE, b'{"model":"m","tokens":[%b1]}' % (b"123456789012345," * 500_000)),
     "too many tokens": lambda: (DETOKENIZE, b'{"model":"m","tokens":[%b1]}' % (b"5," * 4_000_000)),
+    "a file with percent signs": lambda: file(b"data:text/plain,", b"%41"),
+    "files with percent signs": lambda: files(b"data:text/plain,", b"%41"),
+    "files": lambda: files(b"data:text/plain;base64,", b"QUFB"),
+    "a file of padding": lambda: file(b"data:text/plain;base64,", b"QUE="),
+    "a file of padding alone": lambda: file(b"data:text/plain;base64,", b"===="),
     "unicode escapes": lambda: content(fill(b"\\u0041")),
     "surrogate pairs": lambda: content(fill(b"\\ud83d\\ude00")),
     "deep arrays": lambda: metadata(b"[" * 60 + b"1" + b"]" * 60 + b",", 1000),
@@ -94,7 +109,7 @@ def longest(path: bytes, body: bytes) -> float:
         request = run(table.parse_steps(path, body, {}))
         if not request.api.unreadable(request):
             run(request.api.texts_steps(request))
-    except RequestError:
+    except (RequestError, GuardrailViolation):
         pass
     return max(holds)
 

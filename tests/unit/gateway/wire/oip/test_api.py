@@ -13,6 +13,8 @@ from gateway.core.types import ResponseHead
 from gateway.wire.oip import codec
 from gateway.wire.oip.messages import infer_response
 from gateway.wire.oip.tensors import TensorAnswer, json_part, parse_answer
+from gateway.wire.oip.values import AT_ONCE
+from gateway.wire.scan import MAX_NODES
 from gateway.wire.table import parse
 
 INFER = b"/v2/models/m/infer"
@@ -70,6 +72,27 @@ def test_texts_of_tensors_are_read() -> None:
     ).encode()
     found = parse(INFER, head + data, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
     assert found.api.texts(found).texts == ["red", "fal\ufffdcon"]
+
+
+def test_many_texts_in_binary_form_are_read_in_steps_and_very_many_are_not() -> None:
+    def asked(count: int) -> Any:
+        place = {"name": "x", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": 5 * count}}
+        head = json.dumps({"inputs": [place]}).encode()
+        return parse(INFER, head + b"\x01\0\0\0a" * count, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
+
+    found = asked(MAX_NODES)
+    assert found.api.unreadable(found) == ""
+    steps, count, texts = found.api.texts_steps(found), 0, None
+    while texts is None:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as done:
+            texts = done.value.texts
+    assert texts == ["a"] * MAX_NODES and count >= MAX_NODES // AT_ONCE
+    found = asked(MAX_NODES + 1)
+    assert "more than 65536 texts" in found.api.unreadable(found)
+    assert infer(tensor()).api.unreadable(infer(tensor())) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.wire.openai.media import is_media, written
+from gateway.core.errors import GuardrailViolation
+from gateway.wire.openai import media
+from gateway.wire.openai.media import MOST_PIECES, Pieces, is_media, unquoted
+
+
+def written(value: str) -> str | None:
+    return media.written(value, Pieces())
 
 
 @pytest.mark.parametrize(
@@ -57,3 +63,12 @@ def test_what_is_said_to_be_a_text_is_read_as_one() -> None:
 )
 def test_images_sounds_and_pdf_are_no_texts(data: bytes) -> None:
     assert written(b64encode(data).decode()) is None
+
+
+def test_what_is_decoded_piece_by_piece_is_bounded_over_all_files() -> None:
+    pieces = Pieces()
+    assert unquoted("data:,%41%42", pieces) == "data:,AB" and media.written("data:text/plain;base64,QQ==", pieces) == "A"
+    assert 4 <= pieces.count <= 6
+    for value in ("data:text/plain," + "%41" * (MOST_PIECES + 1), "data:text/plain;base64," + "QUE=" * (MOST_PIECES + 1)):
+        with pytest.raises(GuardrailViolation, match="in too many places"):
+            _ = media.written(value, Pieces()) if is_media(value) else unquoted(value, Pieces())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,15 @@ def test_unchanged_texts_give_the_same_parts(parts: list[str]) -> None:
 def test_what_is_rewritten_inside_of_parts_goes_back_to_them(parts: list[str]) -> None:
     masked = [part.replace("a", "[X]") for part in parts]
     assert separated(parts, [text.replace("a", "[X]") for text in joined(parts)]) == masked
+
+
+def test_a_line_break_that_is_rewritten_among_very_many_parts() -> None:
+    parts = ["x" * 300] * 13_000
+    parts[6_500] = "red\nfalcon"
+    began = time.thread_time()
+    found = separated(parts, [text.replace("red\nfalcon", "[X]") for text in joined(parts)])
+    assert time.thread_time() - began < 1.0, "a copy of the rest for each part takes many seconds"
+    assert [number for number, part in enumerate(found) if part != parts[number]] == [6_500] and found[6_500] == "[X]"
 
 
 def test_what_is_rewritten_across_a_border_ends_in_one_part_or_is_refused() -> None:
