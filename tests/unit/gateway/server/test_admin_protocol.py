@@ -107,6 +107,33 @@ async def test_a_proxy_that_is_no_longer_trusted_names_nobody_on_a_kept_connecti
         assert said == [b"203.0.113.5 True", b"127.0.0.1 False"]
 
 
+async def test_a_head_without_end_is_refused() -> None:
+    async with listening(max_header_bytes=4096) as listener:
+        assert (await listener.ask(b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"a" * 5000)).startswith(b"HTTP/1.1 431 ")
+        two = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 2 + b"GET / HTTP/1.1\r\nx: " + b"a" * 5000
+        assert b"HTTP/1.1 431 " in await listener.ask(two)
+        body = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 10000\r\n\r\n" + b"a" * 10_000
+        assert (await listener.ask(body)).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost: a\r\n", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n\r\n"])
+async def test_a_connection_that_says_nothing_more_is_closed(said: bytes) -> None:
+    async with listening(header_timeout=0.05) as listener, asyncio.timeout(60):
+        answer = await listener.ask(said)
+        assert answer.startswith(b"HTTP/1.1 200 ") if said.endswith(b"\r\n\r\n") else answer == b""
+
+
+async def test_connections_are_bounded() -> None:
+    async with listening(max_connections=2) as listener, asyncio.timeout(60):
+        open_ones = [await asyncio.open_connection(*listener.sock.getsockname()) for _ in range(2)]
+        await reached(lambda: len(listener.server.server_state.connections) == 2)
+        assert await listener.ask(GET % b"") == b""
+        for _, writer in open_ones:
+            writer.close()
+        await reached(lambda: not listener.server.server_state.connections)
+        assert await listener.who() == "127.0.0.1 False"
+
+
 async def test_the_proxy_protocol() -> None:
     async with listening(admin_trusted_peers=LOCAL, admin_proxy_protocol="required") as listener:
         assert await listener.who(before=FOUR) == "203.0.113.7 False"
