@@ -14,7 +14,11 @@ from gateway.core.types import ALLOW
 from gateway.wire.openai.api import ChatApi
 from policies.guardrails.json_schema.guardrail import TOO_MUCH, JsonSchemaGuardrail, JsonSchemaSettings, Shape, build
 
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
 
 
 def guardrail(read: Any = None, **fields: Any) -> JsonSchemaGuardrail:

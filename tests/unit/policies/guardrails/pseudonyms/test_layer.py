@@ -242,6 +242,7 @@ def test_no_step_of_a_long_text_is_long(text: str) -> None:
 
 def test_an_answer_does_not_grow_without_end() -> None:
     made = built(build_secrets, SecretsSettings, {"action": "pseudonym"}, Context(name="keys"))
+    assert isinstance(made, PseudonymGuardrail)
     one = made.layer(ALICE, secret, 0.0)
     long = KEY.replace("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 40, "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 1000)
     [label] = [text.strip() for text in sent(one, long)]
