@@ -84,18 +84,20 @@ class Hold(Ask[Held], frozen=True, kw_only=True):
 
 class Taken(Message, frozen=True, kw_only=True):
     """What there is on an approval. state: also `unknown` (there is none, or it is another caller's) and `other` (for another request).
-    form, body: of the kept answer, once it is taken. hashes: of what was approved."""
+    form: of the kept answer. body: its bytes, once it is taken or read. hashes: of what was approved. model: whose answer it is."""
 
     state: str
     held: Held | None = None
     form: Form = ""
     body: bytes = b""
     hashes: tuple[str, ...] = ()
+    model: str = ""
 
 
 class Take(Ask[Taken], frozen=True, kw_only=True):
-    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing. made: when the caller's key was created:
-    one that is newer than the approval is not the key that asked, even if it has the same id."""
+    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing. read: with a look, the body of what is
+    approved, too. made: when the caller's key was created: one that is newer than the approval is not the key that asked, even if it has
+    the same id."""
 
     id: str
     requester: Requester
@@ -103,6 +105,7 @@ class Take(Ask[Taken], frozen=True, kw_only=True):
     request_id: str
     look: bool = False
     made: float = 0.0
+    read: bool = False
 
 
 class ApprovalDesk(Protocol):

@@ -59,6 +59,10 @@ class Layer(Protocol):
         """The same for one text of a stream."""
         ...
 
+    def hidden(self, texts: Sequence[str]) -> list[str]:
+        """The opposite of `whole`: texts of the answer with pseudonyms in the place of the request's values."""
+        ...
+
 
 class Pseudonymous(Protocol):
     """The part of such a guardrail that the pipeline calls."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.approvals import HEADER, ApprovalDesk, Form, Held, HeldUse, Hold, Take, Taken, request_hash, requester_of
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation, PermissionDenied
 from gateway.core.snapshot import ModelEntry
-from gateway.core.tools import ToolFinding, ToolGuard
+from gateway.core.tools import ToolFinding, ToolGuard, ToolUse
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import UNCOUNTED
 from gateway.pipeline.stream import OK, STREAM_HEADERS
@@ -100,7 +100,8 @@ async def hold(x: Exchange, guard: ToolGuard, findings: Sequence[ToolFinding], f
 
 
 async def asked(x: Exchange, look: bool) -> Taken:
-    """What there is on the approval that a retry names. Raises ApprovalPending, PermissionDenied for one that gives nothing."""
+    """What there is on the approval that a retry names. look: change nothing, and read what is approved. Raises ApprovalPending,
+    PermissionDenied for one that gives nothing."""
     desk: ApprovalDesk | None = x.plane.approvals
     principal = x.principal
     assert principal is not None
@@ -116,6 +117,7 @@ async def asked(x: Exchange, look: bool) -> Taken:
             request_id=x.request_id.decode(),
             look=look,
             made=principal.made,
+            read=look,
         )
     )
     if found.state == "pending" and found.held is not None:
@@ -152,15 +154,15 @@ def sent(x: Exchange, form: str, body: bytes) -> None:
     x.answer_hash = x.snapshot.audit.hash_body(body)
 
 
-def calls_of(x: Exchange, taken: Taken) -> Any:
+def calls_of(x: Exchange, form: str, body: bytes) -> Sequence[ToolUse]:
     """The calls of a kept answer, to be judged by the rules in force now. Raises EngineError."""
     request = x.request
     assert request is not None
-    if taken.form == "whole":
-        return request.api.tool_calls(taken.body)[1]
+    if form == "whole":
+        return request.api.tool_calls(body)[1]
     reader = request.api.call_reader()
     if reader is None:
         raise EngineError("The kept answer cannot be read.")
-    for event in taken.body.split(b"\n\n")[:-1]:
+    for event in body.split(b"\n\n")[:-1]:
         reader.feed(event)
     return reader.uses()

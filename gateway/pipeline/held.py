@@ -55,24 +55,9 @@ class HeldRelay(StreamRelay):
         return self._passing
 
     async def _inspected(self) -> bytes:
-        x = self.exchange
-        assert x.entry is not None
         data = self.body()
         self._parts.clear()
-        events = data.split(b"\n\n")[:-1]
-        found = Gathering()
-        data = await self._through(events, found)
-        replaced = await passed(x, x.entry.response_guardrails, found.texts())
-        if replaced is not None:
-            if len(replaced) != len(found.places):
-                raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())
-            data = await self._through(events, Replacing(found.places, replaced))
-        return data
-
-    async def _through(self, events: list[bytes], texts: TextFilter) -> bytes:
-        """The events behind a filter. Many are read in turns of the loop: an answer of a reasoning model has tens of thousands."""
-        steps = _passed_on(self._reader, events, texts)
-        return at_once(steps) if len(events) <= AT_ONCE else await self.exchange.plane.turns.run(steps)
+        return await inspected(self.exchange, self._reader, data)
 
     def send(self, data: bytes) -> None:
         """Sends the events and ends the client's body."""
@@ -83,8 +68,33 @@ class HeldRelay(StreamRelay):
         StreamRelay.finish_stream(self)
 
     def _guardrail(self) -> str:
-        entry = self.exchange.entry
-        return "guardrail" if entry is None else entry.response_guardrails[0].name
+        return _first(self.exchange)
+
+
+def _first(x: Exchange) -> str:
+    """The guardrail that is named where all of them are meant."""
+    return "guardrail" if x.entry is None or not x.entry.response_guardrails else x.entry.response_guardrails[0].name
+
+
+async def inspected(x: Exchange, reader: EventReader, data: bytes, kept: bool = False) -> bytes:
+    """What may pass of a whole stream. reader: has read it. kept: as `passed` has it. Raises GuardrailViolation, EngineError, or any error
+    of the guardrails."""
+    assert x.entry is not None
+    events = data.split(b"\n\n")[:-1]
+    found = Gathering()
+    data = await _through(x, reader, events, found)
+    replaced = await passed(x, x.entry.response_guardrails, found.texts(), kept)
+    if replaced is not None:
+        if len(replaced) != len(found.places):
+            raise GuardrailViolation("The content could not be inspected.", code=_first(x))
+        data = await _through(x, reader, events, Replacing(found.places, replaced))
+    return data
+
+
+async def _through(x: Exchange, reader: EventReader, events: list[bytes], texts: TextFilter) -> bytes:
+    """The events behind a filter. Many are read in turns of the loop: an answer of a reasoning model has tens of thousands."""
+    steps = _passed_on(reader, events, texts)
+    return at_once(steps) if len(events) <= AT_ONCE else await x.plane.turns.run(steps)
 
 
 def _passed_on(reader: EventReader, events: list[bytes], texts: TextFilter) -> Steps[bytes]:

@@ -23,7 +23,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
 from gateway.pipeline.nested import AT_ONCE, decoded, weight
 from gateway.pipeline.nested_stream import Nested, may_say_more, reading, whole_steps
-from gateway.pipeline.restoring import matchers, restored
+from gateway.pipeline.restoring import hidden, matchers, restored
 from gateway.pipeline.stream import StreamRelay
 
 LARGE_REQUEST: Final = 16 * 1024
@@ -230,11 +230,12 @@ def clears_answer(x: Exchange, entry: ModelEntry, head: ResponseHead, body: byte
 
 
 async def answer(
-    x: Exchange, guardrails: Sequence[Inspector], head: ResponseHead, body: bytes, insist: bool = False
+    x: Exchange, guardrails: Sequence[Inspector], head: ResponseHead, body: bytes, insist: bool = False, kept: bool = False
 ) -> tuple[bytes, bytes | memoryview]:
     """Phase 10 for a whole answer: its bytes, with guardrails' rewrites, and the part of them that the record's body hash covers.
 
     An answer that guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash. insist: it must be readable.
+    kept: as `passed` has it.
     """
     assert x.request is not None
     try:
@@ -243,7 +244,7 @@ async def answer(
         if insist or guardrails or x.layers:
             raise
         return body, body
-    texts = await passed(x, guardrails, found.texts)
+    texts = await passed(x, guardrails, found.texts, kept)
     if texts is not None:
         try:
             body = found.replaced(texts)
@@ -256,19 +257,20 @@ async def answer(
     return found.body, found.evidence()
 
 
-async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> Sequence[str] | None:
-    """The texts of an answer after every guardrail, with the values that pseudonyms stand for; None when they did not change."""
+async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], kept: bool = False) -> Sequence[str] | None:
+    """The texts of an answer after every guardrail, with the values that pseudonyms stand for; None when they did not change. kept: they
+    have been through guardrails before, so the values are in them already, and guardrails read pseudonyms in their place once more."""
     if not x.layers:
         if not guardrails:
             return None
         replaced = await checked(x, guardrails, texts, "response")
         await _nested_answer(x, guardrails, texts if replaced is None else replaced)
         return replaced
-    before = restored(x.layers, texts, "before")
+    before = restored(x.layers, hidden(x.layers, texts) if kept else texts, "before")
     after = await checked(x, guardrails, before, "response")
     await _nested_answer(x, guardrails, before if after is None else after)
     found = restored(x.layers, before if after is None else after, "after")
-    return None if found is texts else found
+    return None if found is texts or (kept and list(found) == list(texts)) else found
 
 
 async def refusal(x: Exchange, guardrails: Sequence[Inspector], error: GatehouseError) -> GatehouseError:

@@ -33,6 +33,7 @@ from gateway.pipeline import approvals, attempt, cached, conversations, costs, c
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
+from gateway.pipeline.releasing import prepare, release
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
@@ -240,11 +241,13 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
         if reservation is not None:
             reservation.settle(None)
         return False
+    assert x.entry is not None
+    _ = _relay_type(x, await prepare(x, x.entry, found.model))
     ticket = _intent(x, principal, request, body)
     if not ticket.done:
         await Completion(ticket)
     check(ticket.error)
-    await tools.kept(x)
+    await release(x, found)
     x.settle("ok", 200)
     return True
 

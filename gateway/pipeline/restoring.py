@@ -17,6 +17,15 @@ def restored(layers: Sequence[Layer], texts: Sequence[str], when: Restores) -> S
     return found if chosen and found != list(texts) else texts
 
 
+def hidden(layers: Sequence[Layer], texts: Sequence[str]) -> Sequence[str]:
+    """Texts in which the values were put back, with the pseudonyms in their place again; the same object if there are none."""
+    found = list(texts)
+    for layer in layers:
+        if layer.restores != "never":
+            found = layer.hidden(found)
+    return texts if found == list(texts) else found
+
+
 def matchers(layers: Sequence[Layer], when: Restores) -> list[StreamMatcher]:
     """The same for one text of a stream."""
     return [layer.stream() for layer in reversed(layers) if layer.restores == when]

@@ -120,14 +120,6 @@ async def answer(x: Exchange, guards: Sequence[ToolGuard], body: bytes) -> bytes
     return body
 
 
-async def kept(x: Exchange) -> None:
-    """Gives a retry the answer that was kept for it, once. Raises GuardrailViolation if the rules in force now do not allow it."""
-    assert x.entry is not None
-    taken = await approvals.asked(x, False)
-    judged(x, x.entry.response_tools, approvals.calls_of(x, taken))
-    approvals.sent(x, taken.form, taken.body)
-
-
 class Gate:
     """Keeps back a stream's events from the first that holds a part of a call."""
 

@@ -123,15 +123,17 @@ class StoredApprovals:
         now = self._now(connection)
         state = "expired" if record.state in OPEN and record.expires <= now else record.state
         hashes = tuple(digest for _, digest, _, _ in record.tools)
-        if state != "approved" or wanted.look:
-            return Taken(state=state, held=record.held, form=record.form, hashes=hashes)
+        if state != "approved" or (wanted.look and not wanted.read):
+            return Taken(state=state, held=record.held, form=record.form, hashes=hashes, model=record.model)
         if not hmac.compare_digest(found.proof, self._proof(record)):
             raise ConfigError("the approval was not decided here: its decision was changed, or made with another pepper")
         content = self._opened(found)
+        if wanted.look:
+            return Taken(state=state, held=record.held, form=record.form, body=content.body, hashes=hashes, model=record.model)
         change = sa.update(table).where(table.c.id == record.id, table.c.state == "approved").values(state="used", used=now, **_CLOSED)
         if connection.execute(change).rowcount != 1:
             return Taken(state="used", held=record.held, form=record.form)
-        return Taken(state="taken", held=record.held, form=record.form, body=content.body, hashes=hashes)
+        return Taken(state="taken", held=record.held, form=record.form, body=content.body, hashes=hashes, model=record.model)
 
     def _opened(self, row: Any) -> Content:
         """Raises ConfigError for a row that was changed, or sealed with another pepper."""

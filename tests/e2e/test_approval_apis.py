@@ -13,7 +13,7 @@ import pytest
 
 from loadtests.guardrails.bypass import says
 from tests.e2e.harness import Gatehouse, configuration, external
-from tests.e2e.test_approvals import BOSS, DEV, code, decide
+from tests.e2e.test_approvals import BOSS, DEV, OPS, code, decide, reloaded
 from tests.e2e.test_sockets import opened
 from tests.fakes.tools import ToolEngine
 from tests.waiting import until
@@ -49,6 +49,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory, engine: ToolEngine) -> tu
     config["identity"]["api_keys"]["static"] += [
         {"id": "dev", "key": DEV, "tenant": "acme", "models": ["*"], "roles": ["approver"], "user": "dana"},
         {"id": "boss", "key": BOSS, "tenant": "acme", "models": [], "roles": ["approver"], "user": "boris"},
+        {"id": "ops", "key": OPS, "tenant": "ops", "models": [], "roles": ["admin"]},
     ]
     return directory, config
 
@@ -150,6 +151,40 @@ def test_what_has_expired_gives_nothing(running: list[Gatehouse], api: str, stre
 
     until(expired, what="the expiry")
     assert code(decide(running[0], id)) == (409, "approval_expired")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("api", PATHS)
+def test_guardrails_that_a_reload_brings_read_what_waits(
+    running: list[Gatehouse], settings: tuple[Path, dict[str, Any]], engine: ToolEngine, api: str, stream: bool
+) -> None:
+    gatehouse, config = running[0], settings[1]
+    text = f'call delete_new {{"path": "{SECRET}", "n": {int(stream)}}}'
+    ids = {again: held(gatehouse, "HTTP", api, stream, text) for again in (False, True)}
+    asked = len(engine.asked)
+    for id in ids.values():
+        assert decide(gatehouse, id).status_code == 200
+
+    def with_words(*phrases: str, **settings: Any) -> None:
+        words = {"name": "words", "type": "denylist", "on": ["response"], "settings": {"phrases": list(phrases), **settings}}
+        reloaded(gatehouse, {**config, "guardrails": [*config["guardrails"], words]})
+
+    try:
+        with_words(SECRET, action="block")
+        for again, id in ids.items():
+            status, said = ask(gatehouse, "HTTP", api, again, text, id)
+            assert status == 400 and SECRET not in said, said
+        with_words(SECRET, action="mask")
+        for again, id in ids.items():
+            status, said = ask(gatehouse, "HTTP", api, again, text, id)
+            assert status == 400 and SECRET not in said and "removed" not in said, "these arguments were not approved"
+        with_words("I will", action="mask")
+        for again, id in ids.items():
+            status, said = ask(gatehouse, "HTTP", api, again, text, id)
+            assert status == 200 and shows(said, "HTTP") and "delete_new" in said and "[removed]" in said and "I will" not in said, said
+    finally:
+        reloaded(gatehouse, config)
+    assert len(engine.asked) == asked
 
 
 def test_a_restart_between_decision_and_retry_loses_nothing_and_frees_nothing(

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from gateway.app.main import app
@@ -295,6 +296,69 @@ def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: 
     assert answer.json()["choices"][0]["message"]["content"] == "Done."
     assert len(engine.asked) == before + 1
     assert code(ask(gatehouse, "", approval["id"], messages=messages, model=model)) == (403, "approval_used")
+
+
+def reloaded(gatehouse: Gatehouse, config: dict[str, Any]) -> None:
+    """Puts another configuration in force in every worker."""
+    gatehouse.file.write_text(yaml.safe_dump(config))
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        done = client.post("/config/reload")
+        assert done.is_success, done.text
+        until(lambda: all(one["lag"] == 0 for one in client.get("/workers").json()["items"]), what="the workers")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_guardrails_that_a_reload_brings_read_what_waits(
+    running: list[Gatehouse], settings: tuple[Path, dict[str, Any]], engine: ToolEngine, stream: bool
+) -> None:
+    gatehouse, config = running[0], settings[1]
+    text = f'call delete_file {{"reload": {json.dumps(stream)}}}'
+    first = ask(gatehouse, text, stream=stream)
+    found = re.search("apr-[0-9a-f]+", first.text)
+    assert found is not None, first.text
+    id, before = found[0], len(engine.asked)
+    words = {"name": "words", "type": "denylist", "on": ["response"], "settings": {"phrases": ["I will"], "action": "block"}}
+    reads = {"name": "asks", "type": "denylist", "on": ["request"], "settings": {"phrases": ["delete_file"], "action": "block"}}
+    try:
+        reloaded(gatehouse, {**config, "guardrails": [*config["guardrails"], words]})
+        assert decide(gatehouse, id).status_code == 200
+        for again in (False, True):
+            refused = ask(gatehouse, text, id, stream=again)
+            assert code(refused) == (400, "words") and "I will" not in refused.text
+        reloaded(gatehouse, {**config, "guardrails": [*config["guardrails"], reads]})
+        assert code(ask(gatehouse, text, id)) == (400, "asks")
+        masks = {**words, "settings": {"phrases": ["will"], "action": "mask", "replacement": "may"}}
+        reloaded(gatehouse, {**config, "guardrails": [*config["guardrails"], masks]})
+        passed = ask(gatehouse, text, id)
+        message = passed.json()["choices"][0]["message"]
+        assert message["content"] == "I may." and message["tool_calls"][0]["function"]["name"] == "delete_file"
+    finally:
+        reloaded(gatehouse, config)
+    assert code(ask(gatehouse, text, id)) == (403, "approval_used") and len(engine.asked) == before
+
+
+def test_a_model_that_was_removed_meanwhile_answers_nobody(running: list[Gatehouse], settings: tuple[Path, dict[str, Any]]) -> None:
+    gatehouse, config, text = running[0], settings[1], 'call delete_file {"f": 1}'
+    id = held(gatehouse, text)["id"]
+    assert decide(gatehouse, id).status_code == 200
+    others = [{**config["models"][0], "name": "m2"}]
+    try:
+        reloaded(gatehouse, {**config, "models": others, "guardrails": [{**one, "models": ["*"]} for one in config["guardrails"]]})
+        assert code(ask(gatehouse, text, id)) == (404, "model_not_found")
+        reloaded(gatehouse, {**config, "models": [{**others[0], "aliases": ["m1"]}], "guardrails": config["guardrails"][:1]})
+        assert code(ask(gatehouse, text, id)) == (403, "approval_mismatch"), "the name leads to another model now"
+    finally:
+        reloaded(gatehouse, config)
+    assert ask(gatehouse, text, id).status_code == 200
+
+
+def test_of_two_who_decide_at_once_one_does(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"g": 1}'
+    id = held(gatehouse, text)["id"]
+    with ThreadPoolExecutor(8) as threads:
+        found = [one.status_code for one in threads.map(lambda number: decide(gatehouse, id, ("approve", "deny")[number % 2]), range(8))]
+    assert sorted(found) == [200] + [409] * 7
+    assert code(decide(gatehouse, id)) == (409, "already_decided")
 
 
 def test_operators_work_on_the_command_line_and_a_restart_loses_nothing(

@@ -6,6 +6,7 @@ session has it, the text gets a pseudonym of its own. So a pseudonym in an answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ from policies.guardrails.recognition.guardrail import EntityGuardrail
 
 SPELLED: Final = frozenset({"email", "phone", "card", "iban", "ssn", "national_id", "passport", "mac"})
 """Entities that are the same in any case and with any separators."""
+DEEPEST: Final = 2
+"""Strings of JSON around a value that `hidden` finds."""
 LITERAL: Final = "\0literal"
 """Stands for the entity of a text that only looks like a pseudonym."""
 RENAMED: Final = "Text in the form of a pseudonym was renamed."
@@ -145,6 +148,21 @@ class Issued:
     def stream(self) -> Restoring:
         nested = self._nested or (self._session is not None and self._session.nested)
         return Restoring(self._forms, self._counted, nested, self._grown)
+
+    def hidden(self, texts: Sequence[str]) -> list[str]:
+        """Only whole words count: part of another word is no value, and what guardrails are to read stays readable."""
+        labels: dict[str, str] = {}
+        for label, sealed in self._labels.items():
+            value = self._seal.opened(sealed, label)
+            for depth in range(DEEPEST + 1 if escaped(value, 1) != value else 1):
+                form = escaped(value, depth)
+                if any(form in text for text in texts):
+                    labels.setdefault(form, label)
+        if not labels:
+            return list(texts)
+        forms = "|".join(re.escape(form) for form in sorted(labels, key=len, reverse=True))
+        values = re.compile(rf"(?<!\w)(?:{forms})(?!\w)")
+        return [values.sub(lambda match: labels[match[0]], text) for text in texts]
 
     def _counted(self, label: str) -> str | None:
         value = self._value(label)

@@ -146,7 +146,7 @@ def test_an_id_that_cannot_be_one_is_not_looked_for(given: str) -> None:
 @pytest.mark.parametrize("form", ["whole", "stream"])
 def test_an_approved_answer_is_given_in_the_form_that_is_asked_for_and_not_charged(form: Any, stream: bool) -> None:
     kept = whole(call("delete_file", '{"a":1}')) if form == "whole" else chunk("well ") + piece(call("delete_file", '{"a":1}')) + DONE
-    desk = Desk(Taken(state="approved", held=HELD, form=form), Taken(state="taken", held=HELD, form=form, body=kept))
+    desk = Desk(Taken(state="approved", held=HELD, form=form, body=kept), Taken(state="taken", held=HELD, form=form, body=kept))
     made = world(desk)
     client = asked(made, stream=stream, approval="apr-1")
     assert client.status == 200 and not made.engine.calls and [one.look for one in desk.takes] == [True, False]
@@ -163,7 +163,8 @@ def test_an_approved_answer_is_given_in_the_form_that_is_asked_for_and_not_charg
 
 
 def test_the_record_is_durable_before_an_answer_is_taken() -> None:
-    desk = Desk(Taken(state="approved", form="whole"), Taken(state="taken", form="whole", body=whole(call("delete_file"))))
+    kept = whole(call("delete_file"))
+    desk = Desk(Taken(state="approved", form="whole", body=kept), Taken(state="taken", form="whole", body=kept))
     made = world(desk)
     made.audit.durable = False
     client = asked(made, approval="apr-1")
@@ -173,10 +174,11 @@ def test_the_record_is_durable_before_an_answer_is_taken() -> None:
 
 
 def test_rules_that_have_become_stricter_count() -> None:
-    kept = Taken(state="taken", form="whole", body=whole(call("delete_file")))
-    made = world(Desk(Taken(state="approved", form="whole"), kept), response_tools=[guard({"tool": "*", "action": "block"})])
+    desk = Desk(Taken(state="approved", form="whole", body=whole(call("delete_file"))))
+    made = world(desk, response_tools=[guard({"tool": "*", "action": "block"})])
     client = asked(made, approval="apr-1")
     assert client.status == 400 and b'"arguments"' not in client.body
+    assert [one.look for one in desk.takes] == [True], "the approval stays"
 
 
 def test_who_is_refused_by_policy_meanwhile_does_not_get_to_the_desk() -> None:
@@ -187,7 +189,7 @@ def test_who_is_refused_by_policy_meanwhile_does_not_get_to_the_desk() -> None:
 
 
 def test_another_takes_it_between_the_look_and_the_taking() -> None:
-    made = world(Desk(Taken(state="approved", form="whole"), Taken(state="used", held=HELD)))
+    made = world(Desk(Taken(state="approved", form="whole", body=whole(call("delete_file"))), Taken(state="used", held=HELD)))
     client = asked(made, approval="apr-1")
     assert (client.status, error(client)["code"]) == (403, "approval_used")
 

@@ -170,6 +170,19 @@ def test_values_are_escaped_where_json_needs_it(scope: str) -> None:
     assert one.whole(f"it is {found['a']}") == f"it is {value}"
 
 
+@pytest.mark.parametrize("scope", ["request", "session"])
+def test_values_in_an_answer_are_hidden_again(scope: str) -> None:
+    value = 'ODD"123'
+    one = layer(guardrail(scope=scope))
+    [mail, odd] = sent(one, "bob@example.com", value)
+    answer = [f"To bob@example.com, Xbob@example.com and eve@example.com: {value}", json.dumps({"x": json.dumps({"y": value})}), "none"]
+    there = one.hidden(answer)
+    assert there[0] == f"To {mail}, Xbob@example.com and eve@example.com: {odd}" and there[2] == "none", "whole words, known values"
+    assert json.loads(json.loads(there[1])["x"]) == {"y": odd}
+    assert [one.whole(text) for text in there] == answer
+    assert layer(guardrail(scope=scope)).hidden(answer) == answer
+
+
 def test_numbers_become_strings_so_that_arguments_stay_readable() -> None:
     one = layer()
     [passed] = sent(one, '{"card": 4111111111111111}')
