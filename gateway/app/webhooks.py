@@ -34,7 +34,7 @@ from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
 from gateway.limits.bucket import Shape
 from gateway.limits.counter import ALERTS, used
-from gateway.limits.meter import meters_of
+from gateway.limits.meter import Meter, meters_of
 from gateway.limits.redis.book import BucketBook
 from gateway.limits.redis.names import HASHED
 from gateway.limits.windows import span
@@ -64,6 +64,9 @@ MOST_HEARD: Final = 1_000
 CLAIM_SECONDS: Final = 300.0
 """How long a replica may take to queue an event on behalf of all that share a Redis."""
 COUNTERS: Final = 1_000
+"""Of one budget that are looked at."""
+MOST_COUNTERS: Final = 20_000
+"""Of all budgets together."""
 BUDGET: Final = "budget_used"
 TEST: Final = "webhook_test"
 GONE: Final = 410
@@ -152,36 +155,38 @@ class Webhooks:
         now = self._now()
         wanted: list[Delivery] = []
         hooks = [hook for hook in self._spec().alerts.webhooks if any(matches(pattern, BUDGET) for pattern in hook.events)]
+        limits = [limit for limit in self._spec().limits if limit.budget is not None] if hooks else []
         try:
-            for limit in self._spec().limits if hooks else ():
-                if limit.budget is not None:
-                    for scope, percent in await self._passed(limit, now):
-                        told = (_told(limit, scope, percent, now), now, _budget_id(limit, scope, percent, now), _window(limit, now)[1])
-                        wanted += [self._delivery(hook, BUDGET, *told) for hook in hooks]
+            for limit, scope, percent in await self._passed(limits, now) if limits else ():
+                told = (_told(limit, scope, percent, now), now, _budget_id(limit, scope, percent, now), _window(limit, now)[1])
+                wanted += [self._delivery(hook, BUDGET, *told) for hook in hooks]
             if wanted:
                 await self._queue(wanted)
             await self._store.forget_deliveries(KEPT_SECONDS, MOST_KEPT)
         except GatehouseError as error:
             log.debug("alerts of budgets are looked for later: %s", error.message)
 
-    async def _passed(self, limit: LimitSpec, now: float) -> list[tuple[str, int]]:
-        """(scope, percent) of the counters that have passed a share in this window: of each the highest."""
+    async def _passed(self, limits: Sequence[LimitSpec], now: float) -> list[tuple[LimitSpec, str, int]]:
+        """(limit, scope, percent) of the counters of budgets that have passed a share in this window: of each the highest. Asked for all
+        budgets at once."""
         found = []
-        meter = next(meter for meter in meters_of(limit) if meter.budget is not None)
+        meters = {limit.name: next(meter for meter in meters_of(limit) if meter.budget is not None) for limit in limits}
         if self._redis is not None:
-            shape = Shape(limit)
-            index = [one.name for one in shape.meters].index(meter.name)
-            for scope, bucket in await self._redis.all_of(shape, COUNTERS):
-                share = max((one for one in ALERTS if bucket.amounts[index].used * 100 >= one * meter.burst), default=0)
-                if share and not scope.startswith(HASHED):
-                    found.append((scope, share))
+            shapes = [Shape(limit) for limit in limits]
+            for limit, shape, buckets in zip(limits, shapes, await self._redis.all_of_each(shapes, COUNTERS, MOST_COUNTERS), strict=True):
+                meter = meters[limit.name]
+                index = [one.name for one in shape.meters].index(meter.name)
+                for scope, bucket in buckets:
+                    share = _share(bucket.amounts[index].used, meter)
+                    if share and not scope.startswith(HASHED):
+                        found.append((limit, scope, share))
             return found
-        for row in await self._store.counters_of(limit.name, COUNTERS):
-            if row.name[1] == meter.name:
-                spent = used(json.loads(row.body), meter, now)
-                share = max((one for one in ALERTS if spent * 100 >= one * meter.burst), default=0)
-                if share:
-                    found.append(("/".join(row.name[2]), share))
+        by_name = {limit.name: limit for limit in limits}
+        for row in await self._store.counters_of_each(list(by_name), COUNTERS, MOST_COUNTERS):
+            name, amount, key = row.name
+            meter = meters[name]
+            if amount == meter.name and (share := _share(used(json.loads(row.body), meter, now), meter)):
+                found.append((by_name[name], "/".join(key), share))
         return found
 
     # --- delivering
@@ -302,6 +307,11 @@ class Webhooks:
         """The newest ones. Raises StoreUnavailable."""
         queue: DeliveryStorage = self._store
         return await queue.deliveries(name, limit=limit)
+
+
+def _share(spent: float, meter: Meter) -> int:
+    """The highest of ALERTS that was passed; 0: none."""
+    return max((one for one in ALERTS if spent * 100 >= one * meter.burst), default=0)
 
 
 def _fields(delivery: Delivery) -> dict[str, Any]:

@@ -455,14 +455,15 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     async def change_counters(self, names: Sequence[CounterName], change: CounterChange) -> None:
         """Replaces the bodies of these counters, which must differ, in one transaction that locks them. `change` runs in another thread."""
-        ...
 
     async def counters_of(self, limit: str, most: int = 1000, after: str = "", keys: Sequence[Sequence[str]] = ()) -> Sequence[CounterRow]:
         """Counters in the order of their keys (as JSON), beginning behind `after`. keys: only these, if any are given."""
 
+    async def counters_of_each(self, limits: Sequence[str], each: int, most: int) -> Sequence[CounterRow]:
+        """So many of each of these limits at most, and so many of all together."""
+
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
         """Deletes the counters of one key, or all of the limit; returns how many."""
-        ...
 
     async def sweep_counters(self) -> int:
         """Deletes what has expired."""
@@ -480,7 +481,6 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
         """Frees the key of a request that failed and may be tried again."""
-        ...
 
     # --- secrets within bodies
 

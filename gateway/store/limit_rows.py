@@ -13,7 +13,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from gateway.core.slices import portions
 from gateway.core.storage import CounterChange, CounterName, CounterRow
+from gateway.store import rows
 from gateway.store.tables import limit_windows as table
 
 PORTION: Final = 1000
@@ -56,6 +58,18 @@ def of_limit(connection: sa.Connection, limit: str, most: int, after: str, keys:
         chosen.append(table.c.scope.in_([json.dumps(key) for key in keys]))
     query = sa.select(table).where(*chosen).order_by(scope, table.c.amount).limit(most)
     return tuple(CounterRow((row.limit_name, row.amount, tuple(json.loads(row.scope))), row.body) for row in connection.execute(query))
+
+
+def of_limits(connection: sa.Connection, limits: Sequence[str], each: int, most: int) -> list[CounterRow]:
+    """At most `each` counters of each limit, and `most` of all together: then of every limit some, in one query for MANY limits."""
+    place = sa.func.row_number().over(partition_by=table.c.limit_name, order_by=table.c.id).label("place")
+    found: list[CounterRow] = []
+    for some in portions(limits, rows.MANY):
+        ranked = sa.select(table, place).where(table.c.limit_name.in_(some), table.c.body != "").subquery()
+        query = sa.select(ranked).where(ranked.c.place <= each).order_by(ranked.c.place, ranked.c.id).limit(max(0, most - len(found)))
+        read = connection.execute(query)
+        found += [CounterRow((row.limit_name, row.amount, tuple(json.loads(row.scope))), row.body) for row in read]
+    return found
 
 
 def forget(connection: sa.Connection, limit: str, key: tuple[str, ...] | None) -> int:

@@ -453,6 +453,9 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
     async def counters_of(self, limit: str, most: int = 1000, after: str = "", keys: Sequence[Sequence[str]] = ()) -> Sequence[CounterRow]:
         return await self._database.run(lambda connection: limit_rows.of_limit(connection, limit, most, after, keys))
 
+    async def counters_of_each(self, limits: Sequence[str], each: int, most: int) -> Sequence[CounterRow]:
+        return await self._database.run(lambda connection: limit_rows.of_limits(connection, limits, each, most))
+
     async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
         return await self._database.run_in_portions(lambda connection: limit_rows.forget(connection, limit, key), limit_rows.PORTION)
 
@@ -473,10 +476,7 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
         raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
 
     async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
-        def finish(connection: sa.Connection) -> None:
-            change_rows.finish(connection, key, actor, route, status, body, self._now(connection) + ttl)
-
-        await self._database.run(finish, write=True)
+        await self._database.run(lambda c: change_rows.finish(c, key, actor, route, status, body, self._now(c) + ttl), write=True)
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
         await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route), write=True)

@@ -77,6 +77,11 @@ async def test_what_processes_use_is_seen_and_made_full_again(server: RedisServe
     listed = await book(server).all_of(rate, 100)
     assert [scope for scope, _ in listed][1] == "team/api_key/ci" and listed[0][0].startswith("#") and len(listed) == 2
     assert len(await book(server).all_of(rate, 1)) == 1
+    shapes = (budget, rate, rolling)
+    walked = [[(scope, one.amounts[0].used) for scope, one in found] for found in await book(server).all_of_each(shapes, 100, 100)]
+    assert walked[0] == [("team", 600)] and walked[2] == [("m", 600)]
+    assert walked[1] == [(scope, one.amounts[0].used) for scope, one in listed], "all in one walk"
+    assert [len(one) for one in await book(server).all_of_each(shapes, 1, 100)] == [1, 1, 1]
     assert await book(server).meant(rate, listed[0][0]) == await book(server).meant(rate, "team/api_key/b c/ü") != []
 
     for shape in (rate, budget, rolling):

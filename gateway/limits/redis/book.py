@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.core.errors import Overloaded
@@ -101,6 +101,21 @@ class BucketBook:
             return [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
 
         return await self._asked(ask, SCAN_PATIENCE)
+
+    async def all_of_each(self, shapes: Sequence[Shape], each: int, most: int) -> list[list[tuple[str, BucketSeen]]]:
+        """`all_of` for each of several limits, and `most` buckets of all together, in one walk over the keys."""
+        before = [self._names.of_limit(shape) for shape in shapes]
+
+        async def ask(line: Connection) -> list[list[tuple[str, BucketSeen]]]:
+            listed = await _listed_each(line, self._names.any_bucket, before, each, most)
+            now = await _time(line)
+            values = iter(await _values(line, [name for names in listed for name in names]))
+            return [
+                [(shown(name, start), seen(shape, raw, now)) for name in names if (raw := next(values)) is not None]
+                for shape, start, names in zip(shapes, before, listed, strict=True)
+            ]
+
+        return await self._asked(ask, SCAN_PATIENCE) if shapes else []
 
     async def page(self, shape: Shape, most: int, after: str | None) -> tuple[list[tuple[str, BucketSeen]], str | None, bool]:
         """The same, in the order of their keys: so many after one, if given; the key of the last one; whether there are more. Which there
@@ -299,18 +314,33 @@ async def _listed(line: Connection, before: bytes, most: int) -> list[bytes]:
     return await _matching(line, before + b"*", most)
 
 
+async def _listed_each(line: Connection, pattern: bytes, before: Sequence[bytes], each: int, most: int) -> list[list[bytes]]:
+    """Keys that begin so, by what they begin with."""
+    found: dict[bytes, set[bytes]] = {start: set() for start in before}
+    starts, cursor = sorted(found), b"0"
+    while True:
+        cursor, names = await _scanned(line, cursor, pattern)
+        for name in names:
+            start = starts[max(0, bisect_right(starts, name) - 1)]
+            if name.startswith(start) and len(found[start]) < each:
+                found[start].add(name)
+        if cursor == b"0" or sum(map(len, found.values())) >= most:
+            return [sorted(found[start]) for start in before]
+
+
+async def _scanned(line: Connection, cursor: bytes, pattern: bytes) -> tuple[bytes, list[bytes]]:
+    """One step of a walk over all keys."""
+    reply = await _told(line, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+    if not (isinstance(reply, list) and len(reply) == 2 and isinstance(reply[0], bytes) and isinstance(reply[1], list)):
+        raise Unreachable("what it answers cannot be read")
+    return reply[0], [name for name in reply[1] if isinstance(name, bytes)]
+
+
 async def _matching(line: Connection, pattern: bytes, most: int) -> list[bytes]:
     found: dict[bytes, None] = {}
     cursor = b"0"
     while True:
-        reply = await _told(line, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
-        if not (isinstance(reply, list) and len(reply) == 2 and isinstance(reply[0], bytes) and isinstance(reply[1], list)):
-            raise Unreachable("what it answers cannot be read")
-        cursor = reply[0]
-        _add(found, reply[1])
+        cursor, names = await _scanned(line, cursor, pattern)
+        found.update(dict.fromkeys(names))
         if cursor == b"0" or len(found) >= most:
             return list(found)[:most]
-
-
-def _add(found: dict[bytes, None], names: Iterable[Any]) -> None:
-    found.update(dict.fromkeys(name for name in names if isinstance(name, bytes)))

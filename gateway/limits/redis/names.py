@@ -32,6 +32,11 @@ class Names:
         kind = blake2b(repr((shape.spec.per, shape.layout)).encode(), digest_size=6).hexdigest()
         return b"%bbucket:%b:%b:" % (self._prefix, shape.name.encode(), kind.encode())
 
+    @property
+    def any_bucket(self) -> bytes:
+        """What the keys of all limits' buckets match."""
+        return self._prefix + b"bucket:*"
+
     def bucket(self, shape: Shape, key: tuple[str, ...]) -> bytes:
         return self.of_limit(shape) + _scope(key)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from gateway.core.storage import ControlStore, CounterName
 from gateway.core.tasks import TaskOwner
 from gateway.limits.counter import Ask
 from gateway.limits.meter import meters_of
-from gateway.store import limit_rows
+from gateway.store import limit_rows, rows
 from tests.contract.store.place import Place
 
 NAMES: list[CounterName] = [("l", "requests", (f"k{n}",)) for n in range(5)]
@@ -40,6 +41,19 @@ async def test_they_are_read_in_the_order_of_their_keys_after_one_and_by_keys(st
     after = await store.counters_of("l", 3, json.dumps(found[3][0]))
     assert [(row.name[2], row.name[1]) for row in after] == found[4:7]
     assert {row.name[2] for row in await store.counters_of("l", keys=[("a", "b"), ("_",), ("no",)])} == {("a", "b"), ("_",)}
+
+
+async def test_those_of_several_limits_are_read_at_once_some_of_each(store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MANY", 2)
+    names: list[CounterName] = [(f"l{limit}", "requests", (f"k{n}",)) for limit in range(3) for n in range(4)]
+    await store.change_counters(names, plus_one)
+    found = await store.counters_of_each(["l0", "l1", "l2", "none"], 10, 100)
+    assert {row.name: row.body for row in found} == dict.fromkeys(names, "1")
+    some = Counter(row.name[0] for row in await store.counters_of_each(["l0", "l2"], 3, 100))
+    assert some == {"l0": 3, "l2": 3}
+    few = Counter(row.name[0] for row in await store.counters_of_each(["l0", "l1"], 3, 4))
+    assert few == {"l0": 2, "l1": 2}, "of every limit some"
+    assert list(await store.counters_of_each([], 3, 4)) == []
 
 
 async def test_a_change_that_fails_changes_nothing(store: ControlStore) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.app.webhooks import LONGEST_PAUSE, MOST_ATTEMPTS, MOST_HEARD, Webhooks, _check
@@ -60,10 +61,11 @@ class World:
         store._now = lambda connection: self.clock.wall()  # the database's clock
         self.hooks = (WebhookSpec(name="ops", url=f"http://127.0.0.1:{server.port}/in?a=b", secret=Secret(SECRET)),)
         self.limit = LimitSpec(name="month", per="tenant", budget=BudgetSpec(amount=100, unit="tokens"), enforce=False)
+        self.limits: tuple[LimitSpec, ...] = (self.limit,)
         self.webhooks = self.replica()
 
     def spec(self) -> ConfigSpec:
-        return ConfigSpec(version=1, limits=(self.limit,), alerts=AlertsSpec(webhooks=self.hooks))
+        return ConfigSpec(version=1, limits=self.limits, alerts=AlertsSpec(webhooks=self.hooks))
 
     def replica(self, name: str = "r1") -> Webhooks:
         return Webhooks(self.store, self.spec, name, TaskOwner("test"), now=self.clock.wall)
@@ -199,6 +201,27 @@ async def test_what_a_killed_process_did_not_tell_is_found_in_the_counters(world
         await world.webhooks._look_at_budgets()
     await world.webhooks.deliver()
     assert [json.loads(body)["data"]["percent"] for _, body in world.server.seen] == [80]
+
+
+async def test_one_question_is_asked_for_all_budgets(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = json.dumps({"window": int(_begin(world)), "used": 85, "told": 80})
+    names = [f"budget-{number}" for number in range(40)]
+    world.limits = tuple(msgspec.structs.replace(world.limit, name=name) for name in names)
+    await world.store.change_counters(
+        [(name, "budget_tokens", ("acme",)) for name in names], lambda now, bodies: [(state, 4e9)] * len(names)
+    )
+    asked = []
+    run = world.store._database.run
+
+    async def counted(work: Any, **options: Any) -> Any:
+        asked.append(work)
+        return await run(work, **options)
+
+    monkeypatch.setattr(world.store._database, "run", counted)
+    await world.webhooks._look_at_budgets()
+    assert len(asked) < 10, "the counters, the queue, what is forgotten"
+    monkeypatch.undo()
+    assert len(await world.store.deliveries()) == len(names)
 
 
 def _begin(world: World) -> float:
