@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's
 from admin.cli import ending  # noqa: E402
 from admin.cli.app import register  # noqa: E402
 from admin.cli.narrowed import narrowed  # noqa: E402
+from gateway.app.release import release  # noqa: E402
 from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
 from gateway.core.audit_questions import AuditScope, AuditSearch  # noqa: E402
 
@@ -33,7 +33,7 @@ WorkersOption = Annotated[
 def show_version(asked: bool) -> None:
     """Prints the version and ends."""
     if asked:
-        typer.echo(f"gatehouse {version('gatehouse')}")
+        typer.echo(f"gatehouse {release()}")
         raise typer.Exit
 
 

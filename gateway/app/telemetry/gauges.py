@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from engines.host.supervisor import Supervisor
+from gateway.app import compiled
 from gateway.app.limits.usage import UsageCounter
+from gateway.app.release import release
 from gateway.app.replicas.membership import Membership
 from gateway.app.store.link import StoreLink
 
@@ -22,6 +24,9 @@ class Gauges:
         named = GaugeMetricFamily("gatehouse_replica_info", "1, with the replica's id", labels=["replica"])
         named.add_metric([self._replica], 1.0)
         yield named
+        build = GaugeMetricFamily("gatehouse_build_info", "1, with what runs", labels=["version", "compiled"])
+        build.add_metric([release(), "yes" if compiled.active() else "no"], 1.0)
+        yield build
         yield GaugeMetricFamily(
             "gatehouse_replica_duplicates", "Other gateways with this replica's id", value=float(len(self._members.rivals))
         )

@@ -40,6 +40,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_audit_waiting_records": "sum",
     "gatehouse_breaker_open": "max",
     "gatehouse_breaker_state": "control",
+    "gatehouse_build_info": "control",
     "gatehouse_cache_behind_up": "min",
     "gatehouse_cache_bytes": "sum",
     "gatehouse_cache_entries": "sum",

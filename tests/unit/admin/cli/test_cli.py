@@ -25,6 +25,7 @@ from admin.cli.profile import Profile
 from admin.cli.session import DEFAULT_URL, Session, changed, resolve
 from admin.cli.usage import first_day
 from gateway.app.main import app
+from gateway.app.release import release
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +215,16 @@ def test_usage_is_grouped_by_what_there_is() -> None:
 
 def test_the_version_is_told() -> None:
     done = CliRunner().invoke(app, ["--version"])
-    assert done.exit_code == 0 and done.stdout == f"gatehouse {version('gatehouse')}\n"
+    assert done.exit_code == 0 and done.stdout == f"gatehouse {release()}\n" and release().startswith(f"{version('gatehouse')}+")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1e16, "10000000000000000"), (6.8e-06, "0.0000068"), (5000.0, "5000"), (0.1 + 0.2, "0.3"), (0.0, "0"), (-1.5, "-1.5"), (1e-12, "0")],
+)
+def test_numbers_are_shown_without_an_exponent(value: float, shown: str) -> None:
+    assert output.cell(value).plain == output.cell([value]).plain == shown
+    assert output.cell({"rate": value}).plain == (f"rate={shown}")
 
 
 def test_times_are_shown_to_the_second() -> None:
