@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from admin import explain
+from gateway.core import utf8
 from gateway.core.addresses import SECRET_WORDS, holds_mask, without_login
 from gateway.core.errors import RequestError
 from gateway.core.secret import MASK
@@ -44,7 +45,7 @@ def decode(data: bytes, wanted: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _explained(str(error), wanted) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"The body is not JSON: {error}", code="invalid_json") from None
+        raise RequestError(f"The body is not JSON: {utf8.fault(data) or error}", code="invalid_json") from None
     except RecursionError:
         raise RequestError("The body is nested too deeply.", code="invalid_json") from None
 

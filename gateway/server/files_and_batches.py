@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 
+from gateway.core import utf8
 from gateway.core.batches import BatchDesk, FileRecord, Upload, WorkDesk
 from gateway.core.errors import ClientGone, PermissionDenied, RequestError
 from gateway.core.types import Headers, Principal
@@ -214,7 +215,7 @@ async def _json(receive: Receive) -> Mapping[str, Any]:
     try:
         found = msgspec.json.decode(message["body"], type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"The body is not a JSON object: {str(error)[:200]}.") from None
+        raise RequestError(f"The body is not a JSON object: {utf8.fault(message['body']) or str(error)[:200]}.") from None
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.core import utf8
 from gateway.core.approvals import HEADER as APPROVAL
 from gateway.core.decided import caller_facts
 from gateway.core.errors import ClientGone, GatehouseError, LimitExceeded, NotFound, PermissionDenied, RequestError
@@ -250,7 +251,7 @@ async def _read(receive: Receive) -> Wish:
     try:
         return _wish.decode(message["body"])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"The body is not a request for a ticket: {str(error)[:200]}.") from None
+        raise RequestError(f"The body is not a request for a ticket: {utf8.fault(message['body']) or str(error)[:200]}.") from None
 
 
 def _path(head: bytes) -> str:

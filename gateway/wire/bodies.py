@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from gateway.core import utf8
 from gateway.core.errors import RequestError
 from gateway.wire.surrogates import lone_surrogate
 
@@ -36,10 +37,11 @@ def unreadable(body: bytes, error: Exception) -> RequestError:
         if not body or body.isspace():
             return RequestError("The body is empty; send a JSON object.", code="invalid_json")
         if not isinstance(error, msgspec.ValidationError) and (half := lone_surrogate(body)) is not None:
-            problem, param = half
-            return RequestError(f"{param or 'The body'}: {problem}.", param=param or None, code="invalid_json")
+            reason, param = half
+            return RequestError(f"{param or 'The body'}: {reason}.", param=param or None, code="invalid_json")
         return decode_error(error)
-    return RequestError(f"The body is not valid JSON: {error}.", code="invalid_json")
+    problem = utf8.fault(body) or str(error)
+    return RequestError(f"The body is not valid JSON: {problem}.", code="invalid_json")
 
 
 def plain(raw: Raw, field: str) -> Any:

@@ -19,7 +19,6 @@ from gateway.wire.bodies import plain
 from gateway.wire.openai import media
 from gateway.wire.openai.fields import NEVER, names
 
-SETTING: Final = "models[].engine_tools"
 NAMED: Final = {"store": "store", "web_search_options": "web_search"}
 """Fields at the top level -> how the setting names what an engine then does."""
 AUDIO: Final = "stored_audio"
@@ -92,8 +91,8 @@ def others(fields: dict[str, Raw], unknown: Sequence[str], policy: str, allowed:
 def _unseen(place: str, name: str) -> RequestError:
     shown = name[:64] if name.isprintable() else "?"
     return RequestError(
-        f"{place[:256]}: the engine would do this by itself, unseen by the gateway, and this model does not allow it. "
-        f"(To allow it, add {shown!r} to {SETTING}.)",
+        f"{place[:256]}: the engine would do this by itself ({shown}), unseen by the gateway, and this model does not allow it; "
+        "leave it out.",
         param=place[:256],
         code="unsupported_parameter",
     )

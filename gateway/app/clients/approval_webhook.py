@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.app.clients.approvals import ApprovalBook
-from gateway.core import signed
+from gateway.core import signed, utf8
 from gateway.core.approvals import MAX_REASON, ApprovalRecord
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import AuthenticationError, EngineError, NotFound, RequestError, VersionMismatch
@@ -120,7 +120,7 @@ class ApprovalWebhook:
         try:
             wanted = msgspec.json.decode(body, type=SignedDecision)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(f"The decision cannot be read: {error}.", code="invalid_value") from None
+            raise RequestError(f"The decision cannot be read: {utf8.fault(body) or error}.", code="invalid_value") from None
         approve = wanted.decision == "approve"
         return await self._book.decide_signed(wanted.id, approve, wanted.reason, wanted.by, wanted.arguments_sha256)
 

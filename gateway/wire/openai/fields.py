@@ -150,7 +150,6 @@ ARGUMENTS: Final = NEVER | names(
 )
 """Names with which the arguments of a template would replace what the request says elsewhere."""
 FORMAT: Final = names("type json_schema schema")
-SETTING: Final = "models[].unknown_fields"
 
 
 def wrong_case(name: str, known: frozenset[str], place: str) -> None:
@@ -181,7 +180,7 @@ def refused(place: str, known: frozenset[str]) -> RequestError:
     if never(place):
         text = f"{place[:256]}: this field never reaches an engine; leave it out.{hint}"
     else:
-        text = f"{place[:256]}: this field is not known here.{hint} ({SETTING}: drop or forward lets requests with it pass.)"
+        text = f"{place[:256]}: this field is not known here; {f'did you mean {near[0]!r}?' if near else 'leave it out.'}"
     return RequestError(text, param=place[:256], code="unsupported_parameter")
 
 
