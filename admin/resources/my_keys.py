@@ -146,7 +146,7 @@ async def _mine(call: Call, principal: Principal) -> KeyRecord:
     await suspended(call, "key", [id])
     record = await call.store.get_key(id)
     if (record.tenant, record.user) != (principal.tenant, principal.user):
-        raise NotFound(f"There is no {id!r} among the keys.")
+        raise NotFound(f"There is no key {id!r}.")
     return record
 
 

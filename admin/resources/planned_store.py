@@ -130,7 +130,7 @@ class _Store:
         if self._going is not None and (kind, name) == (self._going.kind, self._going.name):
             return self._going
         if name not in known:
-            raise NotFound(f"There is no {name!r} among the {kind}.")
+            raise NotFound(f"There is no {kind.removesuffix('s')} {name!r}.")
         return known[name]
 
     async def list(

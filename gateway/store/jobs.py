@@ -236,7 +236,7 @@ class StoredJobs:
             rows.one_by_one(connection, f"schedules of {record.tenant}")
             names = set(connection.scalars(sa.select(schedules.c.name).where(schedules.c.tenant == record.tenant)))
             if record.name in names:
-                raise AlreadyExists(f"There is a schedule {record.name!r} already.", param="name")
+                raise AlreadyExists(f"The schedule {record.name!r} already exists.", param="name")
             if len(names) >= most:
                 raise QuotaExceeded(f"The tenant has {len(names)} schedules (jobs.max_schedules).", code="job_quota_exceeded")
             made: ScheduleRecord = msgspec.structs.replace(record, created=now, next=first(now))

@@ -149,7 +149,7 @@ def create(
     try:
         tx.connection.execute(_INSERT, {**values, "fingerprint": fingerprint})
     except sa.exc.IntegrityError:
-        raise AlreadyExists(f"There is a key {id!r} already.", param="id") from None
+        raise AlreadyExists(f"The key {id!r} already exists.", param="id") from None
     erasure.end_captures(tx, [id])  # of one of the id that was deleted while the capture began
     tx.changed("keys", id, "created")
     return made, Secret(key)

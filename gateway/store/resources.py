@@ -123,7 +123,7 @@ def create(tx: Transaction, kind: str, name: str, body: dict[str, Any], tenant: 
     try:
         tx.connection.execute(_INSERT, {column: getattr(made, column) for column in _KEPT})
     except sa.exc.IntegrityError:
-        raise AlreadyExists(f"There is a {name!r} among the {kind} already.", param="name") from None
+        raise AlreadyExists(f"The {rows.one_of(kind)} {name!r} already exists.", param="name") from None
     tx.changed(kind, name, "created")
     tracked(tx, kind, name, None, body, actor)
     return made

@@ -188,4 +188,9 @@ def check_version(current: int, expected: int | None) -> None:
 
 
 def missing(kind: str, which: str) -> NotFound:
-    return NotFound(f"There is no {which!r} among the {kind}.")
+    return NotFound(f"There is no {one_of(kind)} {which!r}.")
+
+
+def one_of(kind: str) -> str:
+    """`tenants` in the singular."""
+    return kind.removesuffix("s")

@@ -98,7 +98,7 @@ def test_what_is_in_the_store_is_in_a_dump_or_said_to_be_left_out() -> None:
     assert (kinds | set(tables.metadata.tables)) - set(KINDS) - inside == set(LEFT_OUT)
 
 
-@pytest.mark.parametrize("error", [NotFound("There is no 'x' among the tenants."), AlreadyExists("There is a tenant 'x' already.")])
+@pytest.mark.parametrize("error", [NotFound("There is no tenant 'x'."), AlreadyExists("The tenant 'x' already exists.")])
 async def test_what_was_otherwise_when_it_was_read_is_said_to_be_somebody_elses_change(error: GatehouseError) -> None:
     async def write_all(*given: Any, **more: Any) -> None:
         raise error
