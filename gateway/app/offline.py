@@ -55,18 +55,24 @@ def check(file: Path, environ: Mapping[str, str], *, workers: bool = False) -> t
         plugins = installed()
         loaded = load(file, environ, plugins.schemas())
     except ConfigError as error:
-        return 1, f"error: {one_line(str(error))}"
+        return 1, _errors(error)
     try:
         check_parts(loaded.spec, file.resolve().parent, plugins, workers=workers)
     except ConfigError as error:
-        loaded.place(error)
-        return 1, f"error: {one_line(str(error))}"
+        for one in (error, *error.others):
+            loaded.place(one)
+        return 1, _errors(error)
     warnings = []
     for path, message in unmatched(loaded.spec, OPERATIONS):
         loaded.place(warning := ConfigError(message, path=path))
         warnings.append(f"\nwarning: {one_line(str(warning))}")
     engines, models = len(loaded.spec.engines), len(loaded.spec.models)
     return 0, f"{file}: ok ({engines} engine{'' if engines == 1 else 's'}, {models} model{'' if models == 1 else 's'}){''.join(warnings)}"
+
+
+def _errors(error: ConfigError) -> str:
+    """A line for each."""
+    return "\n".join([f"error: {one_line(str(one))}" for one in (error, *error.others)])
 
 
 def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool = False) -> None:

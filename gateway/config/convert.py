@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -19,6 +20,7 @@ from msgspec import inspect
 
 from gateway.config import values
 from gateway.config.environment import resolve
+from gateway.config.faults import Faults
 from gateway.core.addresses import quotable, without_logins
 from gateway.core.errors import ConfigError
 from gateway.core.patterns import words
@@ -109,11 +111,12 @@ class Converter:
         self._authenticators = {name: schema for name, schema in schemas.authenticators.items() if name not in own}
         self.places: dict[str, Origin] = {}
         self.hidden: set[str] = set()
+        self._faults = Faults()
 
     def convert(self, root: Node, target: type[T]) -> T:
-        """Returns the settings. Raises ConfigError for the first thing that is wrong."""
+        """Returns the settings. Raises ConfigError for what is wrong, with all that does not follow from it."""
         info = _type_info(cast(Any, target))
-        data = self._value(root, info, "")
+        data = self._faults.gathered(lambda: self._value(root, info, ""))
         self._members(data, info, "", root.origin)
         return self._construct(data, target, "", root.origin)
 
@@ -174,12 +177,14 @@ class Converter:
             if node.kind != "sequence":
                 raise node.origin.error(path, f"must be a list, [a, b]{_instead(node)}")
             _counted(node, len(node.items), target, path)
-            return [self._value(item, target.item_type, f"{path}[{index}]") for index, item in enumerate(node.items)]
+            kind = target.item_type
+            return [self._faults.tried(item, partial(self._value, item, kind, f"{path}[{at}]")) for at, item in enumerate(node.items)]
         if isinstance(target, inspect.DictType):
             if node.kind != "mapping":
                 raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
             _counted(node, len(node.entries), target, path)
-            return {key: self._value(value, target.value_type, join(path, key)) for key, value in node.entries.items()}
+            kind, tried = target.value_type, self._faults.tried
+            return {key: tried(value, partial(self._value, value, kind, join(path, key))) for key, value in node.entries.items()}
         if isinstance(target, inspect.AnyType):
             return self._free(node, target, path)
         if node.kind != "scalar" or (node.is_null and not isinstance(target, inspect.NoneType)):
@@ -209,19 +214,22 @@ class Converter:
         if node.kind != "mapping":
             raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
         fields = {known.encode_name: known for known in target.fields}
-        for key in node.entries:
-            if key not in fields:
-                raise node.key_origins[key].error(join(path, key), f"unknown key {quoted(key)}; {nearest(key, fields)}")
+        unknown = [key for key in node.entries if key not in fields]
+        for key in unknown:
+            self._faults.add(node.key_origins[key].error(join(path, key), f"unknown key {quoted(key)}; {nearest(key, fields)}"))
         for name, known in fields.items():
-            if known.required and name not in node.entries:
-                raise node.origin.error(path, f"'{name}' is missing; it must be {_expected(known.type)}")
+            if known.required and name not in node.entries and not unknown:  # or it is one of these, misspelt
+                self._faults.add(node.origin.error(path, f"'{name}' is missing; it must be {_expected(known.type)}"))
         plugin = self._plugins.get(target.cls)
         data: dict[str, Any] = {}
         for name, value in node.entries.items():
+            where = join(path, name)
             if target.cls is IdentitySpec and name == "plugins":
-                data[name] = self._by_name(value, self._authenticators, "authenticator", join(path, name))
-            elif plugin is None or name != plugin.settings:
-                data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
+                data[name] = self._faults.tried(value, partial(self._by_name, value, self._authenticators, "authenticator", where))
+            elif name in fields and (plugin is None or name != plugin.settings):
+                data[name] = self._faults.tried(value, partial(self._member, value, target.cls, name, fields[name].type, where))
+        if plugin is not None and not isinstance(data.get(plugin.kind, _default(target, plugin.kind)), str):
+            return data  # which plug-in is meant is wrong or missing, which is told
         kind: Any = data.get(plugin.kind, _default(target, plugin.kind)) if plugin is not None else None
         if plugin is not None and (kind in plugin.schemas or (plugin.free is not None and kind not in plugin.free)):
             data[plugin.settings] = self._settings(node, kind, plugin, path)
@@ -263,14 +271,18 @@ class Converter:
             raise node.origin.error(path, f"must be a mapping, {{name: settings}}{_instead(node)}")
         for key in node.entries:
             if key not in schemas:
-                raise node.key_origins[key].error(join(path, key), f"there is no {what} {quoted(key)}; {nearest(key, schemas)}")
+                self._faults.add(node.key_origins[key].error(join(path, key), f"there is no {what} {quoted(key)}; {nearest(key, schemas)}"))
         self.places[path] = node.origin
-        return {key: self.checked(_or_empty(value), schemas[key], join(path, key)) for key, value in node.entries.items()}
+        named = {key: _or_empty(value) for key, value in node.entries.items() if key in schemas}
+        tried = self._faults.tried
+        return {key: tried(value, partial(self.checked, value, schemas[key], join(path, key))) for key, value in named.items()}
 
     def checked(self, node: Node, schema: type[Spec], path: str) -> dict[str, Any]:
         """What was written, in plain values, after checking it against a schema. Raises ConfigError."""
+        before = len(self._faults)
         data: dict[str, Any] = self._value(node, _type_info(schema), path)
-        self._construct(data, schema, path, node.origin)
+        if len(self._faults) == before:
+            self._construct(data, schema, path, node.origin)
         return data
 
     def _free(self, node: Node, target: inspect.AnyType, path: str) -> Any:

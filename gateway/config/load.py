@@ -1,7 +1,7 @@
 """The configuration file: strict YAML, overrides by environment, references to secrets, checked settings.
 
-A wrong configuration raises one ConfigError: `file:line: path: what is wrong; what would be right`. Neither errors nor dumps show
-secrets.
+A wrong configuration raises one ConfigError: `file:line: path: what is wrong; what would be right`, with the others that do not follow
+from it. Neither errors nor dumps show secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.config import environment, validate
+from gateway.config import environment, faults, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas, without
 from gateway.config.environment import read_file
 from gateway.core.addresses import SECRET_WORDS, without_login
@@ -82,7 +82,7 @@ def parse(
 ) -> ConfigSpec:
     """Settings from a text. `file` names it in errors; `${file:...}` is relative to `folder`, by default the file's own.
 
-    Raises ConfigError for the first thing that is wrong.
+    Raises ConfigError for the first thing that is wrong; its `others` are more.
     """
     return _parsed(text, file, environ, schemas, folder)[0]
 
@@ -101,9 +101,8 @@ def _parsed(
     def error(path: str, message: str) -> ConfigError:
         return converter.error(path, message, root.origin)
 
-    validate.check(spec, error, schemas.roles)
-    if schemas.access is not None:
-        schemas.access(spec, error)
+    access = schemas.access
+    faults.each((lambda: validate.check(spec, error, schemas.roles), lambda: None if access is None else access(spec, error)))
     return validate.with_authorities(spec), converter
 
 

@@ -3,15 +3,16 @@ a misspelt model protects none. No errors, because the store may have models of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gateway.config.convert import nearest, quoted
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, ModelSpec
 
 
-def unmatched(spec: ConfigSpec, operations: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each place where a name without `*` is of no model or operation: (path, message). operations: all that there are."""
-    known = {name for model in spec.models for name in (model.name, *model.aliases)}
+def unmatched(spec: ConfigSpec, operations: Collection[str], models: Iterable[ModelSpec] = ()) -> Iterator[tuple[str, str]]:
+    """Each place where a name without `*` is of no model or operation: (path, message). operations: all that there are. models: further
+    ones, of the store."""
+    known = {name for model in (*spec.models, *models) for name in (model.name, *model.aliases)}
     for path, name in _models(spec):
         if "*" not in name and not _is_known(name, known):
             yield path, f"no model of this configuration is called {quoted(name)}; {nearest(name, known)}"

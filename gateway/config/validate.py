@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from itertools import pairwise
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from msgspec import structs
 from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, pipeline_rules, telemetry_rules
 from gateway.config.candidate_rules import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
+from gateway.config.faults import each
 from gateway.config.limit_rules import check_limit
 from gateway.config.url_rules import check_url
 from gateway.core import price_rules
@@ -36,7 +38,7 @@ from gateway.core.specs import (
     RolloutSpec,
     WarmupSpec,
 )
-from gateway.core.specs.identity import MAX_TOKEN_SECONDS, MIN_KEY_LENGTH
+from gateway.core.specs.identity import MAX_TOKEN_SECONDS, MIN_KEY_LENGTH, StaticKeySpec
 from gateway.wire.yamltree import join
 
 MAX_INTROSPECTION_CACHE = 3600.0
@@ -51,37 +53,40 @@ _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 
 def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
-    """Raises ConfigError for the first contradiction. roles: the names of the built-in roles, or None to accept any."""
-    audit_rules.check(spec.audit, error)
-    _listeners(spec, error)
-    _upstreams(spec, error)
-    _unique((engine.name for engine in spec.engines), "engines", "engine", error)
-    for index, settings in enumerate(spec.engines):
-        engine(settings, f"engines[{index}]", error)
-    fleet_rules.check_sharing(spec, error)
-    fleet_rules.machines(spec.machines, error)
-    fleet_rules.check_tickets(spec.tickets, error)
-    _models(spec, error)
-    _issuers(spec, error)
-    _proofs(spec, error)
-    _directories(spec, error)
-    _certificates(spec, error, None if roles is None else {*roles, *spec.roles})
-    _tokens(spec, error)
-    _static_keys(spec, error, None if roles is None else {*roles, *spec.roles})
-    _unique((limit.name for limit in spec.limits), "limits", "limit", error)
-    for index, limit in enumerate(spec.limits):
-        check_limit(limit, f"limits[{index}]", error)
-    _unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error)
-    price_rules.check(spec.prices, error)
-    price_rules.check_devices(spec.models, spec.engines, error)
-    _webhooks(spec, error)
-    _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
-    _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
-    label_rules.check(spec, error)
-    cache_rules.check(spec, error)
-    approval_rules.check(spec.approvals, error, MIN_KEY_LENGTH)
-    telemetry_rules.check(spec.telemetry, error)
-    _fail_closed(spec, error)
+    """Raises ConfigError for what contradicts itself. roles: the names of the built-in roles, or None to accept any."""
+    known = None if roles is None else {*roles, *spec.roles}
+    each(
+        (
+            lambda: audit_rules.check(spec.audit, error),
+            lambda: _listeners(spec, error),
+            lambda: _upstreams(spec, error),
+            lambda: _unique((engine.name for engine in spec.engines), "engines", "engine", error),
+            *(partial(engine, settings, f"engines[{index}]", error) for index, settings in enumerate(spec.engines)),
+            lambda: fleet_rules.check_sharing(spec, error),
+            lambda: fleet_rules.machines(spec.machines, error),
+            lambda: fleet_rules.check_tickets(spec.tickets, error),
+            lambda: _models(spec, error),
+            lambda: _issuers(spec, error),
+            lambda: _proofs(spec, error),
+            lambda: _directories(spec, error),
+            lambda: _certificates(spec, error, known),
+            lambda: _tokens(spec, error),
+            lambda: _static_keys(spec, error, known),
+            lambda: _unique((limit.name for limit in spec.limits), "limits", "limit", error),
+            *(partial(check_limit, limit, f"limits[{index}]", error) for index, limit in enumerate(spec.limits)),
+            lambda: _unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error),
+            lambda: price_rules.check(spec.prices, error),
+            lambda: price_rules.check_devices(spec.models, spec.engines, error),
+            lambda: _webhooks(spec, error),
+            lambda: _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error),
+            lambda: _unique((hook.name for hook in spec.hooks), "hooks", "hook", error),
+            lambda: label_rules.check(spec, error),
+            lambda: cache_rules.check(spec, error),
+            lambda: approval_rules.check(spec.approvals, error, MIN_KEY_LENGTH),
+            lambda: telemetry_rules.check(spec.telemetry, error),
+            lambda: _fail_closed(spec, error),
+        )
+    )
 
 
 def _webhooks(spec: ConfigSpec, error: ErrorAt) -> None:
@@ -231,12 +236,16 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
     names = {model.name: f"models[{index}].name" for index, model in enumerate(spec.models)}
     taken = dict(names)
     by_name = {model.name: model for model in spec.models}
-    for index, model in enumerate(spec.models):
-        path = f"models[{index}]"
+
+    def serves(model: ModelSpec, path: str) -> None:
         if model.pipeline is None:
             pool(model, path, engines, error)
         else:
             pipeline_rules.check(model, path, by_name, error)
+
+    each(partial(serves, model, f"models[{index}]") for index, model in enumerate(spec.models))
+    for index, model in enumerate(spec.models):
+        path = f"models[{index}]"
         for place, alias in enumerate(model.aliases):
             where = f"{path}.aliases[{place}]"
             if alias in taken:
@@ -431,8 +440,8 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None
     keys = spec.identity.api_keys.static
     base = "identity.api_keys.static"
     _unique((key.id for key in keys), base, "key", error, name="id")
-    for index, key in enumerate(keys):
-        path = f"{base}[{index}]"
+
+    def check_key(key: StaticKeySpec, path: str) -> None:
         if (key.key is None) == (key.key_sha256 is None):
             raise error(path, "needs exactly one of 'key' and 'key_sha256'")
         if key.key is not None:
@@ -445,6 +454,8 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None
         for place, role in enumerate(key.roles):
             if roles is not None and role not in roles:
                 raise error(f"{path}.roles[{place}]", f"there is no role {quoted(role)}; {nearest(role, roles)}")
+
+    each(partial(check_key, key, f"{base}[{index}]") for index, key in enumerate(keys))
     digests: dict[str, str] = {}
     for index, key in enumerate(keys):
         digest = (key.key_sha256 or "").lower() or hashlib.sha256((key.key or Secret("")).reveal().encode()).hexdigest()

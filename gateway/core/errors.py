@@ -84,13 +84,14 @@ class GatehouseError(Exception):
 
 class ConfigError(GatehouseError):
     """The configuration cannot be used. `path` is the setting's path, `line` its line in the file (1-based). Logins and secrets in
-    addresses that the message quotes are masked."""
+    addresses that the message quotes are masked. others: further errors of the same configuration that do not follow from this one."""
 
     default_code = "invalid_config"
 
     def __init__(self, message: str, *, path: str | None = None, line: int | None = None, file: str | None = None) -> None:
         super().__init__(without_logins(message), param=_shown(path))
         self.path, self.line, self.file = path, line, file
+        self.others: tuple[ConfigError, ...] = ()
 
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line) if p is not None)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
 from gateway.config.unchanged import let_go, members, sharing
+from gateway.config.unmatched import unmatched
 from gateway.core.collecting import uncollected
 from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.ports import Change
@@ -37,6 +39,7 @@ from gateway.core.specs.mtls import MtlsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity import mtls
 from gateway.telemetry.metrics import Metrics
+from gateway.wire.table import OPERATIONS
 
 log = logging.getLogger("gatehouse")
 R = TypeVar("R")
@@ -56,6 +59,8 @@ RESTART_ONLY = (
     "model_sharing",
 )
 """Settings that a process reads once, at its start."""
+MOST_WARNED = 20
+"""Names of models and operations that nothing has, of one configuration, that the log tells of."""
 TLS = ("listen.tls", "listen.admin_tls")
 PROXY_PROTOCOL = ("listen.proxy_protocol", "listen.admin_proxy_protocol")
 
@@ -123,12 +128,13 @@ class Changes:
             swap=self._apply,
             drain=self._retire,
             schemas=self._schemas,
-            applied=self._history.applied,
+            applied=self._taken,
         )
         self._history.applied(Applied(None, self._read.spec, self._read.text, self._read.file, "", [], first.snapshot.version))
         self.reloader = Reloader(self._read, first, steps, self._owner)
         self._metrics.gauges.append(self._collect)
         self._swap(first)
+        self._owner.spawn(self._warn(self._read.spec), name="warnings of the configuration")
 
     @property
     def in_force(self) -> Built:
@@ -276,6 +282,22 @@ class Changes:
         for (kind, name), error in built.merged.left_out.items():
             if str(left_out.get((kind, name), "")) != str(error):
                 self._events.record("left_out", f"{kind}/{name}", {"reason": str(error)}, outcome="refused")
+
+    def _taken(self, applied: Applied) -> None:
+        """A file or a text is in force."""
+        self._history.applied(applied)
+        self._owner.spawn(self._warn(applied.after), name="warnings of the configuration")
+
+    async def _warn(self, spec: ConfigSpec) -> None:
+        """Logs what `check-config` warns of, as far as the store has no such model either. The build speaks of prices."""
+        models = self.in_force.merged.spec.models
+        named = (one for one in unmatched(spec, OPERATIONS, models) if not one[0].startswith("prices["))
+        found = await asyncio.to_thread(lambda: list(islice(named, MOST_WARNED + 1)))
+        for path, message in found[:MOST_WARNED]:
+            warning = ConfigError(message, path=path)
+            log.warning("%s", self.place(warning) if spec is self._read.spec else warning)
+        if len(found) > MOST_WARNED:
+            log.warning("there are more such names: `gatehouse check-config` shows all")
 
     async def _retire(self, old: Built) -> None:
         await self._fleet.retire(old, self.in_force)

@@ -33,6 +33,18 @@ def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_star
     assert not (tmp_path / "state").exists()
 
 
+def test_all_errors_are_told_in_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "gatehouse.yaml"
+    limits = [{"name": "a", "per": "nobody", "concurrent": 1}, {"name": "b", "per": "key", "concurrent": "few"}]
+    file.write_text(config(tmp_path, limits=limits, colour="blue"))
+    done = CliRunner().invoke(app, ["check-config", str(file)])
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 1 and len(lines) == 3
+    assert all(re.match(rf"error: {re.escape(str(file))}:[0-9]+: ", line) for line in lines)
+    places = [re.sub(r"^error: \S+:[0-9]+: ", "", line).partition(":")[0] for line in lines]
+    assert sorted(places) == ["colour", "limits[0].per", "limits[1].concurrent"]
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [

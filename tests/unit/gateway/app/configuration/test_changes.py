@@ -36,6 +36,30 @@ async def test_what_is_in_force_after_the_start(gateway: Gateway) -> None:
     assert snapshot.audit.accepting
 
 
+async def test_names_that_nothing_has_are_told_once_for_each_file(
+    gateway: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "no model of this configuration" in record.getMessage()]
+
+    file = tmp_path / "gatehouse.yaml"
+    text = yaml.safe_load(file.read_text())
+    text["limits"] = [{"name": "few", "per": "key", "match": {"model": "mm"}, "concurrent": 1}]
+    file.write_text(yaml.safe_dump(text))
+    caplog.set_level(logging.WARNING)
+    reloader = gateway.changes.reloader
+    await reloader.reload()
+    await reached(lambda: told() != [])
+    (one,) = told()
+    assert one.startswith(f"{file}:") and "limits[0].match.model: no model of this configuration is called 'mm'; did you mean 'm'?" in one
+    await reloader.refresh("store")
+    text["limits"][0]["concurrent"] = 2
+    file.write_text(yaml.safe_dump(text))
+    await reloader.reload()
+    await reached(lambda: len(told()) >= 2)
+    assert len(told()) == 2, "not for what the store changes"
+
+
 async def test_a_file_that_is_refused_is_told_until_one_is_applied(gateway: Gateway, tmp_path: Path) -> None:
     def told() -> float:
         found = {metric.name: metric for gauges in gateway.metrics.gauges for metric in gauges()}
