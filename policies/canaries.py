@@ -36,19 +36,28 @@ def _speed(spec: CanarySpec, canary: Side, others: Side | None) -> str:
     first = quantile(canary.first, P95) if sum(canary.first) >= spec.min_requests else None
     if first is not None:
         if spec.max_first_token is not None and first > spec.max_first_token:
-            return f"the first token came within {first:.3g} s (p95); {spec.max_first_token:g} s are allowed"
+            return f"the first token came within {_figure(first)} s (p95); {_exact(spec.max_first_token)} s are allowed"
         usual = quantile(others.first, P95) if others is not None and sum(others.first) >= spec.min_requests else None
         if usual is not None and spec.first_token_factor is not None and first > usual * spec.first_token_factor:
-            times = f"{spec.first_token_factor:g} times as much may be"
-            return f"the first token came within {first:.3g} s (p95), the others' within {usual:.3g} s; {times}"
+            times = f"{_exact(spec.first_token_factor)} times as much may be"
+            return f"the first token came within {_figure(first)} s (p95), the others' within {_figure(usual)} s; {times}"
     rate = _rate(canary)
     if rate is not None:
         if spec.min_tokens_per_second is not None and rate < spec.min_tokens_per_second:
-            return f"it gave {rate:.3g} tokens/s; {spec.min_tokens_per_second:g} are wanted"
+            return f"it gave {_figure(rate)} tokens/s; {_exact(spec.min_tokens_per_second)} are wanted"
         normal = None if others is None else _rate(others)
         if normal is not None and spec.tokens_factor is not None and rate < normal * spec.tokens_factor:
-            return f"it gave {rate:.3g} tokens/s, the others {normal:.3g}; {spec.tokens_factor:g} times as many are wanted"
+            return f"it gave {_figure(rate)} tokens/s, the others {_figure(normal)}; {_exact(spec.tokens_factor)} times as many are wanted"
     return ""
+
+
+def _figure(value: float) -> str:
+    """A measured number to three digits, without an exponent."""
+    return _exact(float(f"{value:.3g}"))
+
+
+def _exact(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _rate(side: Side) -> float | None:

@@ -137,11 +137,6 @@ def rate_of(text: str, what: str) -> dict[str, Any]:
         raise UsageError(f"--{what}: {text!r} is not a rate; write RATE/PERIOD, such as 100/1m") from None
 
 
-def _plain(value: Any) -> Any:
-    """A number as people write it, to a billionth: what is left of money is neither 6.8e-06 nor 5000.0."""
-    return f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) and math.isfinite(value) else value
-
-
 def _rows(session: Session, found: list[dict[str, Any]]) -> None:
     if not session.out.for_people:
         session.out.data(found)
@@ -150,8 +145,7 @@ def _rows(session: Session, found: list[dict[str, Any]]) -> None:
     for one in found:
         shared = {"limit": one["limit"], "scope": one["scope"] or "-", "binds": "yes" if one["binds"] else ""}
         for amount in one["amounts"]:
-            plain = {name: _plain(value) for name, value in amount.items()}
-            rows.append({**shared, **plain, "resets_in": span(amount.get("resets_in"))})
+            rows.append({**shared, **amount, "resets_in": span(amount.get("resets_in"))})
         for amount in ("concurrent", "queued"):
             if most := one.get(amount):
                 left = max(0, most - one["in_use"])

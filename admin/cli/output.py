@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,10 +131,12 @@ def cell(value: Any) -> Text:
         return Text("-", style="dim")
     if isinstance(value, bool):
         value = "yes" if value else "no"
+    if isinstance(value, float):
+        value = number(value)
     if isinstance(value, str) and (second := _MOMENT.fullmatch(value)):
         return Text(f"{second[1]}Z")
     if isinstance(value, list):
-        value = ", ".join(str(member) if not isinstance(member, dict) else short(member) for member in value)
+        value = ", ".join(short(member) if isinstance(member, dict) else str(_shown(member)) for member in value)
     elif isinstance(value, dict):
         value = short(value)
     text = clean(str(value))
@@ -142,7 +145,17 @@ def cell(value: Any) -> Text:
 
 def short(value: Mapping[str, Any]) -> str:
     """A mapping on one line."""
-    return " ".join(f"{name}={short(v) if isinstance(v, dict) else v}" for name, v in value.items() if v not in (None, "", [], {}))
+    given = [(name, v) for name, v in value.items() if v not in (None, "", [], {})]
+    return " ".join(f"{name}={short(v) if isinstance(v, dict) else _shown(v)}" for name, v in given)
+
+
+def _shown(value: Any) -> Any:
+    return number(value) if isinstance(value, float) else value
+
+
+def number(value: float) -> str:
+    """As people write it, to a billionth: neither 6.8e-06 nor 5000.0."""
+    return f"{value:.9f}".rstrip("0").rstrip(".") if math.isfinite(value) else str(value)
 
 
 def moment(seconds: float) -> str:

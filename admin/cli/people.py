@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from admin.cli import completion
-from admin.cli.client import name
+from admin.cli.client import ApiError, Client, name
+from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 from gateway.core.people import full_name
@@ -40,6 +43,22 @@ def full(text: str) -> str:
     """A full name as the gateway writes it: %XX for other characters. One that is written so already stays."""
     bare, at, tenant = text.rpartition("@")
     return text if "%" in text or not at else full_name(bare, tenant) or text
+
+
+def _warn_of_tenant(session: Session, client: Client, whom: str) -> None:
+    """A login may name a tenant that nobody has created, so its users and groups are allowed; most often the name is misspelt."""
+    tenant = whom.rpartition("@")[2]
+    with suppress(CommandError):  # it is created: whatever goes wrong here must not look as if it were not
+        try:
+            client.get(f"/tenants/{name(tenant)}")
+            return
+        except ApiError as error:
+            if error.status != 404:
+                return
+        known = [str(one["name"]) for one in client.get("/tenants", limit=1000)["items"]]
+        near = difflib.get_close_matches(tenant, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`gatehouse tenants list` shows those that there are."
+        session.out.remark(f"warning: there is no tenant {tenant!r}, so this counts only for logins that name it; {hint}")
 
 
 # --- users
@@ -81,6 +100,7 @@ def create_user(
     body = {"name": full(user), "display_name": display_name, "email": email, "description": description}
     with session.client() as client:
         session.out.one(client.post("/users", {**body, "groups": groups or [], "roles": roles or []}, dry_run=dry_run))
+        _warn_of_tenant(session, client, full(user))
 
 
 @users.command("update")
@@ -159,6 +179,7 @@ def create_group(
         body["own_keys"] = allowed
     with session.client() as client:
         session.out.one(client.post("/groups", body, dry_run=dry_run))
+        _warn_of_tenant(session, client, full(group))
 
 
 @groups.command("update")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     assert "nor a duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=2).stderr
     assert "dry_run" in cli("keys", "delete", "cli", "--dry-run").stdout
     cli("keys", "delete", "cli")
-    assert "no 'cli' among the keys" in cli("keys", "show", "cli", code=1).stderr
+    assert "no key 'cli'" in cli("keys", "show", "cli", code=1).stderr
 
 
 def test_a_key_is_changed_and_stays_the_same_key(cli: Cli, running: Gatehouse) -> None:
@@ -121,7 +122,7 @@ def test_a_key_is_changed_and_stays_the_same_key(cli: Cli, running: Gatehouse) -
     until(lambda: running.chat(key=made["secret"]).status_code == 200, what="the first model again")
     assert "Somebody else has changed it" in cli("keys", "update", "change-me", "--model", "*", "--if-version", "2", code=1).stderr
     assert "configuration file" in cli("keys", "update", "test", "--model", "m1", code=1).stderr
-    assert "no 'nobody' among the keys" in cli("keys", "update", "nobody", "--model", "m1", code=1).stderr
+    assert "no key 'nobody'" in cli("keys", "update", "nobody", "--model", "m1", code=1).stderr
     assert "did you mean 10.0.0.0/8?" in cli("keys", "update", "change-me", "--cidr", "10.0.0.1/8", code=1).stderr
     assert "nothing to change" in cli("keys", "update", "change-me", code=2).stderr
     assert "no setting 'tenant'" in cli("keys", "update", "change-me", "--clear", "tenant", code=2).stderr
@@ -365,6 +366,30 @@ def test_models_are_reloaded_unloaded_and_loaded(real: Gatehouse, tmp_path: Path
     until(lambda: not real.engines(), what="the end of the process")
     assert "ready" in run("models", "load", "demo-chat").stdout
     assert real.chat(model="demo-chat", max_tokens=3).status_code == 200
+
+
+def test_when_the_log_got_a_new_signing_key_can_be_read(cli: Cli) -> None:
+    assert re.search(r"^time +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ *$", cli("audit", "rotate-key").stdout, re.MULTILINE)
+    assert isinstance(parsed(cli("audit", "rotate-key", "-o", "json"))["time"], float), "what is signed"
+
+
+def test_what_is_there_already_is_named(cli: Cli) -> None:
+    cli("tenants", "create", "twice")
+    assert "The tenant 'twice' already exists." in cli("tenants", "create", "twice", code=1).stderr
+    cli("tenants", "delete", "twice")
+    cli("keys", "create", "--tenant", "acme", "--model", "m*", "--id", "twice")
+    assert "The key 'twice' already exists." in cli("keys", "create", "--tenant", "acme", "--model", "m*", "--id", "twice", code=1).stderr
+    cli("keys", "delete", "twice")
+
+
+def test_a_tenant_that_nobody_has_created_is_told(cli: Cli) -> None:
+    made = cli("users", "create", "ann@acmee", "-o", "json")
+    assert parsed(made)["name"] == "ann@acmee"
+    assert "no tenant 'acmee'" in made.stderr and "did you mean 'acme'?" in made.stderr
+    assert "no tenant 'nope'" in cli("groups", "create", "staff@nope").stderr
+    assert "warning" not in cli("users", "create", "ann@acme").stderr
+    for kind, name in (("users", "ann@acmee"), ("users", "ann@acme"), ("groups", "staff@nope")):
+        cli(kind, "delete", name)
 
 
 def test_users_groups_and_suspensions(cli: Cli) -> None:

@@ -38,6 +38,8 @@ def side(answers: int = 100, errors: int = 0, first: float = 0.0, rate: float = 
         ({"max_first_token": 3.0}, side(first=4.0), side(0), "3 s are allowed"),
         ({}, side(rate=10), side(rate=50), "it gave 10 tokens/s, the others 50"),
         ({}, side(rate=20), side(rate=50), ""),
+        ({}, side(rate=1024), side(rate=51_234), "it gave 1020 tokens/s, the others 51200"),
+        ({"min_tokens_per_second": 2_500_000}, side(rate=1_234_567), side(0), "it gave 1230000 tokens/s; 2500000 are wanted"),
         ({"min_tokens_per_second": 30}, side(rate=20), side(0), "30 are wanted"),
         ({"tokens_factor": None}, side(rate=1), side(rate=50), ""),
     ],
