@@ -3,9 +3,7 @@
 `store_link` the store · `usage` what was used, counted from the log · `replicas` the others on the store · `fleet` engines and endpoints ·
 `builder` Snapshots and their plug-ins ·
 `changes` the configuration in force · `plane` the requests · `audit` the log · `events` what happens outside requests ·
-`Gauges` what a scrape reads.
-
-The listeners and the signals are `process.Process`'s.
+`Gauges` what a scrape reads. The listeners and the signals are `process.Process`'s.
 """
 
 from __future__ import annotations
@@ -158,7 +156,8 @@ class Gateway:
         self.logins = LocalLogins(SystemClock(), self.login_key)
         link, known = self.store_link, (self.revocations, self.token_keys, self.logins, ModelAsker(self.plane))
         book = self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner, clocks=members.clocks)
-        self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner, book)
+        issued = (lambda: self._identity().gateway_tokens, self._owner, book)
+        self.tokens = TokenService(link.store, self.token_keys, self.audit, *issued, ahead=members.ahead)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic, embedder(self.plane))
         self.cache_book = CacheBook(self.caches)

@@ -79,7 +79,9 @@ class Key:
 class TokenService:
     """Life: `start` once the store has been started, then `heard` for the feed and `look` now and then; the owner ends its tasks.
 
-    keys: where the public keys go. settings: those in force. revoked: where a withdrawn key is noted for what outlives its tokens.
+    keys: where the public keys go. settings: those in force. revoked: where a withdrawn key is noted for what outlives its tokens. ahead:
+    seconds by which this machine's clock is ahead of the store's; None while that is not known. Keys come and go by the store's clock, on
+    which all replicas agree: one whose own is a day ahead would erase what tokens of the others are still verified with.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class TokenService:
         revoked: RevocationBook,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        ahead: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
+        self._ahead = ahead
         self._store, self._public, self._audit, self._settings, self._revoked = store, keys, audit, settings, revoked
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -131,16 +135,17 @@ class TokenService:
         try:
             if settings.enabled:
                 await self._keep_up(settings)
-            await self._clear()
+            if self._ahead() is not None:
+                await self._clear()
         except GatehouseError as error:
             log.warning("the signing keys of gateway tokens could not be rotated or cleared away: %s", error.message)
 
     async def _keep_up(self, settings: GatewayTokensSpec) -> None:
-        now = self._clock.wall()
+        now = self._now()
         newest = max((key.signs_from for key in self._keys if key.private is not None), default=None)
         if newest is None:
             await self._make(0.0)
-        elif now >= newest + settings.rotate - min(PUBLISH_SECONDS, settings.rotate / 2):
+        elif self._ahead() is not None and now >= newest + settings.rotate - min(PUBLISH_SECONDS, settings.rotate / 2):
             await self._make(min(PUBLISH_SECONDS, settings.rotate / 2))
 
     async def _make(self, after: float, actor: str = "gatehouse", *, dry_run: bool = False) -> None:
@@ -152,7 +157,7 @@ class TokenService:
             x = text_of(private.public_key().public_bytes_raw())
             sealed = self._store.seal(Secret(private.private_bytes_raw().hex()), _purpose(x))
             number = max((key.number for key in self._keys), default=0) + 1
-            body = {"x": x, "sealed": sealed, "signs_from": self._clock.wall() + after}
+            body = {"x": x, "sealed": sealed, "signs_from": self._now() + after}
             try:
                 await self._store.create(KIND, f"{number:06}", body, actor=actor, dry_run=dry_run)
             except AlreadyExists:
@@ -162,7 +167,7 @@ class TokenService:
 
     async def _clear(self) -> None:
         """Erases the private part of what no longer signs, and forgets what no valid token can be signed with."""
-        now = self._clock.wall()
+        now = self._now()
         for key in self._keys:
             successor = min((other.signs_from for other in self._keys if other.number > key.number), default=None)
             if successor is None or now < successor + SLACK_SECONDS:
@@ -178,8 +183,12 @@ class TokenService:
     def _signing(self) -> Key | None:
         """The newest key whose time has come; before that of the first, the first."""
         able = [key for key in self._keys if key.private is not None]
-        now = self._clock.wall()
+        now = self._now()
         return next((key for key in reversed(able) if key.signs_from <= now), able[0] if able else None)
+
+    def _now(self) -> float:
+        """By the store's clock."""
+        return self._clock.wall() - (self._ahead() or 0.0)
 
     # --- tokens
 

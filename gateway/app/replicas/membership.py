@@ -78,6 +78,10 @@ class Membership:
         """How far the clocks of the replicas that serve are apart, as it was measured last."""
         return Clocks(self.skew, self._least, self._most)
 
+    def ahead(self) -> float | None:
+        """`skew`; None until it has been measured."""
+        return None if self._looked is None else self.skew
+
     def start(self, data: str, admin: str, workers: int = 0) -> None:
         """Tells that it serves at these addresses, now and from now on."""
         self._told = replace(self._told, data=data, admin=admin, workers=workers)

@@ -46,12 +46,13 @@ class Log:
 class Replica:
     """One process on the store."""
 
-    def __init__(self, store: Store, clock: FakeClock, spec: GatewayTokensSpec = SPEC) -> None:
+    def __init__(self, store: Store, clock: FakeClock, spec: GatewayTokensSpec = SPEC, ahead: float | None = 0.0) -> None:
+        self.ahead = ahead
         self.public, self.log = TokenKeys(), Log()
         self.spec, self.clock = spec, clock
         owner, self.revoked = TaskOwner("test"), Revocations()
         book = RevocationBook(store, self.revoked, IdentitySpec, owner, clock)
-        self.service = TokenService(store, self.public, self.log, lambda: self.spec, owner, book, clock)  # type: ignore[arg-type]
+        self.service = TokenService(store, self.public, self.log, lambda: self.spec, owner, book, clock, ahead=lambda: self.ahead)  # type: ignore[arg-type]
         self.door = GatewayTokenAuthenticator(spec, clock, self.public, Revocations())
 
     async def mint(self, **grant: Any) -> str:
@@ -194,3 +195,25 @@ async def test_without_an_issuer_nothing_is_made(store: Store) -> None:
         await one.mint()
     with pytest.raises(RequestError):
         await one.service.rotate(0.0, "root")
+
+
+async def test_keys_come_and_go_by_the_clock_of_the_store(store: Store) -> None:
+    """A replica whose own clock is two days ahead neither signs early nor erases what others sign and verify with."""
+    a, _, clock = await two(store)
+    await a.service.look()
+    token = await a.mint()
+    await a.service.rotate(0.0, "test")
+    fast = FakeClock()
+    b = Replica(store, fast, ahead=None)
+    await b.service.start()
+    fast.advance(2 * 86400.0)
+    await b.service.look()
+    assert b.states() == ["former", "signing"] and a.knows(token), "how far it is off is not known yet"
+    b.ahead = 2 * 86400.0
+    await b.service.rotate(PUBLISH_SECONDS, "test")
+    await b.service.look()
+    await a.service.start()
+    assert a.states() == b.states() == ["former", "signing", "next"] and a.knows(token)
+    clock.advance(PUBLISH_SECONDS)
+    fast.advance(PUBLISH_SECONDS)
+    assert a.states() == b.states() == ["former", "former", "signing"]
