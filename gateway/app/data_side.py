@@ -19,7 +19,7 @@ from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
 from gateway.server.closing import LINGER_SECONDS
 from gateway.server.health import Health
-from gateway.server.leaving import Leaving
+from gateway.server.leaving import LOOK_SECONDS, Leaving
 from gateway.server.listener import data_server
 from gateway.server.protocol import ListenerState
 from gateway.server.tls import Contexts
@@ -73,9 +73,12 @@ class DataSide:
 
     async def retire(self) -> None:
         """Other processes accept on the same socket from now on. Returns when every connection has ended after its last answer."""
+        calls: asyncio.Task[None] | None = None
         if self._grpc is not None:
-            self._plane.tasks.spawn(self._grpc.leave(self._plane.current().spec.listen.drain_timeout), name="retire gRPC")
+            calls = self._plane.tasks.spawn(self._grpc.leave(self._plane.current().spec.listen.request_timeout), name="retire gRPC")
         await self._leaving.retire(self._server, self.state)
+        while calls is not None and not calls.done() and not self._leaving.asked.is_set():
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def leave(self, delay: float) -> None:
         """Returns when nothing is under way any more (gateway.server.leaving). delay: seconds for which it goes on serving first."""

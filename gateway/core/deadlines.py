@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -58,14 +59,16 @@ class within:
 
     async def __aenter__(self) -> None:
         self._limit = await asyncio.timeout(None).__aenter__()
-        self._deadline = Deadline(self._seconds, self._passed)
+        self._deadline = Deadline(self._seconds, self.end)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._deadline.cancel()
         await self._limit.__aexit__(kind, error, traceback)
 
-    def _passed(self) -> None:
-        self._limit.reschedule(asyncio.get_running_loop().time())
+    def end(self) -> None:
+        """The time is over now."""
+        with suppress(RuntimeError):  # it has passed just now
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
 
 class Patience:

@@ -69,6 +69,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, plane: DataPlane, ready: Health, listen: ListenSpec, contexts: Contexts | None) -> None:
         self._plane, self._ready, self._contexts = plane, ready, contexts
         self._owner = TaskOwner("gRPC")
+        self._leaving = False
+        self._waits: set[within] = set()
+        """Of streams for their next request."""
         self._description = descriptor()
         keep_alive = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 20_000)]
         patience = int(max(1.0, listen.header_timeout) * 1000)
@@ -128,7 +131,10 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.dynamic_ssl_server_credentials(_configured(used[0]), renewed, require_client_authentication=used[0].require_client)
 
     async def leave(self, grace: float) -> None:
-        """Takes no further call; those that run may finish within so many seconds."""
+        """Takes no further call, and no further request on a stream; what runs may finish within so many seconds."""
+        self._leaving = True
+        for wait in self._waits:
+            wait.end()
         await self._server.stop(grace)
         await self._owner.aclose()
 
@@ -344,9 +350,8 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         before: asyncio.Task[None] | None = None
         try:
             while True:
-                async with within(self._plane.current().spec.listen.sockets.idle_timeout):
-                    message = await context.read()
-                if message is grpc.aio.EOF:
+                message = await self._next(context)
+                if message is None or message is grpc.aio.EOF:
                     break
                 while waiting.full() or (before is not None and not before.done() and _in_sequence(message)):
                     first = waiting.get_nowait()
@@ -358,12 +363,30 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
                 first = waiting.get_nowait()
                 assert first is not None
                 await first
-        except TimeoutError:
-            raise Failed("DEADLINE_EXCEEDED", "The stream was idle for too long.") from None
+            if message is None:
+                raise Failed(
+                    "UNAVAILABLE", "The gateway takes no more on this stream; what has no answer was not processed. Open it again."
+                )
         finally:
             while not waiting.empty():
                 if (left := waiting.get_nowait()) is not None:
                     left.cancel()
+
+    async def _next(self, context: Any) -> Any:
+        """The next request of a stream; EOF behind the last; None when the listener leaves. Raises Failed."""
+        if self._leaving:
+            return None
+        wait = within(self._plane.current().spec.listen.sockets.idle_timeout)
+        self._waits.add(wait)
+        try:
+            async with wait:
+                return await context.read()
+        except TimeoutError:
+            if self._leaving:
+                return None
+            raise Failed("DEADLINE_EXCEEDED", "The stream was idle for too long.") from None
+        finally:
+            self._waits.discard(wait)
 
     async def _answered(self, context: Any, call: Call, message: bytes, before: asyncio.Task[None] | None) -> None:
         """Answers one request of a stream, behind the one before it. An error is an answer, too."""

@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from gateway.server.grpc_reflection import descriptor
 from gateway.wire.oip.protobuf import field, fields
 from tests.e2e.adminapi import admin, config
-from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse
+from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, alive
 from tests.e2e.test_tensors import double_model
 from tests.fakes import http2
 from tests.fakes.ports import empty_port
@@ -385,4 +385,31 @@ def test_tls_workers_reload_and_drain(launch: Callable[..., Gatehouse], tmp_path
     assert failures == []
     with grpc.insecure_channel(f"127.0.0.1:{port}") as plain:
         assert raw(plain, "ModelInfer", request().SerializeToString()).code() is grpc.StatusCode.UNAVAILABLE
+    assert gatehouse.stop() == 0
+
+
+def test_a_stream_at_a_worker_that_is_replaced_has_its_answers_and_is_opened_again(
+    launch: Callable[..., Gatehouse], tmp_path: Path
+) -> None:
+    with empty_port() as port:
+        made = settings(tmp_path / "state", tmp_path / "double.onnx", listen={"grpc": f"127.0.0.1:{port}"})
+    gatehouse = launch(made)
+    gatehouse.arguments = ["--workers", "1"]
+    gatehouse.start()
+    found: list[tuple[Any, Any]] = []
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client, admin(gatehouse) as asking:
+        client.start_stream(callback=lambda result, error: found.append((result, error)), headers=BEARER)
+        client.async_stream_infer("double", [given()[0]])
+        until(lambda: len(found) == 1, what="an answer")
+        worker = asking.get("/workers").json()["items"][0]
+        assert asking.post(f"/workers/{worker['id']}/replace", timeout=120).status_code == 200
+        until(lambda: len(found) == 2, what="the end of the stream")
+        assert found[0][1] is None and "UNAVAILABLE" in str(found[1][1]) and "Open it again" in found[1][1].message()
+        until(lambda: not alive(worker["pid"]), what="the end of the worker")
+        client.stop_stream()
+        client.start_stream(callback=lambda result, error: found.append((result, error)), headers=BEARER)
+        client.async_stream_infer("double", [given()[0]])
+        until(lambda: len(found) == 3, what="an answer of the new worker")
+        assert found[2][1] is None
+        client.stop_stream()
     assert gatehouse.stop() == 0

@@ -113,6 +113,18 @@ def test_a_cancellation_passes_and_nothing_is_left(pair: Any) -> None:
     run(test)
 
 
+def test_a_wait_can_be_over_before_its_time(pair: Any) -> None:
+    async def test(loop: Paused) -> None:
+        wait = within(3600.0)
+        loop.call_soon(wait.end)
+        with pytest.raises(TimeoutError):
+            async with wait:
+                await asyncio.Event().wait()
+        wait.end()  # it is over already
+
+    run(test)
+
+
 def test_the_time_for_several_waits_begins_again_once_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Standing()
     monkeypatch.setattr(deadlines, "time", clock)
