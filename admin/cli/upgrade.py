@@ -39,19 +39,24 @@ def upgrade(
 
 
 def _finished(session: Session, before: int, seconds: float) -> Any:
-    """How the upgrade stands once it is over; an answer may fail while one program follows the other."""
+    """How the upgrade stands once it is over; an answer may fail while one program follows the other. Raises CommandError when it does not
+    come to its end."""
     end = time.monotonic() + seconds
     while True:
+        late, found = f"the workers were not replaced within {seconds:g} s; `gatehouse status` and the log say more", None
         try:
             with session.client() as client:
                 found = client.get("/upgrade")
-            if found["upgrades"] > before and found["state"] == "idle":
-                return found
         except ApiError:
             raise
         except CommandError as error:
-            if time.monotonic() > end:
-                raise CommandError(f"the new program does not answer: {error}") from None
+            late = f"the new program does not answer: {error}"
+        if found is not None and found["state"] == "idle":
+            if found["upgrades"] > before:
+                return found
+            raise CommandError("the new program has ended, and the gateway was started again: the log says why it ended")
+        if found is not None and found.get("stuck"):
+            raise CommandError(f"the old workers go on, because the new program's do not start: {found['stuck']}")
         if time.monotonic() > end:
-            raise CommandError(f"the workers were not replaced within {seconds:g} s; `gatehouse status` and the log say more")
+            raise CommandError(late)
         time.sleep(LOOK_SECONDS)

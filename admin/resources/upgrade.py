@@ -25,13 +25,15 @@ class LastUpgrade(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 class UpgradeView(msgspec.Struct, kw_only=True):
     """state: `renewing` is when the new program replaces the workers one by one. version: of the program that runs. upgrades: since the
-    process was started. to: the version that takes over."""
+    process was started. to: the version that takes over. stuck: why a worker of the new program does not start; it is tried again, and
+    another upgrade may begin."""
 
     state: Literal["idle", "checking", "handing over", "renewing"]
     version: str
     upgrades: int
     last: LastUpgrade | None = None
     to: str = ""
+    stuck: str = ""
 
 
 def _port(call: Call) -> Upgrade:

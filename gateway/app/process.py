@@ -47,7 +47,7 @@ from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.telemetry.observing import log_as_configured
 from gateway.app.telemetry.troubles import Troubles
 from gateway.app.telemetry.vitals import Vitals
-from gateway.app.upgrade.handover import HandOver, become, handled, take
+from gateway.app.upgrade.handover import HandOver, become, handled, last_signals, take
 from gateway.app.upgrade.upgrader import Upgrader
 from gateway.app.workers.control import Workers
 from gateway.audit.sinks import local_sink
@@ -131,7 +131,7 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
     if process.successor is not None:
         assert process.upgrader is not None
         try:
-            become(process.upgrader.command(), process.upgrader.environment(), process.successor)
+            become(process.upgrader.command(), process.upgrader.environment(), process.successor, process.leaving.asked.is_set)
         except OSError as error:
             return fail(f"the new program could not be started: {error.strerror}")
     return code
@@ -340,6 +340,7 @@ class Process:
         data, admin = sockets.data, sockets.admin
         workers = self.workers = self._make_workers(gateway, data)
         upgrader = self.upgrader = Upgrader(Path(self.loaded.file), self.environ, gateway, sockets, workers, self.leaving, self.handed)
+        upgrader.on_stuck = lambda: self.manager.ready("the upgrade is not complete: `gatehouse upgrade` and the log say why")
         serving = None if workers is None else lambda: (workers.serving, self.count)
         known = (lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
         health = Health(plane, *known, lambda: gateway.fleet.registry.seen)
@@ -379,6 +380,7 @@ class Process:
                 await asyncio.wait([running], timeout=5.0)
                 await gateway.work.aclose()  # lines that run have an outcome before the workers are let go
                 self.successor = await upgrader.hand_over()
+                last_signals(self.leaving.ask)
         finally:
             await ports.audit_index.aclose()
             if workers is not None and self.successor is None:
@@ -398,7 +400,8 @@ class Process:
         assert self.gateway is not None
         plane = self.gateway.plane
         listen = plane.current().spec.listen  # a reload may have changed it
-        delay = listen.drain_delay if self.has_started and self.fatal is None else 0.0
+        served = self.has_started or self.handed is not None
+        delay = listen.drain_delay if served and self.fatal is None else 0.0
         if self.fatal is None:
             first = f"serves for {delay:g} s more, then " if delay else ""
             log.info("leaving: %srequests under way may finish within %g s; another signal ends them", first, listen.drain_timeout)

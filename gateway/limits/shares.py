@@ -6,7 +6,8 @@ message, after NOTE at most. Nothing here is lost if a message is late: the cont
 hears otherwise.
 
 While the control process is away (it is being replaced, or it hangs), what is held can still be used until its lease ends. Then requests
-wait for WAIT seconds and fail with 503; once one has failed so, others fail at once until there is an answer again.
+wait for WAIT seconds and fail with 503; once one has failed so, others fail at once until there is an answer again. They wait longer where
+the control process has said that another program takes its place (`wait_longer`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from gateway.limits.ticker import Ticker
 log = logging.getLogger("gatehouse.limits")
 
 WAIT: Final = 5.0
-"""Seconds after which a request that was not decided fails. The control process is replaced in less than that."""
+"""Seconds after which a request that was not decided fails."""
 MAX_WAITING: Final = 10_000
 """Requests that may wait at once."""
 NOTE: Final = 0.01
@@ -138,6 +139,7 @@ class Shares:
         self._listed: deque[tuple[int, Share]] = deque()
         self._flushing = self._noting = self._sweeping = False
         self._lost = False
+        self._patient_until = 0
         self._pauses = Pauses(SWEEP, 0.0)
 
     @property
@@ -359,6 +361,10 @@ class Shares:
             share.generous_until = now + GENEROUS
         self._flush_soon()
 
+    def wait_longer(self, seconds: float) -> None:
+        """For so long no request fails because it is not decided."""
+        self._patient_until = self.now() + int(seconds * SECOND)
+
     def lost(self) -> None:
         """The control process is gone for good: what waits fails, and so does what would have to ask."""
         self._lost = True
@@ -391,7 +397,7 @@ class Shares:
         """Fails what has waited too long, and gives back what was not used. After a pause of this process, requests wait for a while
         longer: the control process may have stood still, too."""
         now = self.now()
-        while self._asked and not self._pauses.resting(now / SECOND):
+        while self._asked and now >= self._patient_until and not self._pauses.resting(now / SECOND):
             id, asked = next(iter(self._asked.items()))
             if asked.until > now:
                 break

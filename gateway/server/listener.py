@@ -113,14 +113,17 @@ class AcceptingServer(QuietServer):
         return sum([await acceptor.rest() for acceptor in self._acceptors])
 
 
-def bind(address: str, setting: str) -> socket.socket:
-    """A listening TCP socket for "host:port" ("[::1]:8080" for IPv6; port 0 chooses a free one). Raises ConfigError."""
+def bind(address: str, setting: str, *, shared: bool = False) -> socket.socket:
+    """A listening TCP socket for "host:port" ("[::1]:8080" for IPv6; port 0 chooses a free one). shared: others may listen there, too, if
+    they say the same (SO_REUSEPORT). Raises ConfigError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind((host, int(port)))
         sock.listen(BACKLOG)

@@ -48,12 +48,23 @@ def choose_pepper(connection: sa.Connection, marks: Sequence[str]) -> int:
 
     Raises ConfigError if it is none of them, because no key of the store would be accepted here.
     """
-    noted = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
-    if noted is None:
+    found = noted(connection)
+    if found is None:
         connection.execute(sa.insert(facts).values(name="pepper", value=marks[0]))
         return 0
+    return which(found, marks)
+
+
+def noted(connection: sa.Connection) -> str | None:
+    """The mark of the pepper by which the store's keys were hashed; None in a new store."""
+    found: str | None = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
+    return found
+
+
+def which(found: str, marks: Sequence[str]) -> int:
+    """The number of the mark that is this one. Raises ConfigError if it is none of them."""
     for number, mark in enumerate(marks):
-        if hmac.compare_digest(noted, mark):
+        if hmac.compare_digest(found, mark):
             return number
     raise ConfigError(
         f"the keys of this store were hashed with another pepper; machines that share a store share {VARIABLE} (docs/store.md)",

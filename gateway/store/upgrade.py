@@ -27,11 +27,17 @@ def settings(connection: sa.Connection | None = None) -> Config:
 def upgrade(connection: sa.Connection) -> None:
     """Runs the revisions that the database lacks. Raises ConfigError when it has one that is not known here."""
     from alembic import command  # noqa: PLC0415 - see above
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+
+    refuse_newer(connection)
+    command.upgrade(settings(connection), "head")
+
+
+def refuse_newer(connection: sa.Connection) -> None:
+    """Raises ConfigError when the database has a revision that is not known here."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - see above
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
-    config = settings(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    known = {script.revision for script in ScriptDirectory.from_config(settings(connection)).walk_revisions()}
     current = set(MigrationContext.configure(connection).get_current_heads())
     if not current <= known:
         newer = ", ".join(sorted(current - known))
@@ -40,4 +46,3 @@ def upgrade(connection: sa.Connection) -> None:
             "backup from before the upgrade",
             path="store.url",
         )
-    command.upgrade(config, "head")

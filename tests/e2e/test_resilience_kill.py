@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.audit.crypto import load_verifier
+from gateway.audit.verify import verify_log
+from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external
 from tests.e2e.resilience import Load, changed
 from tests.fakes.ports import empty_port
@@ -86,3 +89,32 @@ def test_a_sidecar_killed_under_load_costs_no_retry_safe_request(launch: Launch,
     load.more(12)
     assert load.stop() == {200: len(load.answers)}
     assert gatehouse.metric("gatehouse_retries_total") >= 1
+
+
+def test_a_gateway_that_is_killed_starts_anew_while_its_workers_finish(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+) -> None:
+    """They still have their ids in the audit log; the new ones take others."""
+    engine = engines()
+    config = configuration(tmp_path / "state", engines=[external("e", engine.port)], models=[{"name": "m1", "pool": ["e"]}])
+    gatehouse = launch(config)
+    gatehouse.arguments = ["--workers", "2"]
+    gatehouse.start()
+    assert gatehouse.process is not None
+    engine.play("hold:at=mid")
+    body = {"model": "m1", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    with gatehouse.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        engine.holds(1)
+        gatehouse.process.kill()
+        gatehouse.process.wait(60)
+        gatehouse.start()
+        assert gatehouse.chat().status_code == 200
+        engine.release()
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    serving = {line.split("worker ")[1].split()[0].rpartition("-")[2] for line in gatehouse.lines if " serves (process " in line}
+    assert len(serving) == 2 and serving != {"1", "2"}
+    assert gatehouse.stop() == 0
+    found = verify_log(gatehouse.state_dir / "audit", load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem"))
+    assert found.ok, found

@@ -24,6 +24,7 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, external
 from tests.e2e.resilience import Load, busiest, uncut, with_operator
 from tests.fakes.answers import Step
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 from tests.waiting import until
 
 SLOW = Step(chunks=6, interval=0.02)
@@ -59,10 +60,11 @@ def start(tmp_path: Path, engines: Callable[..., EngineThread]) -> Iterator[Star
 
     def make(*, workers: int = 2, **parts: Any) -> Gatehouse:
         engine = parts.pop("engine", None) or engines(default=SLOW)
+        environ = parts.pop("environ", None)
         listed = [external("fake", engine.port, slots=parts.pop("slots", 64), timeouts={"between_bytes": 600}), *parts.pop("engines", [])]
         models = [{"name": "m1", "pool": ["fake"]}, *parts.pop("models", [])]
         config = with_operator(configuration(tmp_path / "state", engines=listed, models=models, **parts))
-        made.append(Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []))
+        made.append(Gatehouse(tmp_path, config, environ, arguments=["--workers", str(workers)] if workers else []))
         return made[-1].start()
 
     yield make
@@ -223,3 +225,74 @@ def test_one_at_a_time_and_none_while_leaving(start: Start, engines: Callable[..
     engine.release()
     thread.join(60)
     assert gatehouse.ended() == 0
+
+
+def test_a_signal_to_end_counts_whenever_it_comes(start: Start) -> None:
+    gatehouse = start()
+    assert gatehouse.process is not None
+    by_the_api(gatehouse)
+    gatehouse.process.send_signal(signal.SIGTERM)  # one program hands over to the other
+    assert gatehouse.ended() == 0
+    until(lambda: any("leaving: " in line for line in gatehouse.lines), what="the log of the program that left")
+
+
+FAILS = """
+import os, sys
+if sys.orig_argv[-3:-2] == ["--worker"] and os.path.exists({flag!r}):
+    os.write(2, b"this release is broken\\n")
+    os._exit(3)
+"""
+"""Runs as each interpreter of the gateway starts."""
+
+
+def test_an_upgrade_whose_workers_do_not_start_gives_way_to_the_next(start: Start, tmp_path: Path) -> None:
+    flag, hook = tmp_path / "broken", tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(FAILS.format(flag=str(flag)))
+    gatehouse = start(environ={"PYTHONPATH": str(hook)})
+    workers = gatehouse.engines()
+    flag.touch()
+    options = ["--url", gatehouse.admin_url, "--key", KEYS["operator"]]
+    shown = CliRunner().invoke(app, ["upgrade", *options])
+    assert shown.exit_code == 1 and "the old workers go on" in shown.output and "exit code 3" in shown.output
+    assert set(workers) <= set(gatehouse.engines()) and gatehouse.chat().status_code == 200
+
+    def accepted() -> bool:
+        with admin(gatehouse, "operator") as client:
+            answer = client.post("/upgrade", timeout=120)
+        assert answer.status_code == 202 or answer.json()["code"] == "upgrade_busy", answer.text  # a worker is tried just now
+        return answer.status_code == 202
+
+    until(accepted, what="the next upgrade")
+    flag.unlink()
+    until(lambda: upgrades(gatehouse) == 2, what="its end")
+    until(lambda: len(gatehouse.engines()) == 2 and not set(workers) & set(gatehouse.engines()), what="the end of the old workers")
+    assert len(events(gatehouse, "upgrade_incomplete")) >= 1 and gatehouse.chat().status_code == 200
+
+
+def test_what_only_the_start_would_find_changes_nothing(start: Start, postgres: PostgresServer, tmp_path: Path) -> None:  # noqa: F811
+    gatehouse = start(store={"url": postgres.database()}, environ={"GATEHOUSE_PEPPER": "a pepper of at least thirty-two characters"})
+    workers = gatehouse.engines()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for part in ({"listen": {**gatehouse.config["listen"], "grpc": address}}, {"model_sharing": {"listen": address}}):
+            gatehouse.file.write_text(yaml.safe_dump({**gatehouse.config, **part}))
+            assert f"cannot listen on {address}" in refused(gatehouse)["detail"]
+    with Gatehouse(made_in(tmp_path / "other"), configuration(tmp_path / "other" / "state"), arguments=["--workers", "1"]) as other:
+        gatehouse.file.write_text(yaml.safe_dump({**gatehouse.config, "state_dir": str(other.state_dir)}))
+        assert "is running with the state directory" in refused(gatehouse)["detail"]
+    gatehouse.file.write_text(yaml.safe_dump(gatehouse.config))
+    postgres.stop()
+    try:
+        assert "The store cannot be opened" in refused(gatehouse)["detail"]
+        assert gatehouse.engines() == workers and gatehouse.chat().status_code == 200
+    finally:
+        postgres.start()
+    until(lambda: gatehouse.metric("gatehouse_store_available") == 1, what="the store")
+    by_the_api(gatehouse)
+    until(lambda: upgrades(gatehouse) == 1, what="the upgrade")
+
+
+def made_in(directory: Path) -> Path:
+    directory.mkdir()
+    return directory

@@ -18,7 +18,8 @@ class LastUpgrade(TypedDict):
 
 class UpgradeView(TypedDict):
     """state: `renewing` is when the new program replaces the workers one by one. version: of the program that runs. upgrades: since the
-    process was started. to: the version that takes over.
+    process was started. to: the version that takes over. stuck: why a worker of the new program does not start; it is tried again, and
+    another upgrade may begin.
     """
 
     state: Literal["checking", "handing over", "idle", "renewing"]
@@ -26,3 +27,4 @@ class UpgradeView(TypedDict):
     upgrades: int
     last: NotRequired[LastUpgrade | None]
     to: NotRequired[str]
+    stuck: NotRequired[str]

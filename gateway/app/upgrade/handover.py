@@ -7,11 +7,13 @@ the only ones that survive. Both programs may be of different versions: a messag
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -113,8 +115,16 @@ def take(environ: MutableMapping[str, str]) -> HandOver | None:
     return found
 
 
-def become(command: Sequence[str], environ: Mapping[str, str], handed: HandOver) -> None:
-    """Replaces this program. Returns only by raising OSError."""
+def last_signals(ended: Callable[[], None]) -> None:
+    """Between the loop and the new program: a reload or an upgrade is ignored, a signal to end is noted by `ended`. Call in the running
+    loop, which would otherwise put the deadly defaults back as it closes."""
+    for number in (*IGNORED, *HELD):
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN if number in IGNORED else lambda *_: ended())
+
+
+def become(command: Sequence[str], environ: Mapping[str, str], handed: HandOver, ended: Callable[[], bool] = lambda: False) -> None:
+    """Replaces this program. ended: whether it was asked to end meanwhile; the new one hears of it. Returns only by raising OSError."""
     memory = os.memfd_create("gatehouse-handover", 0)
     with os.fdopen(os.dup(memory), "wb") as file:
         file.write(encode(handed))
@@ -124,6 +134,8 @@ def become(command: Sequence[str], environ: Mapping[str, str], handed: HandOver)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    if ended():
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # it waits, as any that comes now, for `handled` in the new program
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], list(command), {**environ, VARIABLE: str(memory)})

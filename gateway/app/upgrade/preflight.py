@@ -1,16 +1,18 @@
 """Whether the program that is installed now could take the place of the running one: asked of that program itself, in a process of its own.
 
-It reads the configuration as a start would, loads everything that a start loads, and decodes what it would be handed. Nothing is changed,
-written or connected; addresses that differ are bound by the running program, so that they cannot fail later.
+It reads the configuration as a start would, loads everything that a start loads, opens the store, and decodes what it would be handed.
+Nothing is changed or written; addresses that differ are bound by the running program, so that they cannot fail later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ from gateway.app import offline
 from gateway.app.configuration.plugins import installed
 from gateway.app.release import release
 from gateway.app.upgrade.handover import HandOver, decode, encode
+from gateway.app.upgrade.startable import could_start
 from gateway.config.load import load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.specs import ListenSpec
@@ -27,6 +30,8 @@ from gateway.core.specs import ListenSpec
 ARGUMENT: Final = "--preflight"
 SECONDS: Final = 120.0
 """How long the check may take."""
+END_SECONDS: Final = 5.0
+"""How long the end of a check that was killed is waited for."""
 REASON_BYTES: Final = 2000
 
 
@@ -39,12 +44,14 @@ class UpgradeRefused(GatehouseError):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the program that is installed now. reason: why it could not take over; empty if it could."""
+    """The answer of the program that is installed now. reason: why it could not take over; empty if it could. sharing: where it would
+    offer models; "" for nowhere."""
 
     reason: str = ""
     version: str = ""
     listen: ListenSpec = ListenSpec()
     state_dir: str = ""
+    sharing: str = ""
 
 
 def answer(config: Path) -> int:
@@ -55,8 +62,9 @@ def answer(config: Path) -> int:
         if code:
             raise ConfigError(message.removeprefix("error: "))
         spec = load(config, dict(os.environ), installed().schemas()).spec
-        found = Checked(version=release(), listen=spec.listen, state_dir=spec.state_dir)
-    except ConfigError as error:
+        asyncio.run(could_start(spec, os.environ, installed()))
+        found = Checked(version=release(), listen=spec.listen, state_dir=spec.state_dir, sharing=spec.model_sharing.listen or "")
+    except GatehouseError as error:
         found = Checked(reason=one_line(str(error)))
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
     return 0
@@ -66,19 +74,33 @@ async def ask(command: Sequence[str], config: Path, environ: Mapping[str, str], 
     """Runs the check. command: how the program is started. Raises UpgradeRefused with the reason."""
     arguments = [*command, ARGUMENT, str(config)]
     try:
-        process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(environ))
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environ), start_new_session=True)
     except OSError as error:
         raise UpgradeRefused(f"The program cannot be started: {command[0]}: {error.strerror}.", code="upgrade_check_failed") from None
+    over = False
     try:
         out, errors = await asyncio.to_thread(process.communicate, encode(handed), SECONDS)
+        over = True
     except subprocess.TimeoutExpired:
-        process.kill()
-        await asyncio.to_thread(process.communicate)
+        await _end(process)
+        over = True
+        for one in (process.stdin, process.stdout, process.stderr):
+            if one is not None:
+                one.close()
         raise UpgradeRefused(f"The check of the new program took longer than {SECONDS:.0f} s.", code="upgrade_check_failed") from None
     finally:
-        if process.poll() is None:
-            process.kill()
+        if not over:
+            await _end(process)
     return read(process.returncode, out, errors)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a check with all that it has started: where the program is a script, what hangs and holds the pipes may not be the script."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(process.wait, END_SECONDS)
 
 
 def read(code: int, out: bytes, errors: bytes) -> Checked:

@@ -1,11 +1,12 @@
 """Replaces the running program by the one that is installed now, with the settings of the configuration file as it is now.
 
     idle ──begin──▶ checking ──▶ handing over ──exec──▶ renewing ──▶ idle
-                       └──refused──▶ idle
+                       └──refused──▶ idle                  └──a worker does not start: begin──▶ checking
 
 `checking` changes nothing: whatever is wrong is found out there and answered. After the exec the new program goes on (`Upgrader` with
 what it was handed): it adopts sidecars and workers and replaces the workers one by one. One upgrade at a time; none while engines, workers
-or the configuration are being changed, and none once the gateway leaves.
+or the configuration are being changed, and none once the gateway leaves. One whose new workers do not start gives way to the next, which
+may be back to the program before it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 
 from gateway.app.gateway import Gateway
 from gateway.app.release import release
+from gateway.app.replicas.replica import LOCK, StateLock
 from gateway.app.sockets import Sockets, listens_on
 from gateway.app.systemd import VARIABLES
 from gateway.app.upgrade import preflight
@@ -37,6 +39,8 @@ from gateway.server.listener import bind
 
 log = logging.getLogger("gatehouse.upgrade")
 State = Literal["idle", "checking", "handing over", "renewing"]
+RENEW_SECONDS: Final = 10.0
+"""Between two tries to start a worker's successor."""
 KEPT: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables of the service manager that the next program needs too; its sockets are handed over."""
 
@@ -69,6 +73,11 @@ class Upgrader:
         self.begun: asyncio.Event = asyncio.Event()
         """Set once the check has passed: the process is to hand over now."""
         self._count = 0 if handed is None else handed.upgrades
+        self.on_stuck: Callable[[], None] = lambda: None
+        """Called when the new program's workers do not start, so that the renewal may never end."""
+        self._stuck = ""
+        self._checked = asyncio.Event()
+        self._checked.set()
         self._last: dict[str, Any] | None = None
         self._actor = ""
         self._passed: tuple[int, int] = (-1, -1)
@@ -76,20 +85,22 @@ class Upgrader:
     # --- the admin API's port
 
     def view(self) -> dict[str, Any]:
-        """How it stands: state, number of upgrades since the process was started, and the last one."""
-        return {"state": self.state, "version": release(), "upgrades": self._count, "last": self._last}
+        """How it stands: state, number of upgrades since the process was started, the last one, and why a renewal does not get on."""
+        stands = {"state": self.state, "version": release(), "upgrades": self._count, "last": self._last}
+        return {**stands, "stuck": self._stuck} if self._stuck else stands
 
     async def begin(self, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Checks the new program and, unless this is a dry run, begins to hand over. Raises UpgradeRefused; nothing has changed then."""
         try:
             self._refuse_unless_quiet()
-            self.state = "checking"
+            before, self.state = self.state, "checking"
+            self._checked.clear()
             try:
                 checked = await preflight.ask(program(), self._config, self._bare(), self._message())
                 self._refuse_if_busy()
                 bound = self._bind(checked)
             except BaseException:
-                self.state = "idle"
+                self._go_on(before)
                 raise
         except UpgradeRefused as error:
             log.error("no upgrade: %s", error.message)
@@ -97,7 +108,7 @@ class Upgrader:
             self._last = {"outcome": "refused", "reason": error.message, "at": time.time()}
             raise
         if dry_run:
-            self.state = "idle"
+            self._go_on(before)
         else:
             self.state, self._actor = "handing over", actor
             data, admin = (bound.get(name, sock).fileno() for name, sock in (("data", self._sockets.data), ("admin", self._sockets.admin)))
@@ -110,6 +121,10 @@ class Upgrader:
             sock.close()  # the next program has a descriptor of its own
         return {**self.view(), "to": checked.version}
 
+    def _go_on(self, state: State) -> None:
+        self.state = state
+        self._checked.set()
+
     async def on_signal(self) -> None:
         """For SIGUSR2: only the logs say why one is refused."""
         with suppress(UpgradeRefused):
@@ -120,7 +135,7 @@ class Upgrader:
     def _refuse_unless_quiet(self) -> None:
         if self._workers is None:
             raise UpgradeRefused("This gateway serves requests in its only process: start it with --workers, or restart it.")
-        if self.state != "idle":
+        if self.state != "idle" and not (self.state == "renewing" and self._stuck):
             raise UpgradeRefused("An upgrade is under way. Try again when it is complete.", code="upgrade_running")
         self._refuse_if_busy()
 
@@ -144,11 +159,24 @@ class Upgrader:
             ):
                 if not listens_on(sock, address):
                     bound[name] = bind(address, f"listen.{name}")
+            self._try_others(checked)
         except ConfigError as error:
             for sock in bound.values():
                 sock.close()
             raise UpgradeRefused(f"The new program would not start: {error}", code="upgrade_check_failed") from None
         return bound
+
+    def _try_others(self, checked: Checked) -> None:
+        """What only the next program binds and locks, where it is not what this one has. Raises ConfigError if somebody else has it."""
+        spec = self._gateway.spec
+        if checked.listen.grpc and checked.listen.grpc != spec.listen.grpc:
+            bind(checked.listen.grpc, "listen.grpc", shared=True).close()
+        ours = (spec.model_sharing.listen or "").rpartition(":")
+        if checked.sharing and checked.sharing.rpartition(":")[2] != ours[2]:  # ours is closed by then
+            bind(checked.sharing, "model_sharing.listen").close()
+        directory = Path(checked.state_dir)
+        if (directory / LOCK).exists() and not directory.samefile(spec.state_dir):
+            StateLock(directory).release()
 
     # --- handing over
 
@@ -209,12 +237,20 @@ class Upgrader:
         log.error("the upgrade is not complete, the running processes continue: %s", reason)
         self._gateway.events.record("upgrade_incomplete", "gatehouse", {"reason": reason}, outcome="failed")
 
+    async def _retry_later(self, reason: str) -> None:
+        """Returns when the worker that did not start may be tried again. Meanwhile another upgrade may begin."""
+        self._stuck = reason
+        self.on_stuck()
+        await asyncio.sleep(RENEW_SECONDS)
+        await self._checked.wait()
+
     async def renew(self) -> None:
         """Replaces the adopted workers; returns when that is over."""
         handed = self._handed
         if handed is None or self._workers is None:
             return
-        await self._workers.renew()
+        await self._workers.renew(self._retry_later)
+        self._stuck = ""
         seconds = round(time.time() - handed.began, 3)
         self._last = {"outcome": "done", "before": handed.version, "actor": handed.actor, "at": time.time(), "seconds": seconds}
         running = {one["name"]: one.get("pid") for one in self._gateway.fleet.supervisor.engines()}

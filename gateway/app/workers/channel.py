@@ -163,6 +163,7 @@ class Channel(asyncio.Protocol):
         self._next = 0
         self._asks: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
         self._serving = 0
+        self._patience = 0.0
         self.applied = Applied()
         """The changes received here. The owner resets it to the number that came with the whole state."""
         self._beyond = 0
@@ -268,6 +269,10 @@ class Channel(asyncio.Protocol):
         self._send(encoded)
         return answer
 
+    def wait_longer(self, seconds: float) -> None:
+        """For so long no question fails because it is not answered: another program takes the peer's place."""
+        self._patience = time.monotonic() + seconds
+
     def _wait(self, number: int, answer: asyncio.Future[Any], seconds: float) -> None:
         due = time.monotonic() + seconds
         self._asks[number] = (answer, asyncio.get_running_loop().call_later(seconds, self._late, number, seconds, due))
@@ -276,7 +281,8 @@ class Channel(asyncio.Protocol):
         answer, _ = self._asks[number]
         if answer.done():
             return
-        if slept(due, 0.0, time.monotonic()):  # this process stood still, and so may have the other one: it gets its time again
+        now = time.monotonic()
+        if now < self._patience or slept(due, 0.0, now):  # this process stood still, and so may have the other one: it gets its time again
             self._wait(number, answer, seconds)
         else:
             answer.set_exception(FeedTimeout("Another process of this gateway did not answer in time.", retry_after=1.0))

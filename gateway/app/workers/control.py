@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -36,6 +36,7 @@ from gateway.app.workers.messages import (
     PersonFound,
     Pulse,
     Ready,
+    Replaced,
     Retire,
     RevocationsChanged,
     Scrape,
@@ -50,7 +51,9 @@ from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import without_lists
 from gateway.app.workers.telling import Teller, Telling
+from gateway.audit.neighbours import holder
 from gateway.audit.opening import NO_ENCRYPTION
+from gateway.audit.sinks import local_sink
 from gateway.core.approvals import Hold, Take
 from gateway.core.conversations import FindAnswer, KeepAnswer
 from gateway.core.errors import GatehouseError, MasterUnavailable
@@ -92,8 +95,8 @@ TICKET_SECONDS: Final = 3.0
 """How long a worker may take to settle a ticket: its receipt is told again then."""
 HOLD_SECONDS: Final = 3.0
 """How long questions of workers that are being answered hold up an upgrade."""
-RENEW_SECONDS: Final = 10.0
-"""Between two tries to start a worker's successor."""
+REPLACE_SECONDS: Final = 60.0
+"""How long workers are patient while another program takes this one's place: a large store takes it some seconds to load."""
 Told = TypeVar("Told", bound=Message)
 
 
@@ -119,7 +122,9 @@ class Workers:
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later, restock=gateway.limits.refills)
         self.hub.on_joined.append(self.limits.joined)
         self.hub.on_gone += [self.limits.gone, lambda worker: gateway.budget_runs.look_again()]
-        self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
+        logs = local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory
+        told = (self._record, self._listen, lambda id: holder(logs, id) is None)
+        self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), *told)
         gateway.work.serve_workers(self.hub, self.handlers)
         office = gateway.tickets
         office.elsewhere = lambda worker, ask: self.hub.ask(worker, ask, TICKET_SECONDS)
@@ -178,6 +183,9 @@ class Workers:
         """Leaves the workers to the program that takes this one's place, and says what it needs to `adopt` them. A worker whose feed has
         ended is left to itself."""
         await self.pool.let_go()
+        for worker in self.hub.workers.values():
+            if worker.channel is not None and not worker.adopted:  # one of an earlier version may not know the word
+                worker.channel.tell(Replaced(REPLACE_SECONDS))
         workers = list(self.hub.workers.values())
         channels = [worker.channel for worker in workers if worker.channel is not None]
         for channel in channels:
@@ -226,16 +234,16 @@ class Workers:
                 self.limits.gone(left)
         self.hub.change(KeysMissed())  # what the store changed in between, nobody has heard
 
-    async def renew(self) -> None:
-        """Replaces the adopted workers that serve, one by one; returns when each has a successor that serves. One that does not start is
-        tried again after a while; the old one goes on."""
+    async def renew(self, failed: Callable[[str], Awaitable[None]]) -> None:
+        """Replaces the adopted workers that serve, one by one; returns when each has a successor that serves. failed: called with the
+        reason why one does not start, while the old one goes on; when it returns, that is tried again."""
         while adopted := self.pool.adopted():
             try:
                 await self.pool.replace(adopted[0])
             except (GatehouseError, OSError) as error:
                 log.error("worker %s continues with the previous program, because its successor does not start: %s", adopted[0], error)
                 self._record("upgrade_incomplete", adopted[0], {"reason": str(error)}, "failed")
-                await asyncio.sleep(RENEW_SECONDS)
+                await failed(str(error))
 
     # --- what workers are told
 

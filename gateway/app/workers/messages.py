@@ -205,6 +205,12 @@ class Happened(Message, frozen=True):
     event: dict[str, Any]
 
 
+class Replaced(Message, frozen=True):
+    """Another program takes the place of the control process: for so many seconds the worker is patient with what it has asked."""
+
+    seconds: float
+
+
 class Retire(Message, frozen=True):
     """The worker was asked to end (SIGTERM): it waits to be replaced and drained."""
 
@@ -278,6 +284,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Failed,
     Used,
     Happened,
+    Replaced,
     Retire,
     FindKey,
     KeyFound,

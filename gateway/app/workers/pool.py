@@ -30,6 +30,8 @@ END_SECONDS: Final = 15.0
 """What a worker may take beyond its deadlines to close the audit log and everything else."""
 REAP_SECONDS: Final = 0.5
 """For so long a worker whose feed has ended may still have its id; a successor that starts later takes another."""
+MOST_LEFT: Final = 256
+"""Workers of earlier starts that may still have ids."""
 STEP_SECONDS: Final = 5.0
 """Of a wait for a worker: a pause of this process costs the worker none of its time, but for the step in which it ends."""
 Spawn = Callable[[int, int], Process]
@@ -50,14 +52,22 @@ class Place:
 
 
 class Pool:
-    """data: the listening socket, which is never closed here. replica: beginning of the workers' ids. listen: the settings in force. Life:
-    `start`, `leave`, `aclose`."""
+    """data: the listening socket, which is never closed here. replica: beginning of the workers' ids. listen: the settings in force. free:
+    whether no process has an id. Life: `start`, `leave`, `aclose`."""
 
     def __init__(
-        self, count: int, replica: str, data: socket.socket, hub: Hub, spawn: Spawn, record: Record, listen: Callable[[], ListenSpec]
+        self,
+        count: int,
+        replica: str,
+        data: socket.socket,
+        hub: Hub,
+        spawn: Spawn,
+        record: Record,
+        listen: Callable[[], ListenSpec],
+        free: Callable[[str], bool] = lambda id: True,
     ) -> None:
         self._replica, self._data, self._hub, self._spawn, self._record = replica, data, hub, spawn, record
-        self._listen = listen
+        self._listen, self._free = listen, free
         self._places = [Place() for _ in range(count)]
         self._tasks = TaskOwner("workers")
         self._leaving = False
@@ -219,8 +229,7 @@ class Pool:
 
     async def _launch(self) -> Worker:
         """Starts a process and connects it. Raises OSError."""
-        taken = {worker.number for worker in self._hub.workers.values()}
-        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        number = self._number()
         ours, theirs = socket.socketpair()
         try:
             child = self._spawn(theirs.fileno(), self._data.fileno())
@@ -240,6 +249,13 @@ class Pool:
             self._dismiss(worker)  # it would never be told to end
             raise
         return worker
+
+    def _number(self) -> int:
+        """The lowest that no worker has: neither one of ours nor, where the gateway was started anew at once after it was killed, one of
+        those that still finish what they had."""
+        taken = {worker.number for worker in self._hub.workers.values()}
+        free = [n for n in range(1, len(taken) + MOST_LEFT + 2) if n not in taken]
+        return next((n for n in free if self._free(f"{self._replica}-{n}")), free[0])
 
     async def _watch(self, worker: Worker) -> None:
         """Ends a worker that is late."""

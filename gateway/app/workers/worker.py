@@ -47,6 +47,7 @@ from gateway.app.workers.messages import (
     PersonChanged,
     Pulse,
     Ready,
+    Replaced,
     RevocationsChanged,
     Scrape,
     Scraped,
@@ -380,6 +381,11 @@ class Worker:
         self.people.changed(change.kind, change.name)
         self.work.forget()
 
+    def wait_longer(self, seconds: float) -> None:
+        """Another program takes the place of the control process."""
+        self._channel.wait_longer(seconds)
+        self.shares.wait_longer(seconds)
+
     def keys_missed(self) -> None:
         self.people.clear()
         self.keys.clear()
@@ -442,6 +448,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(Barrier, lambda _, change: None)
     for kind in TO_WORKER:
         handlers.on(kind, lambda _, message: worker.follower.apply(message))
+    handlers.on(Replaced, lambda _, told: worker.wait_longer(told.seconds))
     handlers.on(LeaseReply, lambda _, reply: worker.shares.heard(reply))
     handlers.on(LeaseRecall, lambda _, recall: worker.shares.recalled(recall))
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))

@@ -138,6 +138,23 @@ def test_the_control_process_is_away_for_a_while() -> None:
     assert all(one.reservation is not None for one in waiting)
 
 
+def test_a_control_process_that_is_replaced_slowly_refuses_nothing() -> None:
+    world, worker = one_worker()
+    worker.shares.wait_longer(4 * WAIT)
+    world.control.stopped = True
+    waiting = worker.ask("a")
+    world.run(3 * WAIT)
+    later = worker.ask("b")
+    assert waiting.pending and later.pending
+    world.control.go_on()
+    world.run(0.1)
+    assert waiting.reservation is not None and later.reservation is not None
+    world.control.stopped = True
+    hung = worker.ask("c")
+    world.run(2 * WAIT)
+    assert isinstance(hung.error, Overloaded), "its time is over"
+
+
 def test_the_control_process_hangs() -> None:
     """The first requests fail after the deadline, others at once, and all goes well again when it answers."""
     world, worker = one_worker(LimitSpec(name="l", requests=RateSpec(rate=1, per=1000.0, burst=9), concurrent=5))

@@ -105,3 +105,33 @@ def test_a_program_becomes_another_in_the_same_process() -> None:
     assert after == f"{before} 1 and nothing else"
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "nothing of it happens here"
     assert os.getpid() != int(before)
+
+
+def test_the_new_program_hears_that_the_old_one_was_asked_to_end() -> None:
+    asked = PROGRAM.replace("admin=other))", "admin=other), lambda: True)").replace("os.kill(os.getpid(), signal.SIGTERM)\n", "")
+    assert "os.kill(os.getpid(), signal.SIGTERM)" not in asked and "lambda: True" in asked
+    done = subprocess.run([sys.executable, "-c", asked, asked], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("and nothing else\n")
+
+
+BETWEEN = """
+import asyncio, os, signal
+import uvloop
+from gateway.app.upgrade.handover import last_signals
+numbers = (signal.SIGHUP, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+ended = []
+async def run():
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, print, "the loop")
+    last_signals(lambda: ended.append(1))
+uvloop.run(run())
+for number in numbers:
+    os.kill(os.getpid(), number)
+print("ended", len(ended))
+"""
+
+
+def test_no_signal_behind_the_end_of_the_loop_ends_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", BETWEEN], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended 2\n"), done.stderr

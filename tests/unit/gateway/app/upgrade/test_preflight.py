@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from gateway.app.upgrade import preflight
 from gateway.app.upgrade.handover import HandOver
 from gateway.app.upgrade.preflight import Checked, UpgradeRefused, ask, read
+from tests.e2e.harness import alive
+from tests.waiting import reached
 
 GOOD = "version: 1\nlisten: {data: '127.0.0.1:7'}\nidentity: {api_keys: {static: [{id: me, key: '%s', tenant: t, models: ['*']}]}}\n" % (
     "k" * 40
@@ -55,3 +58,24 @@ def test_the_answer_is_the_last_line() -> None:
     assert read(0, answer, b"").version == "2"
     with pytest.raises(UpgradeRefused, match="it said nothing"):
         read(3, b"", b"")
+
+
+async def test_what_a_script_has_started_ends_with_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the pipes: whoever waited for their end would wait for it."""
+    script, child = tmp_path / "gatehouse", tmp_path / "child"
+    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {child}.new\nmv {child}.new {child}\nwait\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(preflight, "SECONDS", 1.0)
+    with pytest.raises(UpgradeRefused, match="took longer"):
+        await ask([str(script)], tmp_path, {"PATH": os.environ["PATH"]}, HANDED)
+    if child.exists():  # or the script was ended before
+        await reached(lambda: not alive(int(child.read_text())), what="the end of what it started")
+
+
+async def test_a_store_that_does_not_open_is_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    url = f"postgresql://nobody@/none?host={tmp_path}"
+    file.write_text(GOOD + f"state_dir: {tmp_path / 'state'}\nstore: {{url: '{url}'}}\n")
+    with pytest.raises(UpgradeRefused, match="The new program would not start: The store cannot be opened: "):
+        await ask(COMMAND, file, {}, HANDED)
+    assert not (tmp_path / "state").exists(), "it writes nothing"

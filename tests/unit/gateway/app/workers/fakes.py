@@ -103,7 +103,10 @@ class Farm:
         self.listen = ListenSpec(drain_timeout=0.0)
         self._pids = count(1000)
         self._data = socket.socket()
-        self.pool = Pool(size, "gw", self._data, self.hub, self._spawn, self._record, lambda: self.listen)
+        self.held: set[str] = set()
+        """Ids of workers that this farm knows nothing of."""
+        told = (self._record, lambda: self.listen, lambda id: id not in self.held)
+        self.pool = Pool(size, "gw", self._data, self.hub, self._spawn, *told)
 
     def _spawn(self, feed: int, data: int) -> FakeWorker:
         if self.refusals:

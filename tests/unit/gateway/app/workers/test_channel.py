@@ -202,6 +202,23 @@ async def test_a_pause_of_this_process_costs_an_answer_none_of_its_time(pair: Pa
         await late
 
 
+async def test_the_answers_of_a_peer_that_is_replaced_are_waited_for(pair: Pair) -> None:
+    pair.handlers.answer(Double, lambda peer, ask: _waits(pair.gate))
+    await pair.open()
+    pair.a.wait_longer(3600.0)
+    answer = pair.a.ask(Double(1), 120.0)
+    (number,) = pair.a._asks
+    before = pair.a._asks[number][1]
+    pair.a._late(number, 120.0, time.monotonic())
+    assert not answer.done() and pair.a._asks[number][1] is not before
+    before.cancel()
+    pair.a.wait_longer(0.0)
+    pair.a._late(number, 120.0, time.monotonic())
+    with pytest.raises(FeedTimeout):
+        await answer
+    pair.gate.set()
+
+
 async def test_questions_are_bounded_and_a_cancelled_one_makes_room(pair: Pair) -> None:
     pair.handlers.answer(Double, lambda peer, ask: _waits(pair.gate))
     await pair.open(max_asks=2)

@@ -36,6 +36,16 @@ async def test_all_workers_start_with_the_state_and_ids_of_their_own(farm: Farm)
     assert [fake.state.worker for fake in farm.made if fake.state is not None] == ["gw-1", "gw-2"]
 
 
+async def test_an_id_that_a_worker_of_an_earlier_start_still_has_is_left_to_it(farm: Farm) -> None:
+    farm.held |= {"gw-1", "gw-3"}
+    farm.pool.start()
+    await farm.pool.ready()
+    assert farm.ids() == ["gw-2", "gw-4"]
+    farm.held -= {"gw-1"}
+    farm.fake("gw-4").end(-9)
+    await reached(lambda: farm.ids() == ["gw-1", "gw-2"])
+
+
 async def test_a_pause_of_this_process_costs_a_worker_none_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first wait ends 60 s late, so there is another one of as many seconds."""
     times = iter([0.0, 60.0, 60.0, 60.01])
