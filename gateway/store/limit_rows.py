@@ -16,10 +16,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gateway.core.slices import portions
 from gateway.core.storage import CounterChange, CounterName, CounterRow
 from gateway.store import rows
+from gateway.store.tables import PLACE_LENGTH
 from gateway.store.tables import limit_windows as table
 
 PORTION: Final = 1000
 """Counters that are deleted in one transaction."""
+_PLACE: Final = sa.collate(sa.func.left(table.c.scope, sa.literal_column(str(PLACE_LENGTH))), "C")
+"""What the index of PostgreSQL has of a scope."""
 
 
 def change(connection: sa.Connection, clock: Callable[[sa.Connection], float], names: Sequence[CounterName], change: CounterChange) -> None:
@@ -52,11 +55,15 @@ def _values(id: str, name: CounterName, body: str, expires: float) -> dict[str, 
 
 def of_limit(connection: sa.Connection, limit: str, most: int, after: str, keys: Sequence[Sequence[str]]) -> tuple[CounterRow, ...]:
     """The counters of one limit, at most so many, in the order of their keys as JSON: those after such a key, and of `keys`, if given."""
-    scope = sa.collate(table.c.scope, "C") if connection.dialect.name == "postgresql" else table.c.scope
-    chosen = [table.c.limit_name == limit, table.c.body != "", *([scope > after] if after else [])]
-    if keys:
-        chosen.append(table.c.scope.in_([json.dumps(key) for key in keys]))
-    query = sa.select(table).where(*chosen).order_by(scope, table.c.amount).limit(most)
+    chosen = [*_chosen(connection, limit, keys), table.c.body != ""]
+    order: list[sa.ColumnElement[Any]] = [table.c.scope, table.c.amount]
+    if connection.dialect.name == "postgresql":
+        order = [_PLACE, sa.collate(table.c.scope, "C"), table.c.amount]
+        if after:
+            chosen += [after[:PLACE_LENGTH] <= _PLACE, order[1] > after]
+    elif after:
+        chosen.append(table.c.scope > after)
+    query = sa.select(table).where(*chosen).order_by(*order).limit(most)
     return tuple(CounterRow((row.limit_name, row.amount, tuple(json.loads(row.scope))), row.body) for row in connection.execute(query))
 
 
@@ -74,15 +81,23 @@ def of_limits(connection: sa.Connection, limits: Sequence[str], each: int, most:
 
 def forget(connection: sa.Connection, limit: str, key: tuple[str, ...] | None) -> int:
     """Deletes the counters of a limit, those of one key or all, PORTION at most; returns how many."""
-    chosen = [table.c.limit_name == limit]
-    if key is not None:
-        chosen.append(table.c.scope == json.dumps(key))
-    return _deleted(connection, *chosen)
+    return _deleted(connection, *_chosen(connection, limit, () if key is None else (key,)))
 
 
 def sweep(connection: sa.Connection, now: float) -> int:
     """Deletes counters that say nothing any more, PORTION at most; returns how many."""
     return _deleted(connection, table.c.expires < now)
+
+
+def _chosen(connection: sa.Connection, limit: str, keys: Sequence[Sequence[str]]) -> list[sa.ColumnElement[bool]]:
+    """The counters of one limit, of these keys or all, in words that the index knows."""
+    chosen: list[sa.ColumnElement[bool]] = [table.c.limit_name == limit]
+    if keys:
+        scopes = [json.dumps(key) for key in keys]
+        chosen.append(table.c.scope.in_(scopes))
+        if connection.dialect.name == "postgresql":
+            chosen.append(_PLACE.in_([scope[:PLACE_LENGTH] for scope in scopes]))
+    return chosen
 
 
 def _deleted(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:

@@ -8,7 +8,7 @@ from gateway.core.errors import ConfigError
 from gateway.store.tables import metadata
 from gateway.store.upgrade import upgrade
 
-HEAD = "0019"
+HEAD = "0020"
 """The newest revision in migrations/versions."""
 LOCK = 0x67617465686F7573  # "gatehous": the PostgreSQL advisory lock that a migration holds
 DEADLINE = 60.0

@@ -169,13 +169,17 @@ limit_windows = sa.Table(
     "limit_windows",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("limit_name", sa.Text, nullable=False, index=True),
+    sa.Column("limit_name", sa.Text, nullable=False),
     sa.Column("amount", sa.Text, nullable=False),
     sa.Column("scope", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("expires", sa.Double, nullable=False, index=True),
 )
 """What is used of budgets and long rates. id: a hash of limit, amount and scope (the key of its bucket, as JSON)."""
+PLACE_LENGTH = 200
+"""Characters of a scope in the index of PostgreSQL, whose entries may have 2.7 KB: a name alone may take more."""
+LIMIT_INDEXES = {"sqlite": "ix_limit_windows_place", "postgresql": "ix_limit_windows_prefix"}
+"""Those of `limit_windows` that are not the same on both databases: the migration 0020 makes them."""
 
 approvals = sa.Table(
     "approvals",

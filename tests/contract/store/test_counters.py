@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -54,6 +55,23 @@ async def test_those_of_several_limits_are_read_at_once_some_of_each(store: Cont
     few = Counter(row.name[0] for row in await store.counters_of_each(["l0", "l1"], 3, 4))
     assert few == {"l0": 2, "l1": 2}, "of every limit some"
     assert list(await store.counters_of_each([], 3, 4)) == []
+
+
+async def test_keys_of_any_length_are_read_page_by_page(store: ControlStore) -> None:
+    """Longer than an entry of an index may be, and the same for longer than what is in it."""
+    noise = random.Random(1)
+    long = ["".join(chr(noise.randrange(0x10000, 0x20000)) for _ in range(1000)) for _ in range(3)]
+    keys = [*((name,) for name in long), *(("x" * 300 + str(n),) for n in range(5))]
+    await store.change_counters([("l", "requests", key) for key in keys], plus_one)
+    expected = [tuple(json.loads(key)) for key in sorted(map(json.dumps, keys))]
+    found: list[tuple[str, ...]] = []
+    while rows := await store.counters_of("l", 3, json.dumps(found[-1]) if found else ""):
+        found += [row.name[2] for row in rows]
+    assert found == expected
+    assert [row.name[2] for row in await store.counters_of("l", keys=[keys[0], keys[4]])] == [
+        one for one in expected if one in (keys[0], keys[4])
+    ]
+    assert await store.forget_counters("l", keys[4]) == 1
 
 
 async def test_a_change_that_fails_changes_nothing(store: ControlStore) -> None:
