@@ -156,8 +156,7 @@ class Gateway:
         self.logins = LocalLogins(SystemClock(), self.login_key)
         link, known = self.store_link, (self.revocations, self.token_keys, self.logins, ModelAsker(self.plane))
         book = self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner, clocks=members.clocks)
-        issued = (lambda: self._identity().gateway_tokens, self._owner, book)
-        self.tokens = TokenService(link.store, self.token_keys, self.audit, *issued, ahead=members.ahead)
+        self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner, book)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays, self.caches = Replays(SystemClock()), AnswerCaches(SystemClock().monotonic, embedder(self.plane))
         self.cache_book = CacheBook(self.caches)
@@ -359,6 +358,7 @@ class Gateway:
             await kept.start()
         await self.budget_runs.begin()
         self.limits.start()
+        self.tokens.ahead = self.replicas.members.ahead
         for part in (self.tokens, self.revoked):
             self.feed.subscribe(part.heard)
             await part.start()

@@ -96,7 +96,7 @@ class TokenService:
         entropy: Entropy | None = None,
         ahead: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
-        self._ahead = ahead
+        self.ahead = ahead
         self._store, self._public, self._audit, self._settings, self._revoked = store, keys, audit, settings, revoked
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -135,7 +135,7 @@ class TokenService:
         try:
             if settings.enabled:
                 await self._keep_up(settings)
-            if self._ahead() is not None:
+            if self.ahead() is not None:
                 await self._clear()
         except GatehouseError as error:
             log.warning("the signing keys of gateway tokens could not be rotated or cleared away: %s", error.message)
@@ -145,7 +145,7 @@ class TokenService:
         newest = max((key.signs_from for key in self._keys if key.private is not None), default=None)
         if newest is None:
             await self._make(0.0)
-        elif self._ahead() is not None and now >= newest + settings.rotate - min(PUBLISH_SECONDS, settings.rotate / 2):
+        elif self.ahead() is not None and now >= newest + settings.rotate - min(PUBLISH_SECONDS, settings.rotate / 2):
             await self._make(min(PUBLISH_SECONDS, settings.rotate / 2))
 
     async def _make(self, after: float, actor: str = "gatehouse", *, dry_run: bool = False) -> None:
@@ -188,7 +188,7 @@ class TokenService:
 
     def _now(self) -> float:
         """By the store's clock."""
-        return self._clock.wall() - (self._ahead() or 0.0)
+        return self._clock.wall() - (self.ahead() or 0.0)
 
     # --- tokens
 
