@@ -124,7 +124,7 @@ def test_transit_away_or_without_permission_is_unavailable(transit: Transit, tmp
     master = remote(transit, tmp_path, "", "token")
     assert master.unwrap(master.wrap(b"x")) == b"x"
     os.chmod(tmp_path / "token", 0o640)  # as Vault Agent makes it unless told otherwise
-    with pytest.raises(MasterUnavailable, match="^Vault's token .* chmod 600"):
+    with pytest.raises(MasterUnavailable, match=r"^Vault's token .* chmod 600"):
         master.wrap(b"x")
     os.chmod(tmp_path / "token", 0o600)
     transit.status = 503
