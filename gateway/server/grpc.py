@@ -372,9 +372,12 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if (left := waiting.get_nowait()) is not None:
                     left.cancel()
 
+    def _is_leaving(self) -> bool:
+        return self._leaving
+
     async def _next(self, context: Any) -> Any:
         """The next request of a stream; EOF behind the last; None when the listener leaves. Raises Failed."""
-        if self._leaving:
+        if self._is_leaving():
             return None
         wait = within(self._plane.current().spec.listen.sockets.idle_timeout)
         self._waits.add(wait)
@@ -382,7 +385,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
             async with wait:
                 return await context.read()
         except TimeoutError:
-            if self._leaving:
+            if self._is_leaving():
                 return None
             raise Failed("DEADLINE_EXCEEDED", "The stream was idle for too long.") from None
         finally:
