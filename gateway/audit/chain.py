@@ -24,7 +24,7 @@ GENESIS: Final = "0" * 64
 _MARK: Final = b',"hash":"'
 _END: Final = b'"}\n'
 _TAIL: Final = len(_MARK) + 64 + len(_END)
-_SHA256: Final = hashlib.sha256()
+_fresh: Final = hashlib.sha256().copy
 _HEX64: Final = re.compile(rb"[0-9a-f]{64}")
 
 Entry: TypeAlias = Record | bytes
@@ -66,17 +66,32 @@ class Draft:
 
     def extend(self, payloads: Sequence[bytes]) -> None:
         """Links a line for each payload."""
-        seq, head = self._start + self.count, self._head
-        fresh, pieces = _SHA256.copy, self._pieces
         for encoded in payloads:
-            seq += 1
-            body = b'{"seq":%d' % seq + encoded
-            digest = fresh()
-            digest.update(head + body)
-            head = digest.hexdigest().encode()
-            pieces += (body, _MARK, head, _END)
+            self._link(encoded)
+
+    def follow(self, entries: list[Entry], most: int) -> None:
+        """Links the entries that come next, up to so many, and not beyond one that is not encoded yet. entries: of the whole batch."""
+        place, end = self.count, min(len(entries), self.count + most)
+        while place < end:
+            entry = entries[place]
+            if not isinstance(entry, bytes):
+                return
+            self._link(entry)
+            place += 1
+
+    def _link(self, encoded: bytes) -> None:
+        """The payload is hashed and kept as it is: a copy of it would be twice the line's size in memory."""
+        self.count += 1
+        begin = b'{"seq":%d' % (self._start + self.count)
+        digest = _fresh()
+        digest.update(self._head + begin)
+        digest.update(encoded)
+        head: bytes = digest.hexdigest().encode()
+        pieces = self._pieces
+        pieces.append(begin)
+        pieces.append(encoded)
+        pieces.append(b"%b%b%b" % (_MARK, head, _END))
         self._head = head
-        self.count += len(payloads)
 
 
 class Chain:
@@ -104,7 +119,7 @@ class Chain:
 
 def payload(record: Record) -> bytes:
     """The part of a record's line between its sequence number and its hash."""
-    return KINDS[record.__class__] + encode(record)[1:-1]
+    return KINDS[type(record)] + encode(record)[1:-1]
 
 
 def _payloads(records: Sequence[Entry]) -> list[bytes]:
@@ -113,7 +128,7 @@ def _payloads(records: Sequence[Entry]) -> list[bytes]:
     if len(fresh) != len(records):
         return [record if isinstance(record, bytes) else payload(record) for record in records]
     kinds = KINDS
-    return [kinds[record.__class__] + encoded[1:-1] for record, encoded in zip(fresh, encode_all(fresh), strict=True)]
+    return [kinds[type(record)] + encoded[1:-1] for record, encoded in zip(fresh, encode_all(fresh), strict=True)]
 
 
 def payload_of(line: bytes) -> bytes:
@@ -125,7 +140,7 @@ def payload_of(line: bytes) -> bytes:
 def check_line(line: bytes, seq: int, head: bytes) -> bytes:
     """Verifies that `line` (with its line feed) is line number `seq` and follows the hash `head`; returns its hash. Raises ChainError."""
     body = line[:-_TAIL]
-    digest = _SHA256.copy()
+    digest = _fresh()
     digest.update(head + body)
     found = digest.hexdigest().encode()
     if line[-_TAIL:] == _MARK + found + _END and body.startswith(b'{"seq":%d,' % seq):

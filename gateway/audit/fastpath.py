@@ -46,12 +46,7 @@ class FastPath:
         draft = self.draft
         if draft is None:
             draft = self.draft = Draft(chain)
-        payloads: list[bytes] = []
-        for entry in entries[draft.count : draft.count + AHEAD]:
-            if not isinstance(entry, bytes):
-                break
-            payloads.append(entry)
-        draft.extend(payloads)
+        draft.follow(entries, AHEAD)
 
     def hand_over(self) -> Draft | None:
         """The gathering batch goes to the writer: what was linked of it. Once it is written, the journal is settled up to here."""

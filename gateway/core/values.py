@@ -22,10 +22,11 @@ class Peer:
 
     thumbprint: the certificate's SHA-256 in hex, computed once; "" without one. chain: the certificates (DER) above it by which it was
     verified, as far as they are known. asserted: the headers Client-Cert and Client-Cert-Chain of a proxy that may send them; not verified
-    yet.
+    yet. bearer: the last value of `authorization` that was read as a key (gateway.identity.api_key), and its SHA-256: where a head comes
+    again, this is the very object that the connection has kept of it.
     """
 
-    __slots__ = ("address", "asserted", "certificate", "chain", "thumbprint", "trusted")
+    __slots__ = ("address", "asserted", "bearer", "bearer_digest", "certificate", "chain", "thumbprint", "trusted")
 
     def __init__(
         self,
@@ -37,6 +38,8 @@ class Peer:
     ) -> None:
         self.address, self.trusted, self.certificate, self.asserted, self.chain = address, trusted, certificate, asserted, chain
         self.thumbprint = "" if certificate is None else sha256(certificate).hexdigest()
+        self.bearer: bytes | None = None
+        self.bearer_digest = b""
 
     def verified(self, certificate: bytes, chain: tuple[bytes, ...] = ()) -> str:
         """What was asserted has been verified: from now on it is the peer's certificate. Returns its thumbprint."""

@@ -20,15 +20,17 @@ Maybe: TypeAlias = T | Awaitable[T]
 class Signal(Generic[T]):
     """Completes once, with a value or an error; any number of coroutines may await it.
 
-    Those that wait are resumed in order, synchronously, by `set` or `fail`. Completing it again does nothing.
+    Those that wait are resumed in order, synchronously, by `set` or `fail`. Completing it again does nothing. A Driver that waits first, as
+    nearly always the only one, is kept as it is: a callback would be two objects more for each wait.
     """
 
-    __slots__ = ("_callbacks", "done", "error", "value")
+    __slots__ = ("_callbacks", "_driver", "done", "error", "value")
 
     def __init__(self) -> None:
         self.done = False
         self.value: T | None = None
         self.error: BaseException | None = None
+        self._driver: Driver | None = None
         self._callbacks: list[Callable[[], None]] | None = None
 
     def set(self, value: T) -> None:
@@ -43,6 +45,9 @@ class Signal(Generic[T]):
 
     def _finish(self) -> None:
         self.done = True
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.step()
         callbacks = self._callbacks
         if callbacks is not None:
             callbacks.reverse()
@@ -53,7 +58,7 @@ class Signal(Generic[T]):
     @property
     def awaited(self) -> bool:
         """Whether anything would be called back now."""
-        return bool(self._callbacks)
+        return self._driver is not None or bool(self._callbacks)
 
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Calls back once when complete, immediately if it already is. Callbacks must not raise."""
@@ -63,6 +68,20 @@ class Signal(Generic[T]):
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
+
+    def resume(self, driver: Driver) -> None:
+        """Steps a driver once when complete; it is not complete yet."""
+        if self._driver is None and not self._callbacks:
+            self._driver = driver
+        else:
+            self.add_callback(driver.step)
+
+    def forget(self, driver: Driver) -> None:
+        """Does not step it any more."""
+        if self._driver is driver:
+            self._driver = None
+        else:
+            self.remove_callback(driver.step)
 
     def remove_callback(self, callback: Callable[[], None]) -> None:
         if self._callbacks and callback in self._callbacks:
@@ -130,6 +149,14 @@ class SignalWait:
 _ENDED: Final[Any] = object()
 WAITS = (Signal, asyncio.Future)
 """The types of a pending `Maybe`, for `isinstance`: looking for `__await__`, or checking the ABC, costs many times as much."""
+_FUTURE: Final = asyncio.Future
+
+
+def waits(value: object) -> bool:
+    """`isinstance(value, WAITS)`, for where each request asks it: compiled, the class of a Signal is compared and not looked up."""
+    if isinstance(value, Signal):
+        return True
+    return isinstance(value, _FUTURE)
 
 
 def as_future(signal: Signal[T]) -> asyncio.Future[T]:
@@ -169,7 +196,7 @@ class Driver:
         return self._coroutine is None
 
     def start(self) -> None:
-        self._step()
+        self.step()
 
     def cancel(self, error: BaseException) -> None:
         """Throws `error` where the coroutine waits; if it is running (this is called from inside it), at its next wait."""
@@ -180,16 +207,17 @@ class Driver:
             return
         waiting, self._waiting_on = self._waiting_on, None
         if isinstance(waiting, Signal):
-            waiting.remove_callback(self._step)
+            waiting.forget(self)
         elif waiting is not None:
             waiting.remove_done_callback(self._future_done)
             waiting.cancel()
-        self._step(error)
+        self.step(error)
 
     def _future_done(self, future: asyncio.Future[Any]) -> None:
-        self._step()
+        self.step()
 
-    def _step(self, error: BaseException | None = None) -> None:
+    def step(self, error: BaseException | None = None) -> None:
+        """Goes on where the coroutine waits. error: thrown there."""
         coroutine = self._coroutine
         if coroutine is None:
             return
@@ -218,7 +246,7 @@ class Driver:
                 if waiting.done:
                     continue
                 self._waiting_on = waiting
-                waiting.add_callback(self._step)
+                waiting.resume(self)
             else:
                 waiting._asyncio_future_blocking = False
                 self._waiting_on = waiting

@@ -1,7 +1,8 @@
 """API keys: those of the configuration, held only as SHA-256, and those of the store.
 
-Keys are looked up by the SHA-256 of the whole key. So no table or memo ever holds a key, and the time of a look-up says nothing about
-its characters.
+Keys are looked up by the SHA-256 of the whole key. So no table ever holds a key, and the time of a look-up says nothing about its
+characters. Clients send the same head with each request on a connection, which keeps it to compare the next one with
+(gateway.transport.repeated): so does its Peer keep the SHA-256, for that very object alone.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ class ApiKeyAuthenticator:
             and b"x-api-key" not in headers
             and b"api-key" not in headers
         ):
-            hashed = _SHA256()
-            hashed.update(value[7:])
-            digest = hashed.digest()
+            digest = peer.bearer_digest if peer.bearer is value else _hashed(peer, value)
             principal = self._principals.get(digest)
             if principal is None and self._store is not None:
                 principal = self._store.remembered(digest, peer)
@@ -98,6 +97,15 @@ class ApiKeyAuthenticator:
 
 def build(settings: ApiKeysSpec, context: AuthenticatorContext) -> ApiKeyAuthenticator:
     return ApiKeyAuthenticator(settings.static, context.keys, context.clock)
+
+
+def _hashed(peer: Peer, value: bytes) -> bytes:
+    """The SHA-256 of the key in a value of `authorization`, which the peer remembers."""
+    hashed = _SHA256()
+    hashed.update(value[7:])
+    digest: bytes = hashed.digest()
+    peer.bearer, peer.bearer_digest = value, digest
+    return digest
 
 
 def _digest(spec: StaticKeySpec) -> bytes:

@@ -37,7 +37,7 @@ class Single:
             raise
         except Exception as error:  # noqa: BLE001 - boundary: a failing authenticator rejects (fail closed)
             raise _failed(self._name, error) from None
-        if found.__class__ is Principal:
+        if isinstance(found, Principal):
             return found
         return _answer(self._name, found, headers)
 

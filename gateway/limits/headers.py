@@ -17,23 +17,17 @@ def line(bucket: Bucket, now: int) -> bytes:
     found = b""
     for index, meter in enumerate(bucket.shape.meters):
         if meter.shown:
-            found += _meter_lines(meter, bucket.debt(index, now))
+            debt = bucket.debt(index, now)
+            found += _meter_lines(meter, debt, meter.level(debt))
     return found
 
 
-def _meter_lines(meter: Meter, debt_ps: int) -> bytes:
+def _meter_lines(meter: Meter, debt_ps: int, level: int) -> bytes:
     """The three lines of one rate at a debt: its burst, the remainder, and the time until it is full again, rounded up."""
-    if debt_ps < 0:
-        debt_ps = 0
-    left = meter.burst_ps - debt_ps
-    reset = -(-debt_ps // MILLISECOND)
-    return b"%b%d%b%d%b" % (
-        meter.until_remaining,
-        left // meter.unit if left > 0 else 0,
-        meter.until_reset,
-        reset // 1000,
-        _MILLIS[reset % 1000],
-    )
+    reset = -(-debt_ps // MILLISECOND) if debt_ps > 0 else 0
+    if reset < 1000:  # as nearly always: one division instead of three
+        return b"%b%d%b0%b" % (meter.until_remaining, level, meter.until_reset, _MILLIS[reset])
+    return b"%b%d%b%d%b" % (meter.until_remaining, level, meter.until_reset, reset // 1000, _MILLIS[reset % 1000])
 
 
 class Gauges:
@@ -75,7 +69,7 @@ def _tightest(buckets: list[Bucket], requests: bool, now: int) -> bytes:
         left = meter.level(debt)
         if chosen is None or left < least or (left == least and debt < chosen_debt):
             chosen, chosen_debt, least = meter, debt, left
-    return b"" if chosen is None else _meter_lines(chosen, chosen_debt)
+    return b"" if chosen is None else _meter_lines(chosen, chosen_debt, least)
 
 
 def pairs(buckets: Sequence[Bucket], now: int) -> tuple[tuple[str, str], ...]:

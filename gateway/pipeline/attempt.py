@@ -19,7 +19,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
-from gateway.core.waiting import WAITS, Completion, Signal, check
+from gateway.core.waiting import Completion, Signal, check, waits
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.flights import FULL, Flight
 from gateway.pipeline.queueing import acquired, note_route, queued
@@ -52,7 +52,7 @@ async def run(
         places = exchange.snapshot.places
         if places is None:
             granted: Any = entry.route.acquire(request, exchange.principal, session, tried, exchange.deadline, True)  # type: ignore[arg-type]
-            attempt: Attempt = await queued(exchange, entry, granted) if isinstance(granted, WAITS) else granted
+            attempt: Attempt = await queued(exchange, entry, granted) if waits(granted) else granted
             granted = None
         else:
             attempt = await acquired(exchange, entry, places, session, tried)
@@ -68,7 +68,8 @@ async def run(
         check(ticket.error)
         exchange.clock.mark("durable")
         request.foreign = request.api.dialect != "" and request.api.dialect not in attempt.apis
-        relay = exchange.relay = relay_type(exchange)
+        relay = AnswerRelay(exchange) if relay_type is AnswerRelay else relay_type(exchange)  # by its name it is made at once
+        exchange.relay = relay
         _dispatch(exchange, entry, attempt, relay)
         pause: float | None = None
         try:

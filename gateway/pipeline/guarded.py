@@ -13,6 +13,7 @@ from gateway.core.errors import EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps, Turns
+from gateway.core.snapshot import Inspector
 from gateway.core.types import ALLOW, Finding, Principal, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Driver, Maybe, Signal
@@ -220,8 +221,9 @@ class Guarded:
 
     def allowed(self, ns: int) -> None:
         """See gateway.core.snapshot.Inspector."""
-        self.tally.ns += ns
-        self.tally.allowed += 1
+        tally = self.tally
+        tally.ns += ns
+        tally.allowed += 1
 
     async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
         try:
@@ -277,6 +279,19 @@ class Guarded:
             note.add("error", verdict.reason, ())
         if not self.fail_open:
             raise GuardrailViolation(UNREADABLE, code=self.name) from error
+
+
+def all_triggered(guardrails: Sequence[Inspector]) -> bool:
+    """Whether `Snapshot.prefilter` looks for the triggers of all of them. Their class is asked, not the port: that is a few loads."""
+    return all(isinstance(guardrail, Guarded) and guardrail.triggered for guardrail in guardrails)
+
+
+def all_allowed(guardrails: Sequence[Inspector], ns: int) -> None:
+    """Counts what a scan for all their triggers has cleared. ns: its time, which counts for the first."""
+    for guardrail in guardrails:
+        if isinstance(guardrail, Guarded):
+            guardrail.allowed(ns)
+            ns = 0
 
 
 class GuardedMatcher:

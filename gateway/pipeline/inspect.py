@@ -20,7 +20,7 @@ from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Driver, check
 from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter, WholeAnswer
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.guarded import UNREADABLE, Note
+from gateway.pipeline.guarded import UNREADABLE, Note, all_allowed, all_triggered
 from gateway.pipeline.nested import AT_ONCE, decoded, weight
 from gateway.pipeline.nested_stream import Nested, may_say_more, reading, whole_steps
 from gateway.pipeline.restoring import hidden, matchers, restored
@@ -190,20 +190,14 @@ def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:
     """Whether one scan of the bytes to be forwarded says that all guardrails allow them: then its texts need not be read. Never with a
     guardrail that has no trigger."""
     prefilter = x.snapshot.prefilter
-    if prefilter is None:
+    if prefilter is None or not all_triggered(guardrails):
         return False
-    for guardrail in guardrails:
-        if not guardrail.triggered:
-            return False
     began = perf_counter_ns()
     request = x.request
     values = request.api.strings(request)  # type: ignore[union-attr,arg-type]
     if values is None or not prefilter.clear_json(values):
         return False
-    took = perf_counter_ns() - began
-    for guardrail in guardrails:
-        guardrail.allowed(took)
-        took = 0
+    all_allowed(guardrails, perf_counter_ns() - began)
     return True
 
 
@@ -211,19 +205,13 @@ def clears_answer(x: Exchange, entry: ModelEntry, head: ResponseHead, body: byte
     """A whole answer that all guardrails allow, as one scan says: what `answer` would do with it, without a wait. Else None. Raises
     EngineError for an answer that cannot be read."""
     prefilter, guardrails = x.snapshot.prefilter, entry.response_guardrails
-    if prefilter is None or not guardrails or entry.response_tools or x.shapes or x.layers:
+    if prefilter is None or not guardrails or entry.response_tools or x.shapes or x.layers or not all_triggered(guardrails):
         return None
-    for guardrail in guardrails:
-        if not guardrail.triggered:
-            return None
     found = x.request.api.answer(x.request, head, body, True)  # type: ignore[union-attr,arg-type]
     began = perf_counter_ns()
     if not prefilter.clear(found.texts):  # what is clear has no backslash, so no JSON inside of it says more
         return None
-    took = perf_counter_ns() - began
-    for guardrail in guardrails:
-        guardrail.allowed(took)
-        took = 0
+    all_allowed(guardrails, perf_counter_ns() - began)
     if (detail := found.detail(x.snapshot.audit.hash_body)) is not None:
         x.detail = {**(x.detail or {}), **detail}
     return found

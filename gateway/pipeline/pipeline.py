@@ -27,7 +27,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
-from gateway.core.waiting import WAITS, Completion, Signal, check
+from gateway.core.waiting import WAITS, Completion, Signal, check, waits
 from gateway.core.wire import WireApi
 from gateway.pipeline import approvals, attempt, cached, conversations, costs, counting, inspect, moderation, shapes, tools, uploading
 from gateway.pipeline.exchange import Exchange
@@ -79,7 +79,7 @@ async def serve(x: Exchange) -> None:
     if HEADER in x.headers and await _retried(x, principal, request, body):
         return
     reservation: Any = counting.reserved(x, entry) if entry.counts_prompts else snapshot.limiter.reserve(principal, request)  # 5
-    x.reservation = await reservation if entry.counts_prompts or isinstance(reservation, WAITS) else reservation
+    x.reservation = await reservation if entry.counts_prompts or waits(reservation) else reservation
     x.clock.mark("reserve")
     if (entry.request_guardrails or entry.request_tools or request.unsure) and not inspect.clears(x, entry):  # 6
         await _inspected(x, entry, True)

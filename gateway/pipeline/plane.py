@@ -20,6 +20,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.pipeline.memory import MemoryBudget
 from gateway.pipeline.named import NamedCallers
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.tracing import Sampler
 
 
 class Refusals(Protocol):
@@ -52,8 +53,10 @@ SAMPLE_EVERY: Final = 64
 
 
 _BLOCK: Final = 4096
-_LAST: Final = tuple([b"%03x" % number for number in range(_BLOCK)])
-"""The last digits of identifiers. To format a number costs more than all else of one."""
+_TWO: Final = tuple([b"%02x" % number for number in range(256)])
+_ONE: Final = tuple([b"%x" % number for number in range(16)])
+"""The last three digits of identifiers. To format a number costs more than all else of one, and one table of all of them would be 200 KB
+that each request reads another part of."""
 
 
 class DataPlane:
@@ -86,8 +89,8 @@ class DataPlane:
         """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
         self.records: Any = None
         """Has the keys of records at hand (gateway.pipeline.capture.RecordKeys); None where records are not encrypted as a whole."""
-        self.sampler: Any = None
-        """Decides which requests are traced (gateway.telemetry.tracing.Sampler); None where nothing is."""
+        self.sampler: Sampler | None = None
+        """Decides which requests are traced; None where nothing is."""
         self.observer: Any = None
         """Is told of each request that has a record (gateway.telemetry.observer.Observer); None where nobody wants to know."""
         self.counts_phases = False
@@ -127,7 +130,7 @@ class DataPlane:
         last = self._count % _BLOCK
         if last == 0:
             self._block = b"%b%09x" % (self._identifier, self._count // _BLOCK)
-        return self._block + _LAST[last]
+        return b"%b%b%b" % (self._block, _TWO[last >> 4], _ONE[last & 15])
 
     def timed(self) -> bool:
         """Whether the exchange that begins now may need a clock (gateway.pipeline.phases.clock_of). Counts exchanges, as their identifiers

@@ -75,9 +75,9 @@ class Prefix:
             return digest(_encoded(domain(principal, self._sharing) + _text(request)))
         before, room = domain(principal, self._sharing), MESSAGES
         for message in messages:
-            role, text = message.role, message.content
-            if text.__class__ is not str or len(text) > PREFIX:
-                text = _flat(text)
+            role: str = message.role
+            content = message.content
+            text: str = content if type(content) is str and len(content) <= PREFIX else _flat(content)
             if role == "user":
                 state = (self._states.get(before) or self._begin(before)).copy()
                 try:

@@ -347,7 +347,7 @@ class OpenAiAnswer(WholeAnswer):
                 self.finish = choice.finish_reason or self.finish
             self.usage = usage_from(plain.usage or None)
             if inspected:
-                self.body = msgspec.json.encode(plain)  # what was read and nothing else, also where a key is there twice
+                self.body = _ENCODE(plain)  # what was read and nothing else, also where a key is there twice
             return
         try:
             document = msgspec.json.decode(body) if generates else _without_numbers(body)
@@ -394,12 +394,13 @@ def plain_answer(body: bytes) -> PlainAnswer | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
-        if name.__class__ is str and not is_name(name):
+        if type(name) is str and not is_name(name):
             return None
     return answer
 
 
 _PLAIN: Final = msgspec.json.Decoder(PlainAnswer)
+_ENCODE: Final = msgspec.json.Encoder().encode
 
 
 def answer_texts(document: dict[str, Any]) -> list[str]:

@@ -163,8 +163,10 @@ class ChatApi(OpenAiApi):
 
     def _wanted(self, view: Any) -> int:
         # Two names for one bound; it is not known here which one an engine obeys.
-        wanted: int = max(view.max_completion_tokens or 0, view.max_tokens or 0) * (view.n or 1)
-        return wanted
+        one: int = view.max_completion_tokens or 0
+        other: int = view.max_tokens or 0
+        choices: int = view.n or 1
+        return max(one, other) * choices
 
     def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
         return ChatTexts(request, self.read, at_once)
@@ -173,7 +175,7 @@ class ChatApi(OpenAiApi):
         if request.unknown:  # their names are texts, too
             return None
         for message in request.view.messages:
-            if message.content.__class__ is list:  # its parts are read together
+            if type(message.content) is list:  # its parts are read together
                 return None
         return [value for name, value in request.fields.items() if name not in SILENT]
 

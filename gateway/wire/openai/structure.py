@@ -35,7 +35,7 @@ def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None
     keys = len(fields)
     if messages is not None:
         for message in messages:
-            if message.content.__class__ is not str or message.tool_calls is not None:
+            if type(message.content) is not str or message.tool_calls is not None:
                 return False
         keys += 2 * len(messages)
     if occurrences(body, b":", keys + 1) == keys:
@@ -50,7 +50,7 @@ def in_order_steps(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] 
     keys = len(fields)
     if messages is not None:
         for message in messages:
-            if message.content.__class__ is not str or message.tool_calls is not None:
+            if type(message.content) is not str or message.tool_calls is not None:
                 return False
         keys += 2 * len(messages)
     return (yield from only_keys_steps(body, keys))

@@ -129,7 +129,6 @@ SLICES = {
         "found[place:place + count]": "a list",
     },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
-    "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
     "gateway/pipeline/cached.py": {"body[start:end]": "end was looked for from start on, or found nowhere, which ends the loop"},
     "gateway/pipeline/nested_stream.py": {"text[at:at + PIECE]": "a str", "text[at:end]": "a str"},
     "gateway/telemetry/tracing.py": {name: "constants" for name in ("header[3:35]", "header[36:52]", "header[53:55]")},

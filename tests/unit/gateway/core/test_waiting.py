@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.waiting import Driver, Signal, as_future
+from gateway.core.waiting import WAITS, Driver, Signal, as_future, waits
 
 
 class Stop(Exception):
@@ -279,6 +279,41 @@ def test_a_callback_that_cancels_another_waiter_of_the_same_signal() -> None:
     later.set("later")
     assert got == ["later"]
     assert ends.heard == [None]
+
+
+async def test_what_waits() -> None:
+    future = asyncio.get_running_loop().create_future()
+    values = (Signal(), future, asyncio.current_task(), None, 0, "text", Stop(), Signal)
+    assert [waits(value) for value in values] == [isinstance(value, WAITS) for value in values] == [True] * 3 + [False] * 5
+
+
+@pytest.mark.parametrize("leaves", ["", "a", "b", "c"])
+@pytest.mark.parametrize("first", ["a driver", "a callback"])
+def test_drivers_and_callbacks_are_resumed_in_the_order_in_which_they_came(first: str, leaves: str) -> None:
+    signal: Signal[None] = Signal()
+    heard: list[str] = []
+    assert not signal.awaited
+    if first == "a callback":
+        signal.add_callback(lambda: heard.append("first"))
+
+    def waiting(name: str) -> Callable[[], Any]:
+        async def run() -> None:
+            await signal
+            heard.append(name)
+
+        return run
+
+    drivers = {name: driven(waiting(name)) for name in "ab"}
+    assert signal.awaited
+    signal.add_callback(lambda: heard.append("between"))
+    drivers["c"] = driven(waiting("c"))
+    if leaves:
+        drivers[leaves][0].cancel(Stop())
+    signal.set(None)
+    expected = [*(["first"] if first == "a callback" else []), "a", "b", "between", "c"]
+    assert heard == [name for name in expected if name != leaves]
+    assert not signal.awaited
+    assert all(len(ends.heard) == 1 and (ends.heard[0] is None) == (name != leaves) for name, (_, ends) in drivers.items())
 
 
 def test_ten_thousand_complete_signals_need_no_stack() -> None:

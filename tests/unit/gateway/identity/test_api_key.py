@@ -87,6 +87,17 @@ def test_one_key_is_always_the_same_principal() -> None:
     assert first is not None and first is who(authenticator, {b"api-key": KEY.encode()})
 
 
+def test_the_hash_of_a_key_is_remembered_for_that_very_value_of_one_connection() -> None:
+    """As a connection whose head comes again hands over the same object; an equal one is hashed, and so is any other key."""
+    authenticator, peer = static(), Peer("192.0.2.1")
+    value, other, unknown = (b"Bearer " + key for key in (KEY.encode(), b"h" * 32, b"u" * 40))
+    for given, name in ((value, "ci"), (value, "ci"), (other, "hashed"), (value, "ci"), (unknown, None), (bytes(bytearray(value)), "ci")):
+        found = authenticator.authenticate({b"authorization": given}, peer)
+        assert not isinstance(found, Awaitable) and (None if found is None else found.id) == name
+        assert peer.bearer is given and peer.bearer_digest == hashlib.sha256(given[7:]).digest()
+    assert PEER.bearer is not value
+
+
 def test_a_key_given_as_its_hash() -> None:
     principal = who(static(), {b"x-api-key": b"h" * 32})
     assert principal is not None and principal.id == "hashed"
