@@ -127,9 +127,9 @@ async def test_what_a_deleted_key_had_under_way_does_not_become_its_successors(p
     await store.files.add(msgspec.structs.replace(FILE, id="file-2", caller=THEIRS), 100.0, began, 9, 9)
 
 
-async def test_what_an_earlier_version_wrote_is_nobodys(place: Place) -> None:
+async def test_what_an_earlier_version_wrote_is_nobodys(empty_place: Place) -> None:
     """Also what it writes beside this one, while a gateway is being upgraded."""
-    store = place.make()
+    store = empty_place.make()
     columns = "id, tenant, owner, name, purpose, size, key, created, expires"
     insert = f"INSERT INTO files ({columns}) VALUES (:id, 'acme', 'acme/app', 'x', 'batch', 1, '', 1, 9e12)"
 

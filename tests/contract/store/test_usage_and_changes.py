@@ -97,8 +97,8 @@ async def test_what_one_replica_has_counted_another_does_not_count_again(place: 
     assert await first.usage_counted_from() == 0.0
 
 
-async def test_usage_of_a_version_before_is_kept_and_not_counted_again(place: Place) -> None:
-    store = place.make()
+async def test_usage_of_a_version_before_is_kept_and_not_counted_again(empty_place: Place) -> None:
+    store = empty_place.make()
 
     def before(connection: sa.Connection) -> None:
         to_revision(connection, "0004")
