@@ -24,6 +24,13 @@ _TOOLS: Final = ("tools", "functions")
 """The fields in which requests of all formats offer tools. Labels are in `metadata`."""
 _TEMPLATE: Final = "chat_template_kwargs"
 """May hold tools, too, and so may messages, which the request notes in `unknown` (`messages[0].tools`)."""
+UNTOLD: Final = DecisionFacts(
+    unrecorded=(
+        *[f"request.{name}" for name in ("model", "version", "max_tokens", "tools", "label", "stream", "bytes")],
+        "source.certificate",
+    )
+)
+"""Of a request whose facts cannot be told."""
 _LISTS: Final = ("models", "operations", "groups", "roles", "scopes", "limits")
 _OF_LOGIN: Final = ("strength", "issuer", "acr")
 

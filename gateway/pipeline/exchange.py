@@ -12,7 +12,7 @@ from time import perf_counter_ns, time
 from typing import Any, Final, Protocol
 
 from gateway.core.asking import with_spent
-from gateway.core.decided import caller_facts, request_facts
+from gateway.core.decided import UNTOLD, caller_facts, request_facts
 from gateway.core.errors import (
     ApprovalPending,
     ClientGone,
@@ -475,7 +475,11 @@ class Exchange:
     def _facts(self, entry: ModelEntry | None) -> DecisionFacts | None:
         """What was decided on, of a request without an intent."""
         assert self.request is not None
-        return request_facts(self.request, "" if entry is None else entry.name, self.peer, self.size)
+        try:
+            return request_facts(self.request, "" if entry is None else entry.name, self.peer, self.size)
+        except Exception as error:  # boundary: whatever is wrong with a request, it ends, gives back what it holds, and is recorded
+            log.error("the facts of request %s cannot be told: %r", self.request_id.decode(), error, exc_info=error)
+            return UNTOLD
 
     @property
     def size(self) -> int:

@@ -51,6 +51,8 @@ def request_fields(fields: dict[str, Raw], stream: bool) -> dict[str, Any]:
             found["user"] = metadata.user_id
         _add_tools(fields, found)
         if (asked := answer_format(fields)) is not None and asked.type == "json_schema":
+            if asked.schema is UNSET:
+                raise RequestError("output_config.format: json_schema needs a schema.", param="output_config.format")
             found["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked.schema}}
     except msgspec.DecodeError as error:
         raise decode_error(error) from None

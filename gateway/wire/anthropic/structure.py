@@ -23,6 +23,8 @@ from gateway.wire.openai.structure import PAUSE, Structure, offered
 
 _PLAIN: Final = (None, "", "custom")
 """Types of tools that the client defines itself."""
+_SOURCED: Final = frozenset({"image", "document"})
+"""Blocks whose source is the content itself. That of a search result is a text."""
 
 
 def plain_keys(fields: dict[str, Raw], view: Any) -> int:
@@ -57,12 +59,10 @@ class MessagesStructure(Structure):
             for number, message in enumerate(found):
                 place = f"messages[{number}]."
                 self._names(message, MESSAGE, place)
-                content = message.get("content")
-                if content.__class__ is list:
-                    self._blocks(content, f"{place}content")
+                self._blocks(message.get("content"), f"{place}content")
                 if number % PAUSE == PAUSE - 1:
                     yield
-        elif name == "system" and found.__class__ is list:
+        elif name == "system":
             self._blocks(found, "system")
         elif name == "metadata" and found.__class__ is dict:
             self._names(found, METADATA, "metadata.")
@@ -85,8 +85,11 @@ class MessagesStructure(Structure):
             if name.casefold().endswith("url"):
                 media.check_url(value, f"{place}{name}")
 
-    def _blocks(self, blocks: list[Any], place: str) -> None:
-        for number, block in enumerate(blocks):
+    def _blocks(self, blocks: Any, place: str) -> None:
+        """The blocks of a content, or the only one. A text has none."""
+        if blocks.__class__ is dict:
+            self._block(blocks, f"{place}.")
+        for number, block in enumerate(blocks if blocks.__class__ is list else ()):
             self._block(block, f"{place}[{number}].")
 
     def _block(self, block: Any, place: str) -> None:
@@ -101,34 +104,54 @@ class MessagesStructure(Structure):
                     param=f"{place}type",
                     code="unsupported_content",
                 )
+            self._sources(block, place)
             return
         self._names(block, known, place)
         source = block.get("source")
         if source.__class__ is dict:
             self._source(source, f"{place}source.")
-        content = block.get("content")
-        if content.__class__ is list:
-            self._blocks(content, f"{place}content")
+        elif kind in _SOURCED and source is not None:
+            raise RequestError(f"{place}source: expected an object.", param=f"{place}source")
+        self._blocks(block.get("content"), f"{place}content")
         if kind == "redacted_thinking":
             media.check_data(block.get("data"), f"{place}data")
+
+    def _sources(self, block: dict[str, Any], place: str) -> None:
+        """Finds media to fetch in what a server's tool gave, at any depth."""
+        stack: list[tuple[str, Any]] = [(place, block)]
+        while stack:
+            at, found = stack.pop()
+            if found.__class__ is list:
+                stack.extend([(f"{at[:-1]}[{number}].", one) for number, one in enumerate(found)])
+            elif found.__class__ is dict:
+                source = found.get("source")
+                if source.__class__ is dict and source.get("type") == "url":
+                    raise _remote(f"{at}source.type")
+                if found.get("type") in _SOURCED and source is not None and source.__class__ is not dict:
+                    raise RequestError(f"{at}source: expected an object.", param=f"{at}source")
+                stack.extend([(f"{at}{name}.", value) for name, value in found.items()])
 
     def _source(self, source: dict[str, Any], place: str) -> None:
         kind = source.get("type")
         if kind == "url":
-            raise RequestError(
-                f"{place}type: remote media are not fetched; send the content in base64 (source.type: base64).",
-                param=f"{place}type",
-                code="unsupported_content",
-            )
+            raise _remote(f"{place}type")
         known = SOURCE.get(kind) if kind.__class__ is str else None
         if known is None:
             raise RequestError(f"{place}type: known are base64, text and content.", param=f"{place}type", code="unsupported_content")
         self._names(source, known, place)
         if kind == "base64":
             media.check_data(source.get("data"), f"{place}data")
-        content = source.get("content")
-        if content.__class__ is list:
-            self._blocks(content, f"{place}content")
+        elif source.get("data").__class__ in (dict, list):
+            raise RequestError(f"{place}data: expected a text.", param=f"{place}data")
+        self._blocks(source.get("content"), f"{place}content")
+
+
+def _remote(place: str) -> RequestError:
+    return RequestError(
+        f"{place}: remote media are not fetched; send the content in base64 (source.type: base64).",
+        param=place,
+        code="unsupported_content",
+    )
 
 
 def _at_clients(kind: Any) -> bool:
@@ -206,6 +229,8 @@ def _drop(fields: dict[str, Raw], known: frozenset[str], allowed: Sequence[str])
 
 
 def _drop_blocks(blocks: Any) -> None:
+    if blocks.__class__ is dict:
+        blocks = [blocks]
     for block in blocks if blocks.__class__ is list else ():
         known = BLOCK.get(block["type"])
         if known is not None:

@@ -14,7 +14,7 @@ from gateway.core.moderation import Judgement
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
-from gateway.wire.bodies import decode_error
+from gateway.wire.bodies import decode_error, plain
 from gateway.wire.json_api import ENCODER, FIELDS, JsonApi
 from gateway.wire.openai import calls, replay, schemas
 from gateway.wire.openai.answers import OpenAiAnswer
@@ -193,7 +193,7 @@ class ChatApi(OpenAiApi):
         given = request.fields.get("modalities")
         if given is None:
             return ""
-        asked = msgspec.json.decode(given)
+        asked = plain(given, "modalities")
         if not isinstance(asked, list) or "audio" not in asked:
             return ""
         return "modalities: this model's guardrails inspect answers, and audio cannot be inspected: leave out audio."

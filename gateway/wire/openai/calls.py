@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, RequestError
 from gateway.core.tools import Kind, ToolUse
+from gateway.wire.bodies import plain
 from gateway.wire.openai.fields import OFFERS, TEMPLATE
 from gateway.wire.openai.views import TOOLS, Tool
 
@@ -228,7 +229,7 @@ def offered(fields: dict[str, Raw]) -> list[ToolUse]:
                 found += _listed(message.tools, f"messages[{number}].tools")
     given = fields.get(TEMPLATE)
     if given is not None:
-        arguments = msgspec.json.decode(given)
+        arguments = plain(given, TEMPLATE)
         for name, value in arguments.items() if isinstance(arguments, dict) else ():
             if value and any(word in name.casefold() for word in ("tool", "function")):
                 found += _argued(value, f"{TEMPLATE}.{name}")
@@ -268,7 +269,7 @@ def in_request(fields: dict[str, Raw]) -> list[ToolUse]:
     RequestError."""
     uses = offered(fields)
     called: dict[str, list[str]] = {}
-    for number, message in enumerate(msgspec.json.decode(fields["messages"])):
+    for number, message in enumerate(plain(fields["messages"], "messages")):
         calls = message.get("tool_calls") or ()
         for call in calls if isinstance(calls, list) else ():
             one = Pieces("")

@@ -104,13 +104,18 @@ def refuse_addresses(value: Any, place: str) -> None:
 
 
 def check_url(value: Any, place: str) -> None:
-    """Refuses an address that is not a data URL. Raises RequestError."""
-    if isinstance(value, str) and not value.startswith("data:"):
-        raise remote(place)
+    """Refuses an address that is not a data URL, also inside an object or a list. Raises RequestError."""
+    if isinstance(value, str):
+        if not value.startswith("data:"):
+            raise remote(place)
+    elif isinstance(value, dict | list):
+        refuse_addresses(value, place)
 
 
 def check_data(value: Any, place: str) -> None:
     """Refuses a value that should be base64 or a data URL and is not. Raises RequestError."""
+    if isinstance(value, dict | list):
+        raise RequestError(f"{place}: expected a text in base64.", param=place)
     if isinstance(value, str) and not value.startswith("data:") and not in_alphabet(value):
         raise RequestError(f"{place}: not base64; remote media are not fetched.", param=place)
 

@@ -125,7 +125,8 @@ class Structure:
 
     def _inside(self, name: str, found: Any) -> Generator[None, None, None]:
         if name == "messages":
-            yield from self._messages(found)
+            if isinstance(found, list):
+                yield from self._messages(found)
         elif name == "documents" and self._operation == "rerank":
             for number, document in enumerate(found):
                 if isinstance(document, dict):
@@ -134,14 +135,14 @@ class Structure:
                     yield
         elif name == "prediction":
             content = found.get("content") if isinstance(found, dict) else None
-            for at, part in enumerate(content if isinstance(content, list) else ()):
-                if isinstance(part, dict):
-                    self._part(part, f"prediction.content[{at}].")
+            self._parts(content, "prediction.content")
         elif name == "stream_options":
             _cases(found, lists.STREAM_OPTIONS, "stream_options.")
         elif name == "response_format":
             _cases(found, lists.FORMAT, "response_format.")
         elif name in lists.FREE and isinstance(found, dict):
+            if name != lists.TEMPLATE:
+                media.refuse_addresses(found, name)
             fixed = lists.ARGUMENTS if name == lists.TEMPLATE else NEVER
             for key in found:
                 if key.casefold() in fixed:
@@ -155,8 +156,11 @@ class Structure:
                     yield
 
     def _messages(self, messages: list[Any]) -> Generator[None, None, None]:
+        """Where the operation has no messages, nothing has looked at their form before."""
         seen = 0
         for number, message in enumerate(messages):
+            if not isinstance(message, dict):
+                continue
             if not MESSAGE.issuperset(message):
                 self._names(message, MESSAGE, f"messages[{number}].")
             if "audio" in message:
@@ -168,17 +172,19 @@ class Structure:
             content = message.get("content")
             if content.__class__ is list:
                 for at, part in enumerate(content):
-                    if not TEXT_PART.issuperset(part):
+                    if isinstance(part, dict) and not TEXT_PART.issuperset(part):
                         self._part(part, f"messages[{number}].content[{at}].")
                     seen += 1
                     if seen % PAUSE == 0:
                         yield
             calls = message.get("tool_calls")
-            if calls:
+            if isinstance(calls, list):
                 for at, call in enumerate(calls):
+                    if not isinstance(call, dict):
+                        continue
                     self._names(call, CALL, f"messages[{number}].tool_calls[{at}].")
                     function = call.get("function")
-                    if function:
+                    if isinstance(function, dict):
                         self._names(function, FUNCTION, f"messages[{number}].tool_calls[{at}].function.")
                     seen += 1
                     if seen % PAUSE == 0:
@@ -195,6 +201,14 @@ class Structure:
                 where = f"{place}[{number}].type"
                 raise RequestError(f"{where}: a message may only offer tools that the caller runs; offer others in `tools`.", param=where)
         self.unknown.append(place)
+
+    def _parts(self, content: Any, place: str) -> None:
+        """The parts of a content, or the only one."""
+        if isinstance(content, dict):
+            self._part(content, f"{place}.")
+        for at, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict):
+                self._part(part, f"{place}[{at}].")
 
     def _part(self, part: dict[str, Any], place: str) -> None:
         for name, value in part.items():
@@ -219,11 +233,7 @@ class Structure:
         self._names(audio, AUDIO, place)
 
     def _document(self, document: dict[str, Any], place: str) -> None:
-        content = document.get("content")
-        if isinstance(content, list):
-            for at, part in enumerate(content):
-                if isinstance(part, dict):
-                    self._part(part, f"{place}content[{at}].")
+        self._parts(document.get("content"), f"{place}content")
         for name, value in document.items():
             if name not in DOCUMENT:
                 media.refuse_addresses(value, f"{place}{name}")

@@ -97,7 +97,9 @@ class ResponsesStructure(Structure):
             where = f"{place}[{number}]."
             kind = part.get("type") if part.__class__ is dict else None
             if kind.__class__ is not str:
-                if part.__class__ is dict and "stdout" in part:  # what a shell gave
+                if part.__class__ is dict and kind is None and "stdout" in part:  # what a shell gave
+                    for name, value in part.items():
+                        _refuse(name, value, where)
                     continue
                 raise RequestError(f"{where}type: every part has a type.", param=f"{where}type")
             known = PART.get(kind)
@@ -111,6 +113,8 @@ class ResponsesStructure(Structure):
                 media.check_url(part.get("image_url"), f"{where}image_url")
             elif kind == "input_file":
                 media.check_data(part.get("file_data"), f"{where}file_data")
+            if kind in _MEDIA:
+                media.refuse_addresses(part.get("detail"), f"{where}detail")
 
     def _tool(self, tool: Any, place: str, kinds: Mapping[str, frozenset[str]]) -> None:
         kind = tool.get("type") if tool.__class__ is dict else None
@@ -139,6 +143,7 @@ class ResponsesStructure(Structure):
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _CONTENTS: Final = frozenset({"content", "summary", "output"})
+_MEDIA: Final = frozenset({"input_image", "input_file"})
 _FREE: Final = frozenset({"parameters", "output_schema", "format", "filters"})
 """Of a tool: written by the caller, with names of its own."""
 

@@ -26,14 +26,14 @@ from gateway.core.errors import (
     Overloaded,
     RequestError,
 )
-from gateway.core.types import IntentRecord, OutcomeRecord, Usage
+from gateway.core.types import Decision, InferenceRequest, IntentRecord, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange, chunked
 from gateway.pipeline.phases import UNTIMED
 from gateway.pipeline.plane import SAMPLE_EVERY
 from gateway.pipeline.statuses import outcome_of, status_line
 from gateway.telemetry.tracing import Sampler, Trace
-from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk, unchunk
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Authorizer, Client, World, chunk, unchunk
 
 Event = Callable[[World, Exchange], None]
 ROOT = Path(__file__).parents[4]
@@ -216,6 +216,23 @@ def test_the_body_is_waited_for() -> None:
     world.call.answer()
     assert client.status == 200
     assert client.ends == [True]
+
+
+class Spoiling(Authorizer):
+    """Denies, and leaves a request of which no facts can be told."""
+
+    def decide(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Decision:
+        request.fields["tools"] = 5  # type: ignore[assignment]
+        return Decision(False, "Not yours.", "rule-1")
+
+
+def test_a_request_whose_facts_cannot_be_told_ends_and_is_recorded() -> None:
+    world = World()
+    world.snapshot.authorizer = Spoiling()  # type: ignore[assignment]
+    exchange, client = world.start()
+    assert client.status == 403 and client.ends == [True], "the next request of the connection is read"
+    assert exchange.settled and [one.settled for one in world.limiter.reservations] == [[Usage()]]
+    assert world.outcome.facts is not None and "request.tools" in world.outcome.facts.unrecorded
 
 
 @pytest.mark.parametrize(

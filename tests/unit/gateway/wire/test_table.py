@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec import Raw
 
 from gateway.core.errors import Overloaded, RequestError
 from gateway.core.types import InferenceRequest
+from gateway.wire.openai.fields import names
 from gateway.wire.table import APIS, OPERATIONS, Parser, find, identity_lines, is_inference, parse, refusal
 
 
@@ -177,3 +179,28 @@ def test_a_parser_has_the_bounds_of_its_configuration() -> None:
     with pytest.raises(RequestError, match="more than 4 "):
         for _ in Parser(64, 4).parse_steps(path, body, {}):
             pass
+
+
+READ = names(
+    "tools functions tool_choice chat_template_kwargs modalities response_format metadata text reasoning output_config output_format",
+    "stop user logit_bias seed prediction documents thinking instructions previous_response_id system messages input",
+)
+
+
+@pytest.mark.parametrize("path", BODY)
+@pytest.mark.parametrize("value", [b"1e999", b"[-1e999]", b"[]", b'"x"', b"1", b"null"])
+def test_no_value_of_a_field_is_more_than_a_refusal(path: bytes, value: bytes) -> None:
+    """A number that no float can hold is found only where a value is read."""
+    for name in READ:
+        given = {key: other for key, other in BODY[path].items() if key != name}
+        body = json.dumps(given).encode()[:-1] + b',"%b":%b}' % (name.encode(), value)
+        with suppress(RequestError):
+            request = parse(path, body, {})
+            request.api.settle_unknown(request, "drop")
+            api = request.api
+            for read in (api.tools, api.tool_uses, api.label, api.user, api.unanswerable, api.answer_schema, api.turns, api.texts):
+                with suppress(RequestError):
+                    read(request)
+            for request.foreign in (False, True):
+                with suppress(RequestError):
+                    api.target(request, "other")

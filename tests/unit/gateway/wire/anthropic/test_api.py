@@ -236,6 +236,30 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (said(type="text", text="x", cach_control={}), "messages[0].content[0].cach_control", "unsupported_parameter"),
     (said(type="image", source={"type": "url", "url": "http://x"}), "messages[0].content[0].source.type", "unsupported_content"),
     (said(type="image", source={"type": "file", "file_id": "f"}), "messages[0].content[0].source.type", "unsupported_content"),
+    (said(type="image", source="http://x"), "messages[0].content[0].source", "invalid_value"),
+    (said(type="document", source=[{"type": "url", "url": "http://x"}]), "messages[0].content[0].source", "invalid_value"),
+    (said(type="image", source={"type": "base64", "data": {"url": "http://x"}}), "messages[0].content[0].source.data", "invalid_value"),
+    (said(type="document", source={"type": "text", "data": {"url": "http://x"}}), "messages[0].content[0].source.data", "invalid_value"),
+    (
+        said(type="tool_result", tool_use_id="1", content={"type": "image", "source": {"type": "url", "url": "http://x"}}),
+        "messages[0].content[0].content.source.type",
+        "unsupported_content",
+    ),
+    (
+        said(type="document", source={"type": "content", "content": {"type": "image", "source": {"type": "url", "url": "http://x"}}}),
+        "messages[0].content[0].source.content.source.type",
+        "unsupported_content",
+    ),
+    (
+        said(type="web_fetch_tool_result", content={"content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}),
+        "messages[0].content[0].content.content[0].source.type",
+        "unsupported_content",
+    ),
+    (
+        said(type="web_fetch_tool_result", content={"type": "document", "source": "http://x"}),
+        "messages[0].content[0].content.source",
+        "invalid_value",
+    ),
     (said(type="hologram"), "messages[0].content[0].type", "unsupported_content"),
     (said(type="image", source={"type": "base64", "data": "../etc"}), "messages[0].content[0].source.data", "invalid_value"),
 ]
@@ -248,6 +272,24 @@ def test_a_wrong_field_is_named(change: dict[str, Any], param: str, code: str) -
     error = json.loads(client.body)["error"]
     assert (client.status, error["type"], error["param"], error["code"]) == (400, "invalid_request_error", param, code)
     assert not made.engine.calls
+
+
+def test_what_a_server_tool_gave_may_name_its_addresses() -> None:
+    """Nobody fetches them: the API wrote them, and its clients send them back."""
+    found = {"type": "web_search_result", "url": "https://x.example", "title": "X", "encrypted_content": "AA=="}
+    fetched = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}, "title": "https://x.example"}
+    for content in ([found], {"type": "web_fetch_result", "url": "https://x.example", "content": fetched}):
+        block = {"type": "web_search_tool_result", "tool_use_id": "1", "content": content}
+        request = world(True).snapshot.parse(PATH, json.dumps({**HI, **said(**block)}).encode(), {})
+        assert json.loads(bytes(request.fields["messages"]))[0]["content"] == [block]
+
+
+@pytest.mark.parametrize("field", ["output_format", "output_config"])
+def test_a_form_without_a_schema_is_refused_where_a_chat_is_to_have_it(field: str) -> None:
+    form = {"type": "json_schema"}
+    made = world(False)
+    client = ask(made, {**HI, field: form if field == "output_format" else {"format": form}})
+    assert client.status == 400 and b"needs a schema" in client.body and not made.engine.calls
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:

@@ -329,3 +329,53 @@ def test_a_message_offers_only_tools_that_the_caller_runs() -> None:
     assert caught.value.param == "messages[0].tools[0].type"
     with pytest.raises(RequestError, match="lower case"):
         offering({"Function": {"name": "shell"}})
+
+
+@pytest.mark.parametrize("path", [EMBEDDINGS, b"/v1/completions", b"/v1/classify", b"/v1/images/generations"])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"a": 1}, 1],
+        {"a": {}},
+        '{"a"}',
+        [{"content": [{"a": 1}, 3]}],
+        [{"tool_calls": [3]}],
+        [{"tool_calls": {"a": 3}}],
+        [{"tool_calls": [{"function": 3}]}],
+    ],
+)
+def test_messages_of_any_form_where_there_are_none_are_an_unknown_field(path: bytes, messages: Any) -> None:
+    """Some engines take messages for embeddings: their media are looked at all the same."""
+    body = {"model": "m", "input": "x", "prompt": "x"}
+    del body["prompt" if path in (EMBEDDINGS, b"/v1/classify") else "input"]
+    assert "messages" in parse({**body, "messages": messages}, path).unknown
+    fetching = [{"role": "user", "content": [{"type": "image_url", "image_url": "http://x/"}]}]
+    assert refused(json.dumps({**body, "messages": fetching}).encode(), path).param == "messages[0].content[0].image_url"
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"prediction": {"type": "content", "content": {"type": "image_url", "image_url": "http://x/"}}}, "prediction.content.image_url"),
+        ({"mm_processor_kwargs": {"images": ["http://x/"]}}, "mm_processor_kwargs"),
+        ({"mm_processor_kwargs": {"videos_kwargs": {"a": "/etc/passwd"}}}, "mm_processor_kwargs"),
+        ({"media_io_kwargs": {"image": {"url": "http://x/"}}}, "media_io_kwargs"),
+    ],
+)
+def test_settings_hold_nothing_to_fetch(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError, match="remote media") as caught:
+        chat(**more)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("content", [{"url": "http://x/"}, ["http://x/"]])
+def test_content_in_base64_is_a_text(content: Any) -> None:
+    for name, holder in (("input_audio", {"data": content}), ("file", {"file_data": content})):
+        with pytest.raises(RequestError, match="expected a text in base64"):
+            part(**{name: holder})
+
+
+def test_the_only_part_of_a_document_is_looked_at_as_one_of_several() -> None:
+    document = {"content": {"type": "image_url", "image_url": "http://x/"}}
+    body = json.dumps({"model": "m", "query": "q", "documents": [document]}).encode()
+    assert refused(body, RERANK).param == "documents[0].content.image_url"

@@ -264,6 +264,21 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}]},
         "input[0].content[0].image_url",
     ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": {"url": "https://x"}}]}]},
+        "input[0].content[0].image_url",
+    ),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": ["https://x"]}]}]}, "input[0].content[0].image_url"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "detail": {"url": "https://x"}}]}]}, "input[0].content[0].detail"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": {"url": "https://x"}}]}]},
+        "input[0].content[0].file_data",
+    ),
+    (
+        {"input": [{"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "x", "image_url": "https://x"}]}]},
+        "input[0].output[0].image_url",
+    ),
+    ({"input": [{"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "x", "file_id": "f"}]}]}, "input[0].output[0].file_id"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0].file_id"),
     ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]}, "input[0].content[0].file_url"),
     ({"input": [{"role": "user", "content": [{"type": "hologram"}]}]}, "input[0].content[0].type"),
