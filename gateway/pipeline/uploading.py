@@ -34,6 +34,7 @@ MAX_TEXT: Final = 256 * 1024
 MAX_NAME: Final = 64
 MAX_TEXTS: Final = 64
 FILE: Final = "file"
+FORMAT: Final = "response_format"
 LISTS: Final = "[]"
 """The suffix of the names of texts that may be given more than once."""
 _SUFFIX: Final = re.compile(r"\.([A-Za-z0-9]{1,8})$").search
@@ -212,6 +213,8 @@ class Upload:
         late = x.request.api.form(x.path, msgspec.json.encode({"model": x.request.model, **_object(self._late)}), x.headers)
         if late.unknown:
             late.api.settle_unknown(late, x.entry.spec.unknown_fields, x.entry.spec.engine_tools)
+        if FORMAT in late.fields:
+            x.request.view.response_format = late.view.response_format  # by which the answer is read
         fields = _FIELDS.decode(msgspec.json.encode(late.fields))
         del fields["model"]
         return self._written(fields)

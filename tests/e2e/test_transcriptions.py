@@ -172,6 +172,15 @@ def test_texts_behind_a_large_file_are_judged_or_refused(heard: Gatehouse, ears:
     assert len(ears.received) == seen + 1, "the engine got none of these whole"
 
 
+def test_the_form_of_the_answer_may_stand_behind_a_large_file(heard: Gatehouse, ears: Hearing) -> None:
+    """Clients write the fields in the order in which a program names them."""
+    ears.say(SUBTITLES, "application/x-subrip")
+    said = post(heard, form(("model", "plain"), ("file", LARGE), ("response_format", "srt")))
+    assert (said.status_code, said.text) == (200, SUBTITLES), said.text
+    assert said.headers["content-type"].startswith("application/x-subrip")
+    assert ears.received[-1].texts == {"model": ["plain"], "response_format": ["srt"]}
+
+
 SUBTITLES = "1\n00:00:00,000 --> 00:00:01,000\nwe call it project\n\n2\n00:00:01,000 --> 00:00:02,000\nfalcon here\n"
 
 
