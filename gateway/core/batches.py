@@ -21,6 +21,8 @@ ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings",
 """The operations that lines of a batch may use."""
 TOKENS: Final = ("oidc", "gateway_token")
 """The kinds of callers whose tokens can be revoked while they have a batch or a schedule."""
+MIN_EXPIRY: Final = 3600.0
+"""The fewest seconds after which a client may let its files expire."""
 MOST_ERRORS: Final = 100
 """The most errors that a batch lists."""
 State = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -130,7 +132,8 @@ class BatchError(msgspec.Struct, frozen=True, kw_only=True):
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A batch. moments: when each state began. repeated: lines that were run again because a crash lost their outcome; unknown: lines that
-    lost it and were not run again. fence: grows with each process that takes the batch on. cancels: whether somebody asked to cancel it."""
+    lost it and were not run again. fence: grows with each process that takes the batch on. cancels: whether somebody asked to cancel it.
+    keep: seconds for which its results are kept; 0: as long as any file."""
 
     id: str
     creator: Creator
@@ -155,6 +158,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     holder: str = ""
     fence: int = 0
     cancels: bool = False
+    keep: float = 0.0
 
 
 class LineRow(NamedTuple):

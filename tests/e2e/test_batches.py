@@ -149,6 +149,27 @@ def test_what_was_begun_before_a_halt_is_not_finished(gateway: Gatehouse, path: 
     assert kept(gateway) == before
 
 
+def test_results_are_kept_no_longer_than_the_client_wants(clients: Any) -> None:
+    client = clients()
+    id = start(client, text(line("a"), line("b", n="x")), output_expires_after={"anchor": "created_at", "seconds": 3600})
+    batch = ended(client, id)
+    for made in (client.files.retrieve(batch.output_file_id), client.files.retrieve(batch.error_file_id)):
+        assert made.expires_at - made.created_at in (3600, 3601)
+    source = upload(client, text(line("a")))
+    for wrong in (
+        {"anchor": "created_at", "seconds": 5},
+        {"anchor": "x", "seconds": 3600},
+        {"seconds": 3600},
+        {"anchor": "created_at", "seconds": 1e9},
+        5,
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.batches.create(
+                input_file_id=source, endpoint="/v1/chat/completions", completion_window="24h", extra_body={"output_expires_after": wrong}
+            )
+        assert refused.value.param is not None and refused.value.param.startswith("output_expires_after"), wrong
+
+
 def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse) -> None:
     client = clients()
     id = start(client, text(*(line(f"n{number}") for number in range(40))), metadata={"run": "one"})

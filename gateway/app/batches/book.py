@@ -10,7 +10,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.batches.creators import KINDS
-from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, BatchRecord, Creator, reached
+from gateway.core.batches import BATCH_PREFIX, ENDPOINTS, MIN_EXPIRY, BatchRecord, Creator, reached
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.conversations import owner_of
 from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
@@ -87,6 +87,7 @@ class BatchBook:
             window="24h",
             metadata=metadata_of(wanted.get("metadata")),
             salt=self._entropy.bytes(16).hex(),
+            keep=keep_of(wanted.get("output_expires_after"), self._files_settings.expire_after),
         )
         made = await self._kept.add(record, self._settings.window, self._settings.max_open, began)
         self._record("batch_created", made.id, {"endpoint": made.endpoint, "input": made.input}, actor=made.creator.name)
@@ -148,6 +149,20 @@ class BatchBook:
         for what, count in self.lines.items():
             lines.add_metric([what], float(count))
         yield lines
+
+
+def keep_of(given: Any, most: float) -> float:
+    """Seconds for which the results are to be kept; 0: `most`. Raises RequestError."""
+    if given is None:
+        return 0.0
+    seconds = given.get("seconds") if isinstance(given, dict) and given.keys() == {"anchor", "seconds"} else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or given["anchor"] != "created_at":
+        raise RequestError("output_expires_after has the anchor created_at and a whole number of seconds.", param="output_expires_after")
+    if not MIN_EXPIRY <= seconds <= max(most, MIN_EXPIRY):
+        raise RequestError(
+            f"output_expires_after.seconds is between {MIN_EXPIRY:.0f} and {most:.0f}.", param="output_expires_after.seconds"
+        )
+    return float(seconds)
 
 
 def metadata_of(given: Any) -> dict[str, str] | None:

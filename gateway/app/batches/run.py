@@ -399,7 +399,7 @@ class BatchRun:
 
     async def _close(self, batch: BatchRecord, results: Results | None = None) -> None:
         made = [] if results is None else results.records
-        keep = self._shared.files.settings.expire_after
+        keep = batch.keep or self._shared.files.settings.expire_after
         self.batch = await self._shared.kept.finish(batch, made, keep)
         self._shared.book.ended(self.batch)
         log.info("%s is %s: %d lines, %d completed", batch.id, batch.state, batch.total, batch.completed)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.batches.sealed import SealedWriter, pieces
-from gateway.core.batches import FILE_PREFIX, FileKeys, FileRecord, KeptFiles, reached
+from gateway.core.batches import FILE_PREFIX, MIN_EXPIRY, FileKeys, FileRecord, KeptFiles, reached
 from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.conversations import owner_of
 from gateway.core.errors import GatehouseError, NotFound, Overloaded, RequestError, StorageFull
@@ -33,7 +33,6 @@ BLOCK: Final = 1024 * 1024
 PURPOSE: Final = "batch"
 MISSING: Final = "file_missing"
 COMPRESSED: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
-MIN_EXPIRY: Final = 3600.0
 Record = Callable[..., None]
 
 
