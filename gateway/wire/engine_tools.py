@@ -17,7 +17,7 @@ from msgspec import Raw
 from gateway.core.errors import RequestError
 from gateway.wire.bodies import plain
 from gateway.wire.openai import media
-from gateway.wire.openai.fields import NEVER, names
+from gateway.wire.openai.fields import NEVER, names, refused
 
 NAMED: Final = {"store": "store", "web_search_options": "web_search"}
 """Fields at the top level -> how the setting names what an engine then does."""
@@ -65,6 +65,8 @@ def others(fields: dict[str, Raw], unknown: Sequence[str], policy: str, allowed:
     tools: Any = None
     for place in unknown:
         inside = _TOOL_PLACE.fullmatch(place)
+        if place in fields and (inside is not None or _OFFERING.fullmatch(place) or _AUDIO_PLACE.fullmatch(place)):
+            raise refused(place, frozenset())  # a field at the top level whose name reads as a place further inside
         if inside is not None:
             if tools is None:
                 tools = plain(fields["tools"], "tools")

@@ -217,7 +217,9 @@ def _drop(fields: dict[str, Raw], known: frozenset[str], allowed: Sequence[str])
             elif name == "system":
                 _drop_blocks(value)
             elif name == "tools":
-                value = [tool for tool in value or () if _runs_elsewhere(tool) or engine_tools.allows(tool, allowed)]
+                if value.__class__ is not list:
+                    continue
+                value = [tool for tool in value if _runs_elsewhere(tool) or engine_tools.allows(tool, allowed)]
                 for tool in value:
                     if tool.get("type") in _PLAIN:
                         _keep(tool, TOOL)

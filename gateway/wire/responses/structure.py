@@ -226,8 +226,7 @@ def _drop(fields: dict[str, Raw], allowed: Sequence[str]) -> None:
                     if part.get("type") in PART:
                         _keep(part, PART[part["type"]])
         fields["input"] = Raw(msgspec.json.encode(found))
-    if "tools" in fields:
-        offer = plain(fields["tools"], "tools") or ()
+    if "tools" in fields and (offer := plain(fields["tools"], "tools")).__class__ is list:
         tools = [tool for tool in offer if tool["type"] not in lists.AT_ENGINES or engine_tools.allows(tool, allowed)]
         for tool in tools:
             _keep(tool, TOOL[tool["type"]])

@@ -204,3 +204,24 @@ def test_no_value_of_a_field_is_more_than_a_refusal(path: bytes, value: bytes) -
             for request.foreign in (False, True):
                 with suppress(RequestError):
                     api.target(request, "other")
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("policy", ["refuse", "drop", "forward"])
+@pytest.mark.parametrize("name", ["tools[0].type", "tools[7].type", "messages[0].tools", "messages[0].audio.id"])
+@pytest.mark.parametrize("tools", [None, [], {"a": 1}])
+def test_a_name_that_reads_as_a_place_is_none(path: bytes, policy: str, name: str, tools: Any) -> None:
+    """Beside it there may be the tool of an engine at that very place."""
+    for given in (tools, [{"type": "web_search", "name": "w"}]):
+        request = parse(path, json.dumps({**BODY[path], name: 1, **({} if given is None else {"tools": given})}).encode(), {})
+        with pytest.raises(RequestError) as refused:
+            request.api.settle_unknown(request, policy)
+        assert refused.value.code == "unsupported_parameter"
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_tools_that_are_no_list_are_left_where_unknown_fields_are_dropped(path: bytes) -> None:
+    for tools in ("x", {"a": 1}, None):
+        request = parse(path, json.dumps({**BODY[path], "novel": 1, "tools": tools}).encode(), {})
+        request.api.settle_unknown(request, "drop")
+        assert "novel" not in request.fields
