@@ -154,9 +154,11 @@ async def test_a_half_dead_connection_is_found_out(world: World, caplog: pytest.
 
 
 async def test_a_frozen_server_is_found_out(world: World) -> None:
-    one = await world.replica(interval=0.05, ping=0.05)
+    one, two = await world.replica(interval=0.05, ping=0.05), await world.replica()
     await world.sure(one)
     one.store._database.deadline = 3.0
+    await two.store.create("models", "m", {}, actor="x")
+    await reached(lambda: one.heard == ["m"], what="a poll that began with this deadline")
     world.server.freeze()
     try:
         await reached(lambda: not one.ear.sure and not one.store.available, what="the doubt")

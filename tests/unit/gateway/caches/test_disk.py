@@ -218,7 +218,7 @@ def test_a_damaged_file_is_made_anew_by_the_first_process_alone(tmp_path: Path) 
     [
         "UPDATE marks SET mark = 5000000000",  # bytes(5000000000) would take them
         "UPDATE answers SET value = 'text'",
-        "UPDATE answers SET value = zeroblob(65 * 1024 * 1024)",
+        "UPDATE answers SET value = zeroblob(65 * 1024 * 1024) WHERE key = (SELECT min(key) FROM answers)",
         "CREATE TRIGGER harm BEFORE INSERT ON answers BEGIN SELECT raise(ABORT, 'no'); END",
         b"\xff",
     ],
