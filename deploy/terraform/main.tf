@@ -53,6 +53,11 @@ variable "host" {
   type = string
 }
 
+variable "ingress_networks" {
+  description = "where the ingress controller's pods are: their headers say which client asks (listen.trusted_peers)"
+  type        = list(string)
+}
+
 # The admin listener's certificate, for the names gatehouse-admin and gatehouse-admin.gatehouse.svc, with its key and the authority that
 # signed it, as PEM. Where cert-manager makes it (deploy/kustomize/components/secrets/certificate.yaml), leave this and its secret out.
 variable "admin_tls" {
@@ -111,6 +116,7 @@ resource "helm_release" "gatehouse" {
   timeout   = 600
   values = [yamlencode({
     image          = var.image
+    config         = { listen = { trusted_peers = var.ingress_networks, max_connections_per_peer = 4096 } }
     autoscaling    = { enabled = true, min = 3, max = 12 }
     ingress        = { enabled = true, host = var.host }
     serviceMonitor = { enabled = true }

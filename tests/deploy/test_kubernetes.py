@@ -15,6 +15,7 @@ import yaml
 from gateway.app.configuration.plugins import OURS
 from gateway.app.replicas.replica import valid
 from gateway.config.load import parse
+from gateway.core.specs import ListenSpec
 from tests.deploy.containerfile import stages
 from tests.e2e.harness import Gatehouse
 from tests.fakes.ports import empty_port
@@ -230,6 +231,8 @@ def test_the_models_of_gpu_engines_can_be_put_where_the_gateways_read_them() -> 
 def test_policies_let_through_what_gateways_ask(objects: Objects) -> None:
     """Names, engines, PostgreSQL, Redis, traces, syslog over TLS, and what is asked over HTTPS."""
     for policy in of(objects, "NetworkPolicy"):
+        if policy["metadata"]["name"] == "vllm":
+            continue  # it says who reaches the engines: test_nobody_but_the_gateways_asks_the_engines
         found = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
         assert found - {"models"} == {53, 8000, 5432, 6379, 4318, 443, 6514}
 
@@ -256,6 +259,26 @@ def test_what_scales_names_what_is_there(objects: Objects) -> None:
     for scaler in of(objects, "ScaledObject"):
         engines = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/inference")
         assert scaler["spec"]["scaleTargetRef"]["name"] in [item["metadata"]["name"] for item in of(engines, "Deployment")]
+
+
+def test_nobody_but_the_gateways_asks_the_engines() -> None:
+    objects = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/inference")
+    (policy,) = of(objects, "NetworkPolicy")
+    (deployment,) = of(objects, "Deployment")
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"] and "Ingress" in policy["spec"]["policyTypes"]
+    (named,) = policy["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchExpressions"]
+    gateways = [render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays" / name) for name in ("production", "dev")]
+    assert set(named["values"]) == {of(found, "StatefulSet")[0]["metadata"]["namespace"] for found in gateways} | {"monitoring"}
+    grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace > ListenSpec().request_timeout + 10, "an answer may take as long as the gateway lets it"
+
+
+def test_the_chart_gives_pods_what_a_cluster_asks_of_them() -> None:
+    objects = helm("serviceAccount.annotations.example\\.com/role=archive,priorityClassName=high,affinity.podAffinity.x=1")
+    (account,), (gateways,) = of(objects, "ServiceAccount"), of(objects, "StatefulSet")
+    assert account["metadata"]["annotations"] == {"example.com/role": "archive"}
+    assert gateways["spec"]["template"]["spec"]["priorityClassName"] == "high"
+    assert gateways["spec"]["template"]["spec"]["affinity"] == {"podAffinity": {"x": 1}}
 
 
 @pytest.mark.parametrize("release", ["gatehouse", "a" * 53, "team-a.inference-gateway-of-production", "llm" + "-" * 29 + "a"])
@@ -321,6 +344,7 @@ def test_the_terraform_example_gives_the_chart_what_it_takes() -> None:
     secret = re.search(r"  data = \{\n(.*?)\n  \}", text, re.DOTALL)
     assert values and secret
     given = {"var.image": '{ repository = "registry.example/gatehouse", digest = "sha256:%s" }' % ("a" * 64), "var.host": '"a.example"'}
+    given["var.ingress_networks"] = '["10.1.0.0/16"]'
     given["[for network in var.database_networks : { ipBlock = { cidr = network } }]"] = '[{ipBlock: {cidr: "10.0.0.0/8"}}]'
     given["[for port in var.database_ports : { port = port }]"] = "[{port: 5432}, {port: 6379}]"
     as_yaml = re.sub(r'(\w"?) += ', r"\1: ", re.sub("|".join(map(re.escape, given)), lambda found: given[found[0]], values[1]))
@@ -329,6 +353,8 @@ def test_the_terraform_example_gives_the_chart_what_it_takes() -> None:
     assert done.returncode == 0, done.stderr
     objects = [item for item in yaml.safe_load_all(done.stdout) if item]
     assert {"StatefulSet", "HorizontalPodAutoscaler", "Ingress", "ServiceMonitor"} <= {item["kind"] for item in objects}
+    listen = yaml.safe_load(of(objects, "ConfigMap")[0]["data"]["gatehouse.yaml"])["listen"]
+    assert listen["trusted_peers"] == ["10.1.0.0/16"], "or every client would be the ingress controller"
     policy, usual = (of(found, "NetworkPolicy")[0]["spec"]["egress"] for found in (objects, helm("")))
     assert [rule["ports"] for rule in policy] == [rule["ports"] for rule in usual]
     assert [rule["to"] for rule in policy if "ipBlock" in rule.get("to", [{}])[0]] == [[{"ipBlock": {"cidr": "10.0.0.0/8"}}]]
