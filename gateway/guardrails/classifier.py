@@ -6,7 +6,6 @@ more than its own length, so texts are asked about in windows that overlap, and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -21,11 +20,9 @@ from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.slices import Steps, portions
 from gateway.core.specs import Spec, Timeout
-from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
-from gateway.core.values import UNLABELLED
-from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, read_whole, readable
+from gateway.guardrails.model_guardrail import ModeratingGuardrail
+from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, read_whole
 
 REASON: Final = "The text is not allowed here."
 PATH: Final = b"/v1/classify"
@@ -70,39 +67,13 @@ class _Answer(Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class Classifier:
-    """Asks about every set of texts. A stream is held until it ends, as a text means what all of it means."""
+class Classifier(ModeratingGuardrail[ClassifierSettings]):
+    """Acts on texts that the model gives one of the configured labels."""
 
     def __init__(self, name: str, settings: ClassifierSettings, asker: Asker) -> None:
-        if settings.overlap * 2 > settings.window:
-            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        super().__init__(name, settings, asker)
         if missing := sorted(set(settings.labels) - set(settings.classes)) if settings.classes else []:
             raise ValueError(f"labels names {missing[0]!r}, which is not among the classes {list(settings.classes)}")
-        self.name, self.model = name, settings.model
-        self.reads = frozenset(settings.sources)
-        self._settings, self._asker = settings, asker
-        self._tasks = TaskOwner(f"guardrail {name}")
-
-    async def aclose(self) -> None:
-        await self._tasks.aclose()
-
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
-        return self.check_labelled(texts, UNLABELLED)
-
-    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
-        """The same for texts with data labels."""
-        bounded(texts, self._settings.max_bytes)
-        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
-
-    def stream(self) -> None:
-        return None
-
-    def moderate(
-        self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
-    ) -> asyncio.Task[Moderated]:
-        """See gateway.core.moderation.Moderator."""
-        return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
 
     async def _verdict(self, texts: Sequence[str], labels: frozenset[str]) -> Verdict:
         settings = self._settings

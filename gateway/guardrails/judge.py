@@ -23,11 +23,9 @@ from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.slices import Steps
 from gateway.core.specs import Spec, Timeout
-from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
-from gateway.core.values import UNLABELLED
-from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, readable, sendable
+from gateway.guardrails.model_guardrail import ModeratingGuardrail
+from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, sendable
 from gateway.guardrails.verdicts import SCHEMA, TEMPLATES, Found, Template
 
 REASON: Final = "The text is not allowed here."
@@ -83,42 +81,17 @@ class _Answer(Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class Judge:
-    """Asks about every set of texts. A stream is held until it ends."""
+class Judge(ModeratingGuardrail[JudgeSettings]):
+    """Acts on texts that violate the policy, as the model judges them. policy: its text; "" where the template has its own."""
 
     def __init__(self, name: str, settings: JudgeSettings, policy: str, asker: Asker) -> None:
-        if settings.overlap * 2 > settings.window:
-            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        super().__init__(name, settings, asker)
         self._template: Template = TEMPLATES[settings.template]
         if self._template.own_policy and policy:
             raise ValueError(f"policy: {settings.template} has a policy of its own; remove the setting, or use another template")
         if not self._template.own_policy and not policy.strip():
             raise ValueError(f"policy is missing: {settings.template} needs to be told what is not allowed")
-        self.name, self.model = name, settings.model
-        self.reads = frozenset(settings.sources)
-        self._settings, self._policy, self._asker = settings, policy.strip(), asker
-        self._tasks = TaskOwner(f"guardrail {name}")
-
-    async def aclose(self) -> None:
-        await self._tasks.aclose()
-
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
-        return self.check_labelled(texts, UNLABELLED)
-
-    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
-        """The same for texts with data labels."""
-        bounded(texts, self._settings.max_bytes)
-        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
-
-    def stream(self) -> None:
-        return None
-
-    def moderate(
-        self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
-    ) -> asyncio.Task[Moderated]:
-        """See gateway.core.moderation.Moderator."""
-        return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
+        self._policy = policy.strip()
 
     def _packed(self, texts: Sequence[str]) -> Steps[list[list[Piece]]]:
         """What one question is about: as many texts as fit, so that a conversation is read as one."""

@@ -23,11 +23,10 @@ from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.plugins import GuardrailContext
 from gateway.core.slices import Steps, portions
 from gateway.core.specs import Spec, Timeout
-from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, Finding, Usage, Verdict
 from gateway.core.values import UNLABELLED
-from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import AT_ONCE, Piece, bounded, found_as, in_turns, pieces, read_whole, readable
+from gateway.guardrails.model_guardrail import ModelGuardrail
+from gateway.guardrails.pieces import AT_ONCE, Piece, found_as, in_turns, pieces, read_whole
 
 DENIED: Final = "The text is about something that is not allowed here."
 OFF: Final = "off_topic"
@@ -97,12 +96,11 @@ class _Known(NamedTuple):
     anchor: tuple[str, Vector]
 
 
-class Topics:
-    """Asks about every set of texts. A stream is held until it ends."""
+class Topics(ModelGuardrail[TopicsSettings]):
+    """Acts on texts about a denied topic, or about none of the allowed ones."""
 
     def __init__(self, name: str, settings: TopicsSettings, asker: Asker) -> None:
-        if settings.overlap * 2 > settings.window:
-            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        super().__init__(name, settings, asker)
         if not settings.deny and not settings.allow:
             raise ValueError("it has no topic; name one under 'deny' or 'allow', with example sentences")
         if both := sorted(settings.deny.keys() & settings.allow.keys()):
@@ -111,28 +109,9 @@ class Topics:
             raise ValueError(f"thresholds.{unknown[0]}: there is no such topic; known: {', '.join((*settings.deny, *settings.allow))}")
         if (count := sum(map(len, (*settings.deny.values(), *settings.allow.values())))) > MOST_EXAMPLES:
             raise ValueError(f"it has {count} examples; {MOST_EXAMPLES} are the most")
-        self.name, self.model = name, settings.model
-        self.reads = frozenset(settings.sources)
-        self._settings, self._asker = settings, asker
-        self._tasks = TaskOwner(f"guardrail {name}")
         self._known: _Known | None = None
         self._learning: asyncio.Task[_Known] | None = None
         self._checked = 0.0
-
-    async def aclose(self) -> None:
-        await self._tasks.aclose()
-
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        """Allow, annotate or block. Raises EngineError: the model did not say how near the texts are."""
-        return self.check_labelled(texts, UNLABELLED)
-
-    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
-        """The same for texts with data labels."""
-        bounded(texts, self._settings.max_bytes)
-        return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
-
-    def stream(self) -> None:
-        return None
 
     def _long(self, piece: Piece, texts: Sequence[str]) -> bool:
         return len(texts[piece.number].strip()) >= self._settings.shortest
