@@ -40,7 +40,7 @@ from gateway.core.specs import (
     SinkSpec,
     Spec,
 )
-from gateway.core.units import DURATION, SIZE
+from gateway.core.units import DURATION, SIZE, written, written_size
 from gateway.wire.yamltree import MAX_SHOWN, Node, Origin, join, node_of
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ def _bounded(value: Any, target: inspect.Type, node: Node, path: str, measure: s
         below = (target.ge is not None and value < target.ge) or (target.gt is not None and value <= target.gt)
         above = (target.le is not None and value > target.le) or (target.lt is not None and value >= target.lt)
         if below or above:
-            expected = measure + _range(target, " s" if measure == "a duration" else " bytes") if measure else _expected(target)
+            expected = measure + _range(target, _SPELLED[measure]) if measure else _expected(target)
             raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {expected}")
     return value
 
@@ -469,9 +469,19 @@ def _expected(target: inspect.Type) -> str:
     return "a mapping" if isinstance(bare, inspect.StructType | inspect.DictType) else "a value"
 
 
-def _range(target: inspect.IntType | inspect.FloatType, unit: str = "") -> str:
+def _number(value: float) -> str:
+    return f"{value:.15g}"
+
+
+_SPELLED: Final[dict[str, Callable[[Any], str]]] = {"a duration": written, "a size": written_size}
+"""How the bounds of quantities with a unit are told."""
+ENDLESS: Final = 2.0**53 - 1
+"""A bound this high only says that the number is exact: it is not told."""
+
+
+def _range(target: inspect.IntType | inspect.FloatType, spelled: Callable[[Any], str] = _number) -> str:
     def bound(word: str, number: float | None) -> str:
-        return "" if number is None else f" {word} {number:.15g}{unit}"
+        return "" if number is None or number >= ENDLESS else f" {word} {spelled(number)}"
 
     low = bound("of at least", target.ge) or bound("above", target.gt)
     high = bound("at most", target.le) or bound("below", target.lt)

@@ -56,3 +56,11 @@ def size(text: str) -> int | None:
         return bare
     match = _SIZE.fullmatch(text)
     return int(float(match[1]) * _BYTES[match[2]]) if match else None
+
+
+def written_size(count: int) -> str:
+    """The bytes as the configuration would have them, in the largest unit of 1024 that needs no fraction: `64KiB`, `100B`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if count and count % _BYTES[unit] == 0:
+            return f"{count // _BYTES[unit]}{unit}"
+    return f"{count}B"

@@ -107,7 +107,7 @@ def test_what_came_out_of_a_reference_is_no_reference() -> None:
         ({"sampling": [1]}, LlamaOptions, "options.sampling", "must be a mapping"),
         ({"pinned": ["a"] * 17}, LlamaOptions, "options.pinned", "16"),
         ({"labels": {"a": 1}}, OnnxOptions, "options.labels", "must be a list"),
-        ({"memory_limit_bytes": "1MiB"}, OnnxOptions, "options.memory_limit_bytes", "at least 268435456"),
+        ({"memory_limit_bytes": "1MiB"}, OnnxOptions, "options.memory_limit_bytes", "at least 256MiB"),
         ({"gpu_memory_limit_bytes": "1 cat"}, OnnxOptions, "options.gpu_memory_limit_bytes", "1 cat"),
     ],
 )
