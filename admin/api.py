@@ -180,7 +180,8 @@ class Api:
             raise
 
     async def _again(self, request: Request, before: Access, operation: Operation, tenants: Collection[str]) -> Access:
-        """The caller's rights as they are now. tenants: in which the permission was needed. Raises GatehouseError if they do not do."""
+        """The caller's rights as they are now. tenants: those in which the permission was needed. Raises GatehouseError if the rights no
+        longer suffice."""
         access = await self._gate.again(request.scope, before)
         if access.tenants(operation.permission) == frozenset():
             raise denied(operation.permission)

@@ -61,7 +61,7 @@ def unscaled() -> dict[str, Any]:
 
 
 async def at_once(seconds: float) -> bool:
-    """For a composition in which a change is in force when its write is done."""
+    """Waits for nothing: for a composition in which a change is in force as soon as it is written."""
     return True
 
 

@@ -139,7 +139,7 @@ class Call:
     wait: float | None = None
     """Seconds to wait until a write is in force; None: the caller does not want to know."""
     tenants: set[str] = field(default_factory=set)
-    """Those in which the caller needed a permission: whom a write is about."""
+    """The tenants in which the caller needed a permission: those that a write is about."""
     asked: dict[str, Any] = field(default_factory=dict)
     """Answers of the fleet for this request, so that a long list asks only once."""
     stands: Callable[[], Awaitable[object]] | None = None

@@ -227,7 +227,7 @@ class Grant:
         return self.tenant is None or permission in SHARED or tenanted(permission)
 
     def where(self, permission: str) -> str | None:
-        """The tenant in which it gives the permission; None: everywhere."""
+        """The tenant in which this grant gives the permission; None: in all."""
         return None if self.permissions is not None and not tenanted(permission) else self.tenant
 
 
@@ -251,7 +251,7 @@ def no_step_up(principal: Principal, permission: str) -> None:
 
 
 class Access:
-    """What one caller may do, for one request. denied: permissions that it has not, whatever its grants say."""
+    """What one caller may do, for one request. denied: permissions that the caller lacks even if a grant gives them."""
 
     def __init__(
         self,

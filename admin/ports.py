@@ -54,7 +54,7 @@ class Upgrade(Protocol):
 
 
 class WebhookControl(Protocol):
-    """Who is told of events (gateway.app.webhooks)."""
+    """The receivers of events, and the deliveries to them (gateway.app.webhooks)."""
 
     def views(self) -> list[dict[str, Any]]: ...
 
@@ -257,7 +257,7 @@ class RoleBook(Protocol):
         ...
 
     async def possible(self, principal: Principal) -> tuple[Grant, ...]:
-        """What a caller could hold under some condition, whatever it is denied."""
+        """What the caller could hold if every condition held, including what is denied."""
         ...
 
     async def differing(self, one: Principal, other: Principal) -> tuple[Grant, ...]:

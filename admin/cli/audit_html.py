@@ -79,7 +79,7 @@ def _coverage(found: Mapping[str, Any]) -> str:
 
 
 def _unopened(why: str, count: int) -> str:
-    """Of what is encrypted as a whole and cannot be read any more, a report has little."""
+    """A warning in the report: records that are encrypted as a whole and could not be decrypted are shown in part only."""
     return f'<p class="bad">{count} requests and events could not be decrypted ({escape(why)}): only what is in the clear is shown.</p>'
 
 

@@ -129,7 +129,7 @@ def _show(session: Session, found: list[dict[str, Any]], event: str | None) -> N
 
 
 def columns(found: Sequence[dict[str, Any]]) -> Sequence[str]:
-    """Those that say something. Addresses are for what nobody is known to have done."""
+    """The columns that have a value in some row. The address is shown only if the author of some row is unknown."""
     unknown = any(one.get("peer") and not one.get("principal") for one in found)
     return [name for name in COLUMNS if any(one.get(name) for one in found) and (name != "peer" or unknown)]
 

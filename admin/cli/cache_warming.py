@@ -23,9 +23,9 @@ from admin.cli.proofs import credentials
 from admin.cli.session import Session, connected
 
 TRIES: Final = 5
-"""Tries of a request that a limit refuses, or for which there is no room."""
+"""How often a request is tried that gets 429 (a limit) or 503 (no room)."""
 MOST_WAIT: Final = 60.0
-"""Seconds until the next try, whatever the gateway says."""
+"""The most seconds until the next try, even if the gateway asks for more."""
 BUSY: Final = frozenset({429, 503})
 PROGRESS_SECONDS: Final = 2.0
 MOST_NAMED: Final = 20
@@ -129,7 +129,7 @@ def warm(
 
 
 def _run(warming: Warming, lines: Iterator[tuple[int, bytes]], rate: float, at_once: int) -> None:
-    """No more lines are read than run, and no more begin in a second than `rate`."""
+    """Sends the lines: at most `at_once` at a time and `rate` a second. Reads a line only when it can be sent."""
     room, due = threading.BoundedSemaphore(at_once), time.monotonic()
     with ThreadPoolExecutor(at_once) as pool:
         try:

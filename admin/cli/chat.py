@@ -61,7 +61,7 @@ def chat(
 
 
 def data_listener(session: Session, gateway_url: str | None, api_key: str | None) -> tuple[str, str, str, Tls]:
-    """The address of the data listener, the key for it, whose proof goes with the key ("" for none), and its TLS."""
+    """(address of the data listener, key for it, holder whose proof goes with the key or "", TLS settings)."""
     url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
     own = api_key or session.profile.api_key
     return url, own or session.profile.key, "" if own else session.profile.holder, _tls(session, url)

@@ -13,7 +13,7 @@ from admin.cli.session import DryRun, Session, connected
 COLUMNS = ("target", "source", "since", "actor", "reason")
 IN_FORCE: Final = "x-gatehouse-in-force"
 LISTED: Final = {"key": "keys", "model": "models"}
-"""Kinds of targets of which a gateway knows all: the names of users, agents and tenants may come with a token."""
+"""Kinds of targets whose names can be checked, with their paths: users, agents and tenants may be known from tokens only."""
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="key/ID, agent/ID, user/NAME, user/NAME@TENANT, tenant/ID, model/NAME or all.")
 ]

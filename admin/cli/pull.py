@@ -186,7 +186,7 @@ def _more(source: Origin, part: Path, state: Path, at: At) -> str | None:
 
 
 def _room(source: Origin, part: Path, wanted: int) -> None:
-    """Raises CommandError where the disk has less than this and what stays free; what has come is deleted."""
+    """Raises CommandError, and deletes the part that has arrived, if the disk lacks room for `wanted` bytes besides LEFT_FREE."""
     free = shutil.disk_usage(part.parent).free - LEFT_FREE
     if max(wanted, 1) > free:
         part.unlink()

@@ -44,7 +44,7 @@ SYSTEM: Final = Tls()
 
 
 def given(ca: str | None, cert: str | None, cert_key: str | None, saved: Tls = SYSTEM) -> Tls:
-    """What options say, else what was saved. Raises CommandError."""
+    """The TLS settings of the options; for those that are not given, the saved ones. Raises CommandError."""
     if cert_key and not (cert or saved.cert):
         raise CommandError("--cert-key needs --cert")
     if cert:

@@ -30,7 +30,7 @@ class ReportFormat(StrEnum):
 
 
 def first_day(text: str, now: float) -> str:
-    """A day as it is, or the day (UTC) on which the time so far back lies. Raises UsageError."""
+    """The day (UTC) that a text names: `2026-01-31` itself, or the day that lies a duration such as `7d` back. Raises UsageError."""
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
         return text
     try:

@@ -103,7 +103,7 @@ async def _visible(call: Call) -> BatchRecord:
 
 
 def tenants_of(call: Call, permission: str, wanted: str | None) -> list[str] | None:
-    """Those to list: the one that is wanted, or all whose things the caller may read; None for all there are. Raises PermissionDenied."""
+    """The tenants to list: the wanted one, or all that the caller may read; None: every tenant. Raises PermissionDenied."""
     if wanted is not None:
         call.require(permission, wanted)
         return [wanted]

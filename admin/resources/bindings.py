@@ -36,7 +36,7 @@ class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class BindingView(msgspec.Struct, kw_only=True):
-    """As it is stored."""
+    """A binding, as the API shows it."""
 
     name: str
     role: str

@@ -81,7 +81,7 @@ class Roles(Collection[RoleSettings]):
         kept: dict[str, Any],
         writes: WriteSet = NO_OTHERS,
     ) -> None:
-        """Nobody makes a role of what they lack, nor changes one that has it."""
+        """Raises PermissionDenied unless the caller holds everything that the role permits, before and after the change."""
         await call.ports.check("roles", kept, writes)
         for body in (kept,) if before is None else (kept, before):
             require_role(call, body)

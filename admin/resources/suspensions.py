@@ -51,7 +51,7 @@ class Suspendable:
         ]
 
     async def suspend(self, call: Call) -> Answer:
-        """Answers once it is in force in this process; suspended already, it stays as it is."""
+        """Suspends, and answers once that is in force in this process. Changes nothing if it is suspended already."""
         name, tenant, view = await self.found(call)
         if self.concerns(call.access, name, tenant):
             raise problems.simple(409, "own_suspension", "You would suspend yourself.")

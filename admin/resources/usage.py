@@ -30,7 +30,7 @@ PAGE: Final = 10_000
 MOST: Final = 1_000_000
 """Rows of a month that are summed for its cost centres."""
 NOBODY: Final = ""
-"""The cost centre of what none of the rules and no tenant names."""
+"""The cost centre of usage that neither a rule nor a tenant assigns to one."""
 
 
 class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

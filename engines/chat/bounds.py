@@ -147,7 +147,7 @@ def appended(to: list[Any], value: Any) -> None:
 
 
 def added(left: Any, right: Any) -> Any:
-    """`+` of whatever. A list that grows bit by bit is not weighed again and again."""
+    """The operator `+` on any two values, bounded. A list that grows bit by bit is not measured anew each time."""
     if isinstance(left, str | bytes) and isinstance(right, str | bytes):
         made(len(left) + len(right))
     if not isinstance(left, list) or not isinstance(right, list):

@@ -72,7 +72,7 @@ class Constraints(ABC):
 
     @abstractmethod
     def calls(self, form: Format, choice: Choice, *, parallel: bool, check: Check) -> str:
-        """Of an answer that consists of calls. Raises ApiError 400 for what cannot be expressed."""
+        """The grammar of an answer that consists of tool calls. Raises ApiError 400 if it cannot be expressed."""
 
 
 class Converser:

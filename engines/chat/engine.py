@@ -57,7 +57,8 @@ class TextEngine(ABC):
         logprobs: int | None = None, ignore_eos: bool = False, score_prompt: bool = False, markers: Mapping[int, bytes] | None = None,
         adapter: str = "",
     ) -> Generation[Any]:  # fmt: skip
-        """Jobs, not submitted yet. Blocking. Raises ApiError 400 for what this runtime does not do, or a bad grammar."""
+        """The jobs of a request, not submitted yet. Blocks. Raises ApiError 400 for a bad grammar, or a parameter that this runtime does
+        not support."""
 
     @abstractmethod
     def discard(self, generation: Generation[Any]) -> None:

@@ -53,7 +53,8 @@ class Space(Namespace):
 
 
 class _Constants(CodeGenerator):
-    """Jinja computes what it can while it compiles, at each level of an expression again; here only what is written out as it is."""
+    """Compiles literals only. Jinja evaluates every constant expression while it compiles, once for each level of nesting, without
+    bounds."""
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
         if not isinstance(node, nodes.Const | nodes.TemplateData):

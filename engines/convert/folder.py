@@ -80,7 +80,7 @@ class Folder:
         return data
 
     def fits(self, name: str, needed: int) -> None:
-        """Raises Refused for a file whose values, and as much again of what is made of them, do not fit into the memory."""
+        """Raises Refused unless the memory holds twice the bytes of the file's values: as they are read, and as they are converted."""
         if 2 * needed + SPARE > self._memory:
             raise Refused(
                 f"the values of {name} may take {needed >> 20} MiB of memory; {max(0, self._memory - SPARE) // 2 >> 20} MiB are possible "

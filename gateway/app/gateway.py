@@ -212,7 +212,7 @@ class Gateway:
         return await self.answers.shred(tenant)
 
     def _back_caches(self, spec: ConfigSpec) -> None:
-        """What stands behind the memory of the caches of answers, and what is told of their purges."""
+        """Puts the disk and Redis behind the caches in memory, and tells them of purges."""
         vault = self.texts.vault
         tiers = self.cache_tiers = CacheTiers(spec, None if vault is None else vault.ring, lambda: self.builder.salts)
         self.caches.behind = tiers.behind
@@ -278,7 +278,7 @@ class Gateway:
         return made
 
     def _watch_refusals(self) -> None:
-        """What is told of floods of denials and refused connections."""
+        """Counts floods of denials and refused connections, for the audit log."""
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()

@@ -142,7 +142,7 @@ class Webhooks:
                 self._heard.append(self._delivery(hook, event, payload, now, known, keep))
 
     def _delivery(self, hook: WebhookSpec, event: str, data: dict[str, Any], now: float, known: str = "", keep: float = 0.0) -> Delivery:
-        """known: names what must be told once."""
+        """A delivery to one webhook. known: the name of an event that must be delivered once only; its delivery's id follows from it."""
         id = sha256(f"{hook.name}\n{known}".encode()).hexdigest()[:32] if known else self._entropy.bytes(16).hex()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         body = json.dumps({"type": event, "timestamp": stamp, "replica": self._replica, "data": data}, separators=(",", ":"))
@@ -198,7 +198,7 @@ class Webhooks:
             log.debug("webhooks wait: %s", error.message)
 
     async def deliver(self) -> None:
-        """Queues what was heard, and tries what is due. Raises StoreUnavailable."""
+        """Queues new events, and sends the deliveries that are due. Raises StoreUnavailable."""
         async with self._looking:
             if self._heard:
                 waiting = list(self._heard)
@@ -333,7 +333,7 @@ def _budget_id(limit: LimitSpec, scope: str, percent: int, now: float) -> str:
 
 
 def _told(limit: LimitSpec, scope: str, percent: int, now: float) -> dict[str, Any]:
-    """What a webhook is told of a budget."""
+    """The data of an event about a budget."""
     assert limit.budget is not None
     begin, end = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one)) for one in _window(limit, now))
     more = {"begins": begin, "ends": end} if isinstance(limit.budget.window, str) else {"rolling_seconds": limit.budget.window.rolling}

@@ -437,7 +437,7 @@ def _bytes(found: Any) -> bytes:
 
 
 def _unused(connection: sqlite3.Connection) -> int:
-    """Bytes of the file in which nothing lies."""
+    """Bytes of the file's free pages."""
     return int(connection.execute("PRAGMA freelist_count").fetchone()[0]) * _PAGE
 
 

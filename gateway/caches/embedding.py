@@ -54,7 +54,7 @@ class Embedder:
         self._paused: dict[str, float] = {}
         """Until when a model is not asked."""
         self._sizes: dict[str, tuple[int, float]] = {}
-        """Numbers of a model's vectors, as it gave them last, and when the log was told of others."""
+        """Model -> (how many numbers its last vector had, when a different count was logged)."""
 
     def ask(self, model: str, text: str, labels: frozenset[str], seconds: float) -> Signal[Vector | None] | None:
         """The text's unit vector, or None, within the time; None where the model cannot be asked now. labels: of the text."""

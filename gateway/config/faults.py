@@ -54,7 +54,8 @@ class Faults:
             raise _Enough
 
     def tried(self, otherwise: Any, read: Callable[[], Any]) -> Any:
-        """What is read; `otherwise`, which nobody will use, in the place of what cannot be."""
+        """The value that `read` returns. If it raises ConfigError, notes that and returns `otherwise`, which stands in for it only until
+        the faults are raised."""
         try:
             return read()
         except ConfigError as error:

@@ -168,7 +168,7 @@ class RevocationList:
         self.generation = 0
 
     async def load(self) -> None:
-        """Reads the file, whatever becomes of it."""
+        """Reads the file at once, without waiting until it rests."""
         self._seen = await asyncio.to_thread(self._stamps)
         await self._read()
 

@@ -180,7 +180,7 @@ class Ledger:
         return self.look(now)
 
     def used(self, worker: str, number: int, in_flight: int, waiting: int, now: float) -> list[Given]:
-        """A worker says what it uses. number: of what it was given last, as far as it knows."""
+        """Takes a worker's report of what it uses. number: that of the last grant that the worker has received."""
         known = self._workers.get(worker)
         if known is None:
             return []

@@ -89,7 +89,7 @@ class ResponsesEndpoint:
         return charged
 
     def _record(self, scope: Message, principal: Principal, method: str, charged: Reservation | None, error: GatehouseError | None) -> None:
-        """The log says what was charged, and to whom it applied: `limits reconcile` counts by it."""
+        """Records an access to a stored response, with what was charged and to whom: `limits reconcile` counts by it."""
         detail: dict[str, Any] = {"api": "responses", "does": "erase" if method == "DELETE" else "read"}
         if charged is not None and charged.not_enforced:
             detail["limits_not_enforced"] = list(charged.not_enforced)

@@ -19,7 +19,7 @@ LEAST: Final = 16 * 1024
 
 
 class Reading(Protocol):
-    """What a connection is to a form. due: the monotonic time by which it must be there."""
+    """What a form needs of its connection. due: the monotonic time by which the form must be complete."""
 
     due: float
 

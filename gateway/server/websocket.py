@@ -61,7 +61,7 @@ class Sockets:
         self.per_owner: dict[str, int] = {}
 
     def sweep(self) -> None:
-        """Looks after those whose time has come. Called with the listener's own sweep."""
+        """Checks the deadlines of all sockets. Called with the listener's own sweep."""
         if self.plane.resting:
             return
         now = self.plane.now

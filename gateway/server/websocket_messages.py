@@ -151,7 +151,7 @@ class MessageWriter:
 
     @property
     def status(self) -> int:
-        """The answer's; 0 as long as it is not known."""
+        """The answer's HTTP status; 0 until it is known."""
         return self._answer.status
 
     def feed(self, data: bytes) -> list[bytes]:

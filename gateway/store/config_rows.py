@@ -54,7 +54,7 @@ class Written(NamedTuple):
 
 
 def compressed(payload: Mapping[str, Any]) -> str | None:
-    """As it is sealed; None: it is too large, which is seen as soon as that much has been written."""
+    """The payload as it is sealed; None if it exceeds the bound, where it stops."""
     compressor, data, most = zlib.compressobj(), bytearray(), MAX_SEALED * 9 // 16
     for piece in _pieces(payload):
         data += compressor.compress(piece.encode("utf-8", "surrogatepass"))

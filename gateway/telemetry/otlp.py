@@ -27,7 +27,7 @@ BATCH: Final = 512
 PAUSES: Final = (0.5, 1.0, 2.0)
 """Seconds before each further try, at least: a receiver that is full may ask for more (`Retry-After`)."""
 LONGEST: Final = 60.0
-"""Seconds for which a receiver that asks for it gets nothing."""
+"""The most seconds of a receiver's `Retry-After` that are heeded."""
 ANSWER_BYTES: Final = 64 * 1024
 """The most bytes of an answer that are read; after more the connection is given up."""
 

@@ -47,7 +47,7 @@ def cut(body: bytes, stream: bool) -> tuple[list[bytes], bytes]:
 
 
 def _identifier(body: bytes, stream: bool) -> bytes:
-    """As it is written, with its quotes; b"" without one that is plain."""
+    """The identifier as it is written, with its quotes; b"" if there is none, or one with escapes."""
     if not stream:
         return _named(body)
     for event in body[:_FIRST].replace(b"\r\n", b"\n").split(b"\n\n"):

@@ -40,7 +40,7 @@ UNKNOWN: Final = "which tenants are held cannot be known: the store has not answ
 
 
 class HoldBody(msgspec.Struct, frozen=True, kw_only=True):
-    """As it is stored. released: when; 0 while it is in force."""
+    """A legal hold, as it is stored. released: when it was lifted (seconds since the epoch); 0 while it is in force."""
 
     tenant: str
     since: float

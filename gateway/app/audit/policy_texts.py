@@ -111,7 +111,8 @@ def _json(value: Any) -> bytes:
 
 
 class PolicyTexts:
-    """`heard` for each configuration that is put into force; the first one is told by `start`, once the audit log is open."""
+    """Records the policies in force. Call `heard` for each configuration; the newest before the audit log was open is recorded by
+    `start`."""
 
     def __init__(self, state_dir: Path, schemas: PluginSchemas, events: Events, owner: TaskOwner) -> None:
         self._folder, self._schemas, self._events, self._owner = state_dir / FOLDER, schemas, events, owner

@@ -155,7 +155,7 @@ class Vault:
         await self._bury(rows)
 
     async def _bury(self, rows: Sequence[DataKeyRow]) -> None:
-        """Notes destroyed keys, and destroys anew what was destroyed once and is back."""
+        """Notes destroyed keys, and destroys again those that have come back, for example with a restored backup."""
         await asyncio.to_thread(self._tombstones.add, [row.id for row in rows if row.state == "shredded"])
         back: dict[str, list[str]] = {}
         for row in rows:
@@ -249,7 +249,8 @@ class Vault:
             yield "master_key", "", self._fault
 
     async def key(self, id: str) -> tuple[DataKeyRow, DataKey]:
-        """A key by its id, for what it has encrypted; its user drops it. Raises NotFound, Shredded, MasterUnavailable, ConfigError."""
+        """The key with this id, to decrypt what it has encrypted; callers do not keep it. Raises NotFound, Shredded, MasterUnavailable,
+        ConfigError."""
         row = await self._kept.get(id)
         return row, DataKey(row.id, row.tenant, row.version, await self._opened(row))
 

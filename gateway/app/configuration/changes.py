@@ -180,7 +180,7 @@ class Changes:
             raise
 
     def place(self, error: ConfigError) -> ConfigError:
-        """Adds to an error of what the file says its place in the file as it was read last."""
+        """Adds to an error about a setting of the file its place in the text that was read last."""
         if isinstance(error, EngineChangeFailed) and error.path is None:
             names = [engine.name for engine in self._read.spec.engines]
             error.path = f"engines[{names.index(error.engine)}]" if error.engine in names else None

@@ -117,7 +117,7 @@ class ConfigHistory:
             return compressed({"text": text, "diff": differences, "config": Written(self._written(after))})
 
     def _written(self, spec: ConfigSpec) -> Iterator[tuple[str, Any]]:
-        """As JSON, member by member, so that the event loop gets the interpreter in between, and that no more is made than is kept."""
+        """The configuration as JSON, member by member: the event loop runs in between, and what exceeds the bound is never made."""
         for name, value in described(spec, self._schemas):
             yield name, map(_encoded, value) if isinstance(value, Iterator) else _encoded(value)
 

@@ -35,7 +35,7 @@ class RolloutBook:
         return {name: shown(figures) for name, figures in summed(told.values()).items()}, silent
 
     async def _told(self) -> tuple[dict[str, RolloutsTold], list[str]]:
-        """What the processes that serve have told, by their id, and those that have not."""
+        """(the reports of the processes that serve, by their ids; the ids of those that sent none)."""
         if self.asked is None:
             return {"": self.trials.told()}, []
         told, silent = {}, []

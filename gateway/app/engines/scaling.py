@@ -294,7 +294,7 @@ def _shown(name: str, hint: Hint) -> dict[str, Any]:
 
 
 def rules_of(scale: ScaleSpec | None) -> ScaleRules:
-    """The settings as the decision reads them; without any, those of a pool of which nothing is said."""
+    """The settings as the decision reads them; None: the defaults, for a pool without `scale`."""
     if scale is None:
         return ScaleRules(max=MANY)
     return ScaleRules(

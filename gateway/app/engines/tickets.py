@@ -103,7 +103,7 @@ class TicketOffice:
     # --- tickets
 
     async def sign(self, wanted: SignTicket, worker: str = "") -> Signed:
-        """worker: for which; "" for this process. Raises RequestError."""
+        """Signs a ticket for a worker ("": for this process itself). Raises RequestError."""
         asked = msgspec.convert(wanted.ticket, Ticket)
         port = self._port(asked.machine)
         if port is None:
@@ -134,7 +134,7 @@ class TicketOffice:
         return Taken(ids=tuple([id for one in report.told if (id := await self._told(machine, one))]))
 
     async def _told(self, machine: str, told: ReportedTicket) -> str:
-        """The id, if it need not be told again; else ""."""
+        """Settles a ticket that a machine reports. Returns its id if the machine need not report it again, else ""."""
         try:
             ticket, signed, signature = opened(TICKET, told.ticket, Ticket)
             receipt = opened(RECEIPT, told.receipt, Receipt)[0] if told.receipt else None

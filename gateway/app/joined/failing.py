@@ -162,7 +162,7 @@ class Failing:
             track.note(seen, now)
 
     def _end(self, now: float, wanted: Mapping[str, str]) -> None:
-        """Moves whose engine has left its machine, or works there again, and those that come to no end."""
+        """Ends the moves of engines that have left their machine or work there again, and those that take longer than LONGEST_MOVE."""
         for moves in self._moves.values():
             if (pair := moves.pair) is not None and (pair not in self._tracks or now - moves.begun > LONGEST_MOVE):
                 self._tracks.pop(pair, None)

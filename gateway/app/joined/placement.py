@@ -214,7 +214,7 @@ class Placement:
         return host if there else replace(host, reachable=False)
 
     def _learn(self, hosts: list[Host], wishes: list[Wish]) -> None:
-        """What beats confirm, and what they say came to nothing."""
+        """Learns from the beats of machines which orders were carried out, and which failed."""
         now, wanted = self._now(), {wish.engine: wish.revision for wish in wishes}
         there = {host.name: host for host in hosts}
         for host in hosts:

@@ -65,7 +65,7 @@ class Receipts:
         self._waiting: dict[str, _Waiting] = {}
         """Receipts by their tickets' ids."""
         self._begun: dict[str, _Waiting] = {}
-        """Tickets that run, and of which that has not been told yet."""
+        """Tickets whose requests have begun, which no gateway has heard yet."""
         self._silent: set[Send] = set()
         """Gateways that did not answer the last time."""
         self._news = asyncio.Event()
@@ -105,7 +105,7 @@ class Receipts:
         self._news.set()
 
     def add(self, ticket: Ticket, text: str, receipt: str) -> None:
-        """Raises OSError: then nobody may be told that there is a receipt."""
+        """Keeps a receipt on the disk. Raises OSError; the receipt must then not be reported."""
         told = ReportedTicket(ticket=text, receipt=receipt)
         self._write(msgspec.json.encode(told) + b"\n")
         self._begun.pop(ticket.id, None)

@@ -80,7 +80,7 @@ class Checker:
             del self._withdrawn[id]
 
     def withdraw(self, ids: Iterable[str], seconds: float) -> None:
-        """These are not good any more. seconds: for which that is remembered; the gateway repeats it."""
+        """Refuses these tickets from now on. seconds: how long that is remembered; the gateway repeats it."""
         until = self._wall() + seconds
         for id in ids:
             self._withdrawn[id] = until

@@ -29,7 +29,7 @@ ALONE_SECONDS: Final = 10.0
 """Seconds without a gateway after which requests with tickets are ended, because nobody could halt them."""
 LOOK_SECONDS: Final = 1.0
 BEAT_SECONDS: Final = 3.0
-"""What a beat and its answer may take after a pause of the machine, in which nothing ran with tickets either."""
+"""Seconds that a beat and its answer may take after a pause of the machine. In the pause no request with a ticket ran."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class BudgetLedger:
         return ""
 
     def _part(self, meter: Meter) -> bool:
-        """Whether this replica's log has only a part of what is charged: then less than the log says is a difference, and more is not."""
+        """Whether this replica's log has only a part of what is charged. Then only a charge below the log's sum is a difference."""
         if meter.budget is None:
             return True  # what is in hand keeps a rate from refilling, and others use it too
         return self._redis is None and self._live() > 1 and not isinstance(meter.budget.window, str)

@@ -152,7 +152,7 @@ class StepCalls:
         return b"".join(client.parts)
 
     def _add(self, usage: Usage | None) -> None:
-        """What a step has cost is what its record says."""
+        """Adds what a step has cost, as its record says, to the costs of the request."""
         costs = self._outer.costs
         if costs is not None and usage is not None and usage.currency:
             costs[usage.currency] = costs.get(usage.currency, 0) + usage.cost

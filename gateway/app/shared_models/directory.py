@@ -40,9 +40,9 @@ LEASE: Final = "model-directory"
 HOLD: Final = 20.0
 """Seconds for which a turn lasts without being renewed."""
 SURE: Final = 15.0
-"""Seconds of those in which a step may begin."""
+"""Seconds after its last renewal in which a step may begin."""
 WAIT: Final = 30.0
-"""Seconds for which a turn is waited for: that of a replica that was killed is over by then."""
+"""Seconds to wait for a turn: long enough for the turn of a killed replica to expire."""
 AGAIN: Final = 0.1
 LOOK_SECONDS: Final = 2.0
 TELL_SECONDS: Final = 10.0

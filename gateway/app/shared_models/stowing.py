@@ -26,7 +26,7 @@ log = logging.getLogger("gatehouse.models")
 HOLD: Final = 20.0
 """Seconds for which a lease lasts without being renewed."""
 AGAIN: Final = 15.0
-"""Between two tries with a model for which something failed."""
+"""Seconds between two tries with a model after a failure."""
 LEASES: Final = "model-store-"
 """How their names begin; the first digit of the model's digest ends them, so that sixteen models may be on their way at once."""
 Work = Callable[[Lease], Coroutine[Any, Any, None]]
@@ -59,7 +59,7 @@ class Stowing:
         self._after: dict[str, float] = {}
         """Monotonic seconds from which on a model may be tried again."""
         self._failed: dict[str, float] = {}
-        """When something last failed for a model: one for which it always does must not keep the others waiting."""
+        """When each model last failed. Models that failed wait behind the others, so that one that always fails holds up none."""
         self.problems: dict[str, str] = {}
         """Models that could not be put or deleted, and why."""
         bucket.on_change = self._changed
@@ -85,7 +85,8 @@ class Stowing:
         return not self.bucket.resting
 
     async def bad(self, name: str, digest: str, why: str) -> None:
-        """It does not have what it is said to have: it is put there anew by a replica that has it. Raises StoreUnavailable."""
+        """The bucket's copy of a model is missing or altered: forgets it, so that a replica that has the model uploads it again. Raises
+        StoreUnavailable."""
         self._record("model_store_altered", name, {"digest": digest, "reason": why})
         await self._stored.drop(name, self.bucket.name, digest)
 

@@ -83,7 +83,7 @@ class StoreLink:
         self._started = True
 
     async def follow_no_more(self) -> None:
-        """No change of the store is told any more. To be called before whoever hears of them closes."""
+        """Stops the feed of the store's changes. Call this before its subscribers close."""
         await self.poller.aclose()
 
     async def aclose(self) -> None:

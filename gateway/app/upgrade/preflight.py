@@ -36,7 +36,7 @@ REASON_BYTES: Final = 2000
 
 
 class UpgradeRefused(GatehouseError):
-    """The gateway goes on as it is."""
+    """An upgrade that was not begun, with the reason. The gateway goes on as it is."""
 
     status = 409
     type = "invalid_request_error"

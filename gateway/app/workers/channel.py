@@ -77,7 +77,7 @@ class Handlers:
         self._changed: dict[type[Message], Callable[[str, Any], Awaitable[None] | None]] = {}
 
     def on(self, kind: type[M], handler: Callable[[str, M], object]) -> None:
-        """For what is told. The handler must not fail: a failure is logged as a defect."""
+        """Registers the handler of messages that need no answer. It must not raise: that is logged as a defect."""
         self._add(self._told, kind, handler)
 
     def answer(self, kind: type[Ask[A]], handler: Callable[[str, Any], A | Awaitable[A]]) -> None:
@@ -183,7 +183,7 @@ class Channel(asyncio.Protocol):
         await self.open(sock)
 
     def hold(self) -> None:
-        """Reads no more; what the peer sends waits."""
+        """Stops reading, so that the peer's messages wait in the kernel."""
         if self._transport is not None and self.ended is None:
             self._transport.pause_reading()
 
@@ -319,7 +319,7 @@ class Channel(asyncio.Protocol):
             self.end(error.message)
 
     def eof_received(self) -> None:
-        """The peer sends no more: the feed is over."""
+        """The peer has closed its side, which ends the feed: returning None closes the transport."""
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed.set()

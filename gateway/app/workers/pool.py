@@ -29,7 +29,7 @@ START_SECONDS: Final = 120.0
 END_SECONDS: Final = 15.0
 """What a worker may take beyond its deadlines to close the audit log and everything else."""
 REAP_SECONDS: Final = 0.5
-"""For so long a worker whose feed has ended may still have its id; a successor that starts later takes another."""
+"""Seconds that a worker may take to exit after its feed has ended. Until then its id is taken: a successor gets another."""
 MOST_LEFT: Final = 256
 """Workers of earlier starts that may still have ids."""
 STEP_SECONDS: Final = 5.0

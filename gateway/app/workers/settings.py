@@ -198,7 +198,7 @@ class Received:
         self._lists: dict[str, Sequence[Any]] = dict.fromkeys(LISTS, ())
         """As they were told last."""
         self._version = 0
-        """Of what was told last."""
+        """The version of what was told last."""
         self._next: dict[str, list[Any]] = {}
         self._roles: tuple[Sequence[Any], dict[str, RoleSpec]] = ((), {})
         """The roles that were made a mapping last."""

@@ -41,14 +41,14 @@ class Teller:
         self.spec, self.version = NOTHING, 0
         """What workers have been told last."""
         self.digests: dict[str, bytes] = {}
-        """Of the lists that the worker introduced last was told."""
+        """Digests of the lists that the newest worker was given."""
 
     def told(self, spec: ConfigSpec, version: int) -> None:
-        """Workers have been told this now; a new one is told it whole."""
+        """Notes what workers have been told; a new worker gets it as a whole."""
         self.spec, self.version = spec, version
 
     def fits(self, ready: Telling, after: ConfigSpec) -> bool:
-        """Whether this leads from what workers have been told last to that."""
+        """Whether `ready` leads from what workers were told last to `after`."""
         return ready.before is self.spec and ready.settings.since == self.version and ready.after is after
 
     async def prepare(self, after: ConfigSpec) -> Telling:

@@ -64,7 +64,8 @@ def shown_file(record: FileRecord) -> dict[str, Any]:
 
 
 def shown_batch(record: BatchRecord) -> dict[str, Any]:
-    """repeated and unknown are ours: lines that ran again after a crash, and lines whose outcome it took."""
+    """A batch in OpenAI's form. Ours beyond it: `repeated`, lines that ran again after a crash, and `unknown`, lines whose outcome a crash
+    lost."""
     errors = [msgspec.to_builtins(error) for error in record.errors]
     moments = {f"{name}_at": int(record.moments[name]) if name in record.moments else None for name in MOMENTS}
     return {
