@@ -29,9 +29,9 @@ MOST_CHARS: Final = 16 * 1024 * 1024
 MOST_ELEMENTS: Final = 64 * 1024
 """The most elements of a repeated list, and the most that a filter may be asked to make."""
 MOST_HELD: Final = 64 * 1024 * 1024
-"""Bytes of a list or an object that a template makes, with whatever it holds, as often as that is held."""
+"""The most bytes of a list or an object that a template makes. What it holds counts each time that it is held."""
 MOST_GROWTH: Final = 512 * 1024 * 1024
-"""Bytes by which the process may grow while a template is rendered. So much in so short a time is the template's doing."""
+"""The most bytes by which the process may grow while a template is rendered. Nothing else grows by so much in so short a time."""
 MOST_BITS: Final = 1 << 16
 _HOLDERS: Final = frozenset((list, tuple, dict, _GroupTuple, type({}.keys()), type({}.values()), type({}.items())))
 _monotonic: Final = time.monotonic

@@ -64,7 +64,7 @@ class Wanted:
 
 
 class Constraints(ABC):
-    """How a runtime is told what may follow: its `SamplingParams.grammar`."""
+    """Makes grammars in the form that the runtime's `SamplingParams.grammar` takes."""
 
     @abstractmethod
     def form(self, body: Common, check: Check) -> str | None:

@@ -143,7 +143,7 @@ LISTED: Final = frozenset(("groupby", "list", "reverse", "slice", "sort"))
 AFTER: Final = frozenset(("dictsort", "groupby", "list", "sort"))
 """Filters whose lists are weighed."""
 EACH: Final = frozenset(("batch", "slice"))
-"""Filters of which each part is a list, and is weighed."""
+"""Filters whose results are lists of lists; each inner list is bounded too."""
 GONE: Final = ("forceescape", "pprint", "striptags", "urlize", "wordwrap", "xmlattr")
 """Filters for web pages that take the square of a text's length, or make much of little."""
 METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
@@ -154,7 +154,7 @@ METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 )  # fmt: skip
 """The same for methods of texts."""
 UNSAFE: Final = frozenset(("from_bytes", "fromhex", "fromkeys", "hex", "maketrans", "striptags", "to_bytes", "translate"))
-"""Methods that make much of little in a way that cannot be told before, or take very long."""
+"""Methods that are refused: the size of their result cannot be told in advance, or they take very long."""
 
 
 def watch(filters: dict[str, Callable[..., Any]]) -> None:

@@ -85,7 +85,7 @@ class Writer:
         return len(self.header()) + sum(_padded(tensor.bytes) for tensor in self.tensors)
 
     def write(self, path: Path, told: Callable[[float], None]) -> None:
-        """told: how much is written, from 0 to 1. Raises OSError; FileExistsError where something is there."""
+        """told: is called with the share that is written, from 0 to 1. Raises OSError; FileExistsError if there is a file already."""
         all, done = max(1, self.size()), 0
         with path.open("xb") as file:
             done += file.write(self.header())

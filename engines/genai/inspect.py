@@ -16,7 +16,7 @@ from engines.genai.folder import read_folder
 from engines.sidecar.loading import LoadError, readable
 
 MOST_KV = 1 << 31
-"""Bytes of a token; no machine has room for such a model, whatever more its folder claims."""
+"""The most bytes of keys and values of a token that are believed: no machine has room for a model with more."""
 
 
 def facts(path: Path) -> Facts:

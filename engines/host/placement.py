@@ -24,7 +24,7 @@ from engines.windows import window_cells
 MARGIN = 0.05
 """Share of the free memory that is left alone: drivers, fragmentation, the error of this estimate."""
 DEVICE_OVERHEAD = 256 * 1024 * 1024
-"""A GPU context and its libraries' workspaces, where no more is known; engines.host.memory knows what was measured."""
+"""Bytes of a GPU context with its libraries' workspaces, where nothing was measured (engines.host.memory)."""
 INSPECT_SECONDS = 20.0
 _PIPELINES = 4
 _HALVINGS = 20
@@ -81,7 +81,7 @@ async def inspect(reader: str, path: str) -> Metadata:
 
 
 async def inspect_kept(reader: str, path: str) -> Kept:
-    """The same of a model of which no more is planned. Raises InvalidModel."""
+    """The same for a model whose memory is not planned in detail. Raises InvalidModel."""
     return msgspec.json.decode(await _printed(reader, path), type=Kept)
 
 

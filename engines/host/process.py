@@ -157,7 +157,7 @@ class SidecarProcess:
             self._first.exception()
 
     async def stop(self, timeout: float, *, silent: bool = False) -> None:
-        """Drains within `timeout` seconds, then ends the process. silent: nobody is told, as another process has taken its place."""
+        """Drains within `timeout` seconds, then ends the process. silent: without a report, as another process has taken its place."""
         self.silent = silent
         self.wanted = False
         self._stopping.set()

@@ -37,7 +37,7 @@ class Bounds(Protocol):
 
 
 def restrain(order: Bounds) -> None:
-    """Ends with standard input from now on, too: the gateway is gone then, or wants no more of it."""
+    """From now on, ends the process when its standard input ends: the gateway has died, or has cancelled the job."""
     os.nice(order.niceness)
     if hasattr(os, "sched_setaffinity"):
         allowed = sorted(os.sched_getaffinity(0))

@@ -169,7 +169,7 @@ class Batcher:
         )  # fmt: skip
 
     def _pin_again(self, prompts: Sequence[list[int]]) -> None:
-        """The memory was cleared: read the pinned prompts anew. Nobody waits for it. Runs on the loop."""
+        """Reads the pinned prompts again after the memory was cleared, without a request that waits for it. Runs on the loop."""
         if not self._closed:
             self._enqueue([self._reading(tokens) for tokens in prompts])
 

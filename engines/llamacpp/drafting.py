@@ -99,7 +99,7 @@ class Drafter:
             self._held[seq] = shared
 
     def cut(self, seq: int, keep: int) -> None:
-        """The line keeps no more than its first `keep` tokens."""
+        """Shortens the line to its first `keep` tokens."""
         if self._held[seq] > keep:
             self._context.trim(seq, keep)
             self._held[seq] = keep

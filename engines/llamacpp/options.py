@@ -77,7 +77,7 @@ class LlamaOptions(ShellOptions, frozen=True):
     stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
     """How much longer than usual a step may take when it reads prompts beside running streams."""
     least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
-    """Prompt tokens that a step which reads prompts beside running streams reads at least, whatever `stall` says."""
+    """The fewest prompt tokens of a step that reads prompts beside running streams, even if they take longer than `stall` allows."""
     hold: Seconds = HOLD
     """Seconds that a stream's token may be held back, so that streams stay even while a prompt is read in large pieces; 0: never."""
     sampling: Defaults | None = None

@@ -28,7 +28,7 @@ MARGIN = 0.6
 FULL_MARGIN = 0.1
 """The share that is kept once no more can be held: where this is too little for a piece, pieces would be smaller and dearer."""
 STARVED = 3.0
-"""Times `hold` after which the prompt that has waited longest gets a piece for which no stream is ahead."""
+"""After this many times `hold`, the prompt that has waited longest gets a piece even if no stream is ahead."""
 
 W = TypeVar("W", bound=Work)
 

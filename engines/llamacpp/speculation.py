@@ -152,7 +152,7 @@ class Trust:
         return self._all_right / self._all_tried
 
     def chance(self, sure: float) -> float:
-        """The probability that a guess is right of which the draft model is so sure."""
+        """The probability that a guess is right, by how sure the draft model is of it."""
         kind = bisect_left(_SURE, sure)
         return self._right[kind] / self._tried[kind]
 

@@ -21,7 +21,7 @@ USES: Final = {
 }  # fmt: skip
 """`input_type` of a request -> the names under which models have the prompt for it."""
 EMPTY: Final = frozenset({"document", "passage", "search_document"})
-"""Uses for which many models have no prompt: a document is embedded as it is."""
+"""Uses that need no prompt: many models embed a document as it is."""
 
 
 class Prompts(NamedTuple):

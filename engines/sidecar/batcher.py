@@ -43,7 +43,7 @@ REMEMBERED_KEYS = 256
 STEP = 0.1
 """Seconds that a batch is to take at most: so long one that has just come waits for the device."""
 PATIENCE = 1.0
-"""Seconds that whatever comes meanwhile is ahead of the rest of a job that has had a batch."""
+"""Seconds for which newer jobs go ahead of the rest of a job that has had a batch."""
 LEFT_SECONDS = 5.0
 """How long a batch goes on for others after one of its requests was given up."""
 _NEWEST = 0.3

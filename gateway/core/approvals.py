@@ -55,7 +55,7 @@ class HeldUse(Message, frozen=True, kw_only=True):
 
 
 class Held(Message, frozen=True):
-    """What the client is told. expires: seconds since the epoch."""
+    """What the client learns of a request that waits for approval. expires: seconds since the epoch."""
 
     id: str
     tool: str

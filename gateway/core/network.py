@@ -126,7 +126,7 @@ class Rules:
         return found
 
     def denies(self, address: str) -> bool:
-        """Whether an entry denies it, whatever others allow."""
+        """Whether an entry denies the address; a denial precedes what others allow."""
         if self._generation != self._shared.generation:
             self._forget()
         found = self._denies.get(address)

@@ -57,7 +57,7 @@ class ClaimProof(Ask[ProofClaimed], frozen=True):
 
 
 Claim = Callable[[ClaimProof], Maybe[bool]]
-"""Whether a proof is used for the first time. Raises Overloaded if that cannot be told."""
+"""Whether a proof is used for the first time. Raises Overloaded if that is unknown."""
 
 
 class Prover(Protocol):

@@ -67,11 +67,20 @@ class _Answer(Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class Classifier(ModeratingGuardrail[ClassifierSettings]):
+class Classifier(ModeratingGuardrail):
     """Acts on texts that the model gives one of the configured labels."""
 
     def __init__(self, name: str, settings: ClassifierSettings, asker: Asker) -> None:
-        super().__init__(name, settings, asker)
+        super().__init__(
+            name,
+            asker,
+            model=settings.model,
+            sources=settings.sources,
+            window=settings.window,
+            overlap=settings.overlap,
+            max_bytes=settings.max_bytes,
+        )
+        self._settings = settings
         if missing := sorted(set(settings.labels) - set(settings.classes)) if settings.classes else []:
             raise ValueError(f"labels names {missing[0]!r}, which is not among the classes {list(settings.classes)}")
 

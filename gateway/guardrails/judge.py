@@ -81,11 +81,20 @@ class _Answer(Struct):
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
-class Judge(ModeratingGuardrail[JudgeSettings]):
+class Judge(ModeratingGuardrail):
     """Acts on texts that violate the policy, as the model judges them. policy: its text; "" where the template has its own."""
 
     def __init__(self, name: str, settings: JudgeSettings, policy: str, asker: Asker) -> None:
-        super().__init__(name, settings, asker)
+        super().__init__(
+            name,
+            asker,
+            model=settings.model,
+            sources=settings.sources,
+            window=settings.window,
+            overlap=settings.overlap,
+            max_bytes=settings.max_bytes,
+        )
+        self._settings = settings
         self._template: Template = TEMPLATES[settings.template]
         if self._template.own_policy and policy:
             raise ValueError(f"policy: {settings.template} has a policy of its own; remove the setting, or use another template")

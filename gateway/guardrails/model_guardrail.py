@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
 
 from gateway.core.asking import Asker
 from gateway.core.moderation import Moderated
@@ -16,34 +15,19 @@ from gateway.core.waiting import Maybe
 from gateway.guardrails.pieces import bounded, readable
 
 
-class Settings(Protocol):
-    """The settings that all of them have; ClassifierSettings says what each means."""
+class ModelGuardrail:
+    """Asks about every set of texts. A stream is held until it ends, as a text means what all of it means.
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def sources(self) -> tuple[str, ...]: ...
-    @property
-    def window(self) -> int: ...
-    @property
-    def overlap(self) -> int: ...
-    @property
-    def max_bytes(self) -> int: ...
+    model: its public name. sources: whose texts of a chat are read. window, overlap: characters of one question, and of a long text by
+    which two overlap. max_bytes: characters of all texts together; more cannot be inspected. Raises ValueError for too large an overlap.
+    """
 
-
-S = TypeVar("S", bound=Settings)
-
-
-class ModelGuardrail(Generic[S]):
-    """Asks about every set of texts. A stream is held until it ends, as a text means what all of it means. Raises ValueError for settings
-    that contradict each other."""
-
-    def __init__(self, name: str, settings: S, asker: Asker) -> None:
-        if settings.overlap * 2 > settings.window:
-            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
-        self.name, self.model = name, settings.model
-        self.reads = frozenset(settings.sources)
-        self._settings, self._asker = settings, asker
+    def __init__(self, name: str, asker: Asker, *, model: str, sources: Iterable[str], window: int, overlap: int, max_bytes: int) -> None:
+        if overlap * 2 > window:
+            raise ValueError(f"overlap ({overlap}) is more than half of window ({window})")
+        self.name, self.model = name, model
+        self.reads = frozenset(sources)
+        self._asker, self._max_bytes = asker, max_bytes
         self._tasks = TaskOwner(f"guardrail {name}")
 
     async def aclose(self) -> None:
@@ -55,7 +39,7 @@ class ModelGuardrail(Generic[S]):
 
     def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
         """The same for texts with data labels."""
-        bounded(texts, self._settings.max_bytes)
+        bounded(texts, self._max_bytes)
         return self._tasks.wait(self._verdict(texts, labels), name="check") if readable(texts) else ALLOW
 
     def stream(self) -> None:
@@ -66,7 +50,7 @@ class ModelGuardrail(Generic[S]):
         """Asks the model about texts that are not empty."""
 
 
-class ModeratingGuardrail(ModelGuardrail[S]):
+class ModeratingGuardrail(ModelGuardrail):
     """One that also serves /v1/moderations."""
 
     def moderate(

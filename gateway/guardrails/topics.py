@@ -96,11 +96,20 @@ class _Known(NamedTuple):
     anchor: tuple[str, Vector]
 
 
-class Topics(ModelGuardrail[TopicsSettings]):
+class Topics(ModelGuardrail):
     """Acts on texts about a denied topic, or about none of the allowed ones."""
 
     def __init__(self, name: str, settings: TopicsSettings, asker: Asker) -> None:
-        super().__init__(name, settings, asker)
+        super().__init__(
+            name,
+            asker,
+            model=settings.model,
+            sources=settings.sources,
+            window=settings.window,
+            overlap=settings.overlap,
+            max_bytes=settings.max_bytes,
+        )
+        self._settings = settings
         if not settings.deny and not settings.allow:
             raise ValueError("it has no topic; name one under 'deny' or 'allow', with example sentences")
         if both := sorted(settings.deny.keys() & settings.allow.keys()):

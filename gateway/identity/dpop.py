@@ -73,7 +73,7 @@ class Nonces:
         return self._of(int(self._clock.wall() / _PERIOD))
 
     def knows(self, nonce: object) -> bool:
-        """Whether it was given out lately, by a process whose clock differs by no more than a period."""
+        """Whether the nonce was given out within NONCE_SECONDS, by this or another process whose clock is at most a period ahead."""
         if not isinstance(nonce, str) or len(nonce) != 32 or not nonce.isascii():
             return False
         try:

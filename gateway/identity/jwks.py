@@ -110,7 +110,7 @@ class KeyRing:
         self._flight = asyncio.get_running_loop().create_future()
 
     async def _refresh(self) -> None:
-        """One fetch. Those that wait for it are woken when it has ended, whatever happened."""
+        """One fetch. Wakes those that wait for it when it has ended, even if it failed."""
         self.fetches += 1
         try:
             async with within(FETCH_SECONDS):

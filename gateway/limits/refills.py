@@ -37,7 +37,7 @@ UNUSED: Final = 5 * SECOND
 OFTEN: Final = 1 * SECOND
 SELDOM: Final = 10 * SECOND
 BELIEVED: Final = 1 * SECOND
-"""For so long the store's word that there is no more is believed: another replica may have given something back."""
+"""Seconds for which the store's answer that nothing is left counts; then another replica may have given something back."""
 Count = Callable[[Sequence[Ask]], Awaitable[Sequence[Given]]]
 """Asks the store. Raises GatehouseError while it cannot be reached."""
 
@@ -134,7 +134,7 @@ class Refills:
             self._running = False
 
     async def _take(self, batch: list[Need]) -> None:
-        """Those of which an answer is overdue are not asked for: what is owed would be said twice."""
+        """Asks the store for these, except stocks whose last answer is overdue: what they owe would be reported twice."""
         for need in batch:
             need.stock.queued = False
         batch = [need for need in batch if not need.stock.unheard]

@@ -63,7 +63,7 @@ class Lease:
         self.beat: Beat | None = None
         """The last beat; None before the first one, and after the machine has left."""
         self.known: tuple[str, frozenset[str]] = ("", frozenset())
-        """Where it is and what is ready there, as far as that has been told."""
+        """The machine's address and its ready engines, as of its last report."""
         self.told = self.spoke = float("-inf")
         """When that was announced, and when the machine was last heard."""
 

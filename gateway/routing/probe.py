@@ -35,7 +35,7 @@ LOAD_SECONDS: Final = 3.0
 LOAD_PAUSE: Final = 60.0
 """Until an engine is asked again that did not tell its load."""
 LOAD_FRESH: Final = 15.0
-"""Seconds for which a load counts."""
+"""Seconds for which a reported load counts."""
 LOAD_TIMEOUT: Final = 2.0
 LOAD_BYTES: Final = 512 * 1024
 

@@ -54,7 +54,7 @@ Handler = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 class Call:
-    """One call: who makes it. snapshot: by which the peer was judged."""
+    """A call, with its caller. snapshot: the one that admitted the peer."""
 
     __slots__ = ("headers", "owner", "peer", "remaining", "request_id", "snapshot")
 

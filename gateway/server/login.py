@@ -38,5 +38,5 @@ def record_denial(plane: DataPlane, peer: Peer, request_id: bytes, error: Gateho
 
 
 def owner_of(principal: Principal) -> str:
-    """The name by which a caller's sockets and bytes are counted."""
+    """The name under which a caller's sockets and bytes are counted."""
     return f"{principal.tenant}/{principal.kind}/{principal.id}"

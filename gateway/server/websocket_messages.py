@@ -26,7 +26,7 @@ Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)] | Annotated[int, Meta
 ALLOWED: Final = frozenset(
     {"x-request-id", "x-gatehouse-approval", "traceparent", "anthropic-version", "anthropic-beta", "accept-language", "idempotency-key"}
 )
-"""Headers that one request may have of its own. None of them says who asks, or for whom."""
+"""Headers that each request on a socket may bring. None of them identifies the caller."""
 MAX_VALUE: Final = 1024
 SHOWN: Final = ("x-", "content-type", "retry-after", "request-id", "www-authenticate", "inference-header-content-length")
 """Beginnings of the names of those headers of an answer that its message has."""

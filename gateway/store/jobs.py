@@ -95,7 +95,7 @@ class StoredJobs:
         return await self._database.run(change, write=True)
 
     async def retry(self, id: str, tenant: str | Sequence[str] | None, *, dry_run: bool = False) -> JobRecord:
-        """One that has failed, is dead or was cancelled is queued anew, with all its attempts. Raises NotFound; AlreadyExists."""
+        """Queues a job that has failed, is dead or was cancelled again, with all its attempts. Raises NotFound; AlreadyExists."""
 
         def change(connection: sa.Connection) -> JobRecord:
             found = _get(connection, id, tenant, lock=True)
@@ -164,7 +164,8 @@ class StoredJobs:
         await self._database.run(write, write=True)
 
     async def advance(self, job: JobRecord, seconds: float) -> JobRecord:
-        """Renews the lease and writes what is told of the job. Returns it with what others have asked of it. Raises LeaseLost."""
+        """Renews the lease and writes the job's progress. Returns the job with requests of others, such as a cancellation. Raises
+        LeaseLost."""
 
         def write(connection: sa.Connection) -> JobRecord:
             held = _held(connection, job)

@@ -127,7 +127,8 @@ class StoredModelCopies:
         await self._database.run(write, write=True)
 
     async def leave(self, replica: str, *, dry_run: bool = False) -> int | None:
-        """Forgets what a replica has that is away; how many models. None: it is there. One that comes back tells anew what it has."""
+        """Forgets the models of a replica that is away and returns how many; None: the replica is there. One that returns reports its
+        models again."""
 
         def write(connection: sa.Connection) -> int | None:
             old = self._now(connection) - AWAY_SECONDS

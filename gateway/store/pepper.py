@@ -56,7 +56,7 @@ def choose_pepper(connection: sa.Connection, marks: Sequence[str]) -> int:
 
 
 def noted(connection: sa.Connection) -> str | None:
-    """The mark of the pepper by which the store's keys were hashed; None in a new store."""
+    """The mark of the pepper that the store's keys were hashed with; None in a new store."""
     found: str | None = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
     return found
 

@@ -176,7 +176,7 @@ def _graves(registry: Path) -> Iterator[Path]:
 
 
 def _read(grave: Path) -> Grave | None:
-    """None: it is not whole yet, or never was, so nothing is in it. Raises OSError where that cannot be told."""
+    """None: the file is not complete (yet), so it says nothing. Raises OSError if it cannot be read."""
     try:
         return msgspec.json.decode((grave / RECORD).read_bytes(), type=Grave)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -218,7 +218,7 @@ class Library:
         return [shelf.local(found, self._checksums) for found in whole]
 
     async def withdraw(self, name: str, version: str) -> None:
-        """As `remove`, for a model that was deleted at another replica: nobody is told of it."""
+        """As `remove`, for a model that was deleted at another replica: the others are not told again."""
         await self.remove(name, version=version, dry_run=False, told=False)
 
     async def _look(self) -> shelf.Looked:

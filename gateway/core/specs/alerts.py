@@ -25,6 +25,6 @@ class WebhookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class AlertsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who is told of what."""
+    """Which events go to which webhooks."""
 
     webhooks: tuple[WebhookSpec, ...] = ()

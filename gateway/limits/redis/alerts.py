@@ -20,7 +20,7 @@ if (tonumber(redis.call('GET', KEYS[1]) or '') or 0) >= tonumber(ARGV[1]) then r
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-"""Whether nobody has told of this share, or a higher one. ARGV: percent; milliseconds for which that is kept."""
+"""1 if nobody has announced this share or a higher one yet. ARGV: percent; milliseconds to remember it."""
 
 
 class BudgetAlerts:

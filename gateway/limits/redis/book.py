@@ -30,7 +30,7 @@ SCAN_PATIENCE: Final = 60.0
 LISTED: Final = 60.0
 """Seconds for which it is remembered which buckets a limit has, for the next page: 100 bytes for each."""
 MOST_LISTED: Final = 4
-"""Limits of which that is remembered."""
+"""Limits whose buckets are remembered."""
 BATCH: Final = 500
 MOST_MOVES: Final = 5
 RESET: Final = b"""
@@ -238,7 +238,7 @@ class BucketBook:
         return await self._asked(ask) if ids else set()
 
     async def keep(self, ids: Mapping[str, float], replica: str) -> None:
-        """Claims of this replica last for so many seconds more: it has told, or certainly will."""
+        """Prolongs this replica's claims to announce by so many seconds, as it has announced or certainly will."""
 
         async def ask(line: Connection) -> None:
             keys = [self._names.claim(id) for id in ids]

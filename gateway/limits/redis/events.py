@@ -1,4 +1,4 @@
-"""The port for those who are told how the conversation with Redis goes."""
+"""The port through which the conversation with Redis reports what happens."""
 
 from __future__ import annotations
 

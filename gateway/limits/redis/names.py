@@ -41,7 +41,7 @@ class Names:
         return self.of_limit(shape) + _scope(key)
 
     def told(self, bucket: bytes) -> bytes:
-        """Where it is kept which share of a budget was told of."""
+        """The key that holds which share of a budget was announced."""
         return bucket.replace(b"{limits}:bucket:", b"{limits}:told:", 1)
 
     def took_by(self, shape: Shape, replica: str) -> bytes:
