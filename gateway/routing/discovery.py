@@ -4,6 +4,7 @@ an address that is new                    in use at once
 an address that is no longer named        in use until it has not been named for LINGER seconds: one odd answer changes nothing
 no address, or no such name               all stay until there have been none for `keep` seconds
 the name cannot be resolved               all stay, however long that lasts: probes and breakers judge them
+one kind of address cannot be resolved    all of that kind stay
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ class Addresses:
         self._failures = 0
         self.places: tuple[HostPort, ...] = ()
 
-    def heard(self, now: float, places: tuple[HostPort, ...], ttl: float) -> float:
-        """Takes an answer. Returns the seconds until the next question."""
+    def heard(self, now: float, places: tuple[HostPort, ...], ttl: float, unknown: frozenset[int] = frozenset()) -> float:
+        """Takes an answer. unknown: the IP versions of which it may lack addresses. Returns the seconds until the next question."""
         self._failures = 0
         if places:
             self._empty_since = None
             named = {(place.host, place.port): (place, NAMED) for place in places}
-            missing = {where: (place, min(since, now)) for where, (place, since) in self._used.items() if where not in named}
-            lingering = [(since, where) for where, (_, since) in missing.items() if now - since < LINGER]
+            missing = {
+                where: (place, since if _version(place) in unknown else min(since, now))
+                for where, (place, since) in self._used.items()
+                if where not in named
+            }
+            lingering = [(at, where) for where, (place, at) in missing.items() if now - at < LINGER or _version(place) in unknown]
             room = max(0, MOST_KEPT * self._dns.max_addresses - len(named))
             lingering.sort(reverse=True)
             self._used = {**named, **{where: missing[where] for _, where in lingering[:room]}}
@@ -63,3 +68,7 @@ class Addresses:
         else:
             due = min((since for _, since in self._used.values()), default=NAMED) + LINGER
         return max(self._dns.min_ttl, min(wait, due - now))
+
+
+def _version(place: HostPort) -> int:
+    return 6 if ":" in place.host else 4

@@ -3,6 +3,7 @@
 with NameServer() as server:
     server.put("vllm.test", "A", ["10.0.0.1"], ttl=5)
     server.fault = "hang"          # or servfail, nxdomain, lie, garbage
+    server.silent.add("AAAA")      # a kind of question that is never answered, or (name, kind)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class NameServer:
     def __init__(self) -> None:
         self.fault = ""
         self.asked = 0
+        self.silent: set[str | tuple[str, str]] = set()
         self._records: dict[tuple[str, str], dns.rrset.RRset | None] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -82,7 +84,8 @@ class NameServer:
         """The answer to one question; None: there is none."""
         self.asked += 1
         question = dns.message.from_wire(data)
-        if self.fault == "hang":
+        name, kind = question.question[0].name.to_text().lower(), dns.rdatatype.to_text(question.question[0].rdtype)
+        if self.fault == "hang" or kind in self.silent or (name.rstrip("."), kind) in self.silent:
             return None
         if self.fault == "garbage":
             return data[:2] + b"\xff" * 40
@@ -91,8 +94,6 @@ class NameServer:
         if self.fault == "servfail":
             response.set_rcode(dns.rcode.SERVFAIL)
             return response.to_wire()
-        asked = question.question[0]
-        name, kind = asked.name.to_text().lower(), dns.rdatatype.to_text(asked.rdtype)
         if self.fault == "nxdomain" or not any(known == name for known, _ in self._records):
             response.set_rcode(dns.rcode.NXDOMAIN)
             return response.to_wire()

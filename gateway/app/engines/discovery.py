@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -64,6 +65,8 @@ class Discovery:
         self._ask = ask or _resolve
         self._owner = TaskOwner("dns")
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dns")
+        """Its own: a name server that hangs must not hold up whatever else the process does in threads."""
         self._watches: dict[tuple[str, Question], Watch] = {}
         self._failures: dict[str, int] = {}
         self._asked: tuple[Merged, dict[str, Question]] | None = None
@@ -98,6 +101,7 @@ class Discovery:
 
     async def aclose(self) -> None:
         await self._owner.aclose()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def faults(self) -> dict[str, str]:
         """By engine: why its name could not be resolved the last time, or what was left out of the answer."""
@@ -142,7 +146,8 @@ class Discovery:
         fault = ""
         try:
             async with self._room:
-                answer = await asyncio.to_thread(self._ask, dns, parts.hostname or "", port)
+                loop = asyncio.get_running_loop()
+                answer = await loop.run_in_executor(self._threads, self._ask, dns, parts.hostname or "", port)
         except Unresolved as error:
             wait, fault = watch.addresses.failed(), error.message
         else:
@@ -154,7 +159,12 @@ class Discovery:
                 fault = f"{answer.left_out} addresses are more than max_addresses ({dns.max_addresses}) and left out"
             elif not answer.places:
                 fault = "the name has no address"
-            wait = watch.addresses.failed() if refused and not allowed else watch.addresses.heard(self._now(), allowed, answer.ttl)
+            else:
+                fault = answer.why
+            if refused and not allowed:
+                wait = watch.addresses.failed()
+            else:
+                wait = watch.addresses.heard(self._now(), allowed, answer.ttl, answer.unknown)
         if fault:
             self._failures[name] = self._failures.get(name, 0) + 1
         if fault != watch.fault:

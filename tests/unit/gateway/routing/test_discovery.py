@@ -56,6 +56,20 @@ def test_a_name_that_cannot_be_resolved_keeps_its_addresses_and_is_asked_ever_la
     assert addresses.failed() == 5.0
 
 
+def test_addresses_of_a_kind_that_could_not_be_asked_for_stay_as_long_as_that_lasts() -> None:
+    six = HostPort("fd00::1", 80)
+    addresses = Addresses(DNS)
+    addresses.heard(0.0, (A, six), 60.0)
+    for now in (60.0, 120.0, 1e6):
+        addresses.heard(now, (B,), 60.0, frozenset((6,)))
+        assert six in addresses.places
+    assert addresses.places == (B, six), "the other kind is as known as ever"
+    addresses.heard(1e6 + 60, (B,), 60.0)
+    assert six in addresses.places, "one odd answer changes nothing"
+    addresses.heard(1e6 + 70, (B,), 60.0)
+    assert addresses.places == (B,)
+
+
 def test_a_port_or_weight_that_changes_replaces_the_place() -> None:
     addresses = Addresses(DNS)
     addresses.heard(0.0, (HostPort("10.0.0.1", 80, 1),), 60.0)

@@ -93,6 +93,33 @@ async def test_the_second_server_is_asked_when_the_first_hangs(server: NameServe
     assert found == (HostPort("10.0.0.1", 80),)
 
 
+def test_what_one_kind_of_question_would_have_said_is_unknown(server: NameServer) -> None:
+    server.put("vllm.test", "A", ["10.0.0.1"])
+    server.silent.add("AAAA")
+    found = Names(DnsSpec(servers=(server.address,), timeout=0.4)).resolve("vllm.test", 80)
+    assert found.places == (HostPort("10.0.0.1", 80),) and found.unknown == {6} and "AAAA of vllm.test" in found.why
+
+
+def test_targets_of_which_nothing_is_heard_hold_nobody_up_and_take_none_away(server: NameServer) -> None:
+    targets = [f"t{n:02}.test" for n in range(40)]
+    server.put("_http._tcp.vllm.test", "SRV", [f"1 1 80 {target}." for target in targets])
+    for n, target in enumerate(targets):
+        server.put(target, "A", [f"10.0.0.{n + 1}"])
+    server.silent.add("AAAA")
+    names = Names(DnsSpec(servers=(server.address,), timeout=0.4, records="srv"))
+    found = names.resolve("_http._tcp.vllm.test", 80)
+    assert len(found.places) == 40 and found.unknown == {6}
+    server.silent.add("A")
+
+    def asked() -> int:
+        before = server.asked
+        with pytest.raises(Unresolved, match="of t0"):
+            names.resolve("_http._tcp.vllm.test", 80)
+        return server.asked - before
+
+    at_most(20.0, lambda: float(asked()))  # two questions of each kind, each sent several times; 40 targets have eighty
+
+
 @pytest.mark.parametrize("name", ["a" * 64 + ".test", "..", "x" * 300])
 def test_a_name_that_cannot_be_asked_for(server: NameServer, name: str) -> None:
     with pytest.raises(Unresolved):

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from gateway.app.engines.discovery import Discovery
+from gateway.app.engines.discovery import AT_ONCE, Discovery
 from gateway.config.merge import Merged
 from gateway.core.clock import SystemClock
 from gateway.core.host_port import HostPort
@@ -114,4 +114,37 @@ async def test_an_engine_of_the_store_cannot_widen_where_engines_may_be() -> Non
     allowed = merged("far", stored=True, upstreams=("127.0.0.0/8",), networks=wide)
     assert (await house.discovery.places(allowed))["far"]
     assert await house.discovery.places(merged("far", stored=True, upstreams=("10.0.0.0/8",), networks=wide)) == {"far": ()}
+    await house.discovery.aclose()
+
+
+async def test_name_servers_that_hang_hold_up_nothing_else_that_runs_in_threads() -> None:
+    answers = Answers("10.0.0.1")
+    answers.held.clear()
+    house = House(answers)
+    many = merged(*(f"far{n}" for n in range(64)), timeout=0.05)
+    try:
+        async with asyncio.timeout(40):
+            await house.discovery.places(many)
+            await reached(lambda: answers.asked == AT_ONCE, what="as many questions as may be under way")
+            await asyncio.to_thread(int)
+    finally:
+        answers.held.set()
+        await house.discovery.aclose()
+
+
+async def test_an_address_of_which_nothing_was_said_stays() -> None:
+    def ask(dns: DnsSpec, host: str, port: int) -> Resolved:
+        first = not asked
+        asked.append(host)
+        both = (HostPort("10.0.0.1", port), HostPort("fd00::1", port))
+        return Resolved(both, 0.0) if first else Resolved(both[:1], 0.0, unknown=frozenset((6,)), why="AAAA of far.test: no answer")
+
+    asked: list[str] = []
+    house = House(Answers())
+    house.discovery = Discovery(SystemClock(), house._changed, lambda *event: house.events.append(event), ask)
+    wanted = merged("far", networks=("10.0.0.0/8", "fd00::/8"))
+    await house.discovery.places(wanted)
+    await reached(lambda: house.discovery.faults() == {"far": "AAAA of far.test: no answer"}, what="the reason")
+    assert [place.host for place in (await house.discovery.places(wanted))["far"]] == ["10.0.0.1", "fd00::1"]
+    assert house.changes == 0
     await house.discovery.aclose()
