@@ -1,9 +1,9 @@
 """Where a host name leads: A and AAAA records, or the services of SRV records (RFC 1035, RFC 3596, RFC 2782).
 
 Asked with dnspython in a thread, because reading an answer of thousands of records would hold the event loop. Every question has a
-deadline, the questions about all targets of SRV records have one together, and what an answer may cost is bounded: by the size of a message
-(64 KiB), and by `max_addresses`. dnspython checks that an answer belongs to its question, follows aliases to a bound, and turns to TCP where
-an answer was cut off.
+deadline, the questions about all targets of SRV records have one together, and what an answer may cost is bounded: by the size of a
+message (64 KiB), and by `max_addresses`. dnspython checks that an answer belongs to its question, follows aliases to a bound, and turns to
+TCP where an answer was cut off.
 """
 
 from __future__ import annotations

@@ -114,9 +114,10 @@ class Authorities:
         return self._machines.issue(public, name, [f"*.{name}.{DOMAIN}"], now, MACHINE_DAYS, serves=True)
 
     def renew(self, now: datetime) -> bool:
-        """Makes this gateway's key and certificate if half of their time is over; whether it did. The files have new names then, so that
-        connections made with the old ones end in their own time. Raises OSError."""
-        if self._made is not None and now - self._made < timedelta(days=GATEWAY_DAYS / 2):
+        """Makes this gateway's key and certificate if half of their time is over, or if the clock was ahead when they were made, so that
+        machines would find them not valid yet; whether it did. The files have new names then, so that connections made with the old ones end
+        in their own time. Raises OSError."""
+        if self._made is not None and -SKEW / 2 < now - self._made < timedelta(days=GATEWAY_DAYS / 2):
             return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)

@@ -45,7 +45,8 @@ class Identity:
 
     @property
     def due(self) -> bool:
-        """Whether half of the certificate's time is over. By a clock that is days ahead it always is: so it is asked for once an hour."""
+        """Whether half of the certificate's time is over, or has not begun: the gateway's clock was ahead when it gave it. By a clock that is
+        days off one of them always holds: so it is asked for once an hour."""
         if time.monotonic() - self._kept < AGAIN_SECONDS:
             return False
         try:
@@ -53,7 +54,7 @@ class Identity:
         except (OSError, ValueError):
             return True
         begin, end = found.not_valid_before_utc, found.not_valid_after_utc
-        return datetime.now(UTC) > begin + (end - begin) / 2
+        return not begin <= datetime.now(UTC) <= begin + (end - begin) / 2
 
     @property
     def gateways(self) -> str:

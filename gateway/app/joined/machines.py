@@ -46,7 +46,7 @@ KIND: Final = "machines"
 TOKENS: Final = "join_tokens"
 BEATS_A_LEASE: Final = 4
 LOOK_SECONDS: Final = 0.1
-RENEW_SECONDS: Final = 3600.0
+RENEW_SECONDS: Final = 60.0
 TRIES: Final = 5
 """Tries at counting one use of a join token, which others may be using at the same moment."""
 _ANYWHERE: Final = EngineSpec(name="any", runtime="external", joined=JoinedSpec())

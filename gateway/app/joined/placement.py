@@ -56,6 +56,8 @@ AT_ONCE: Final = 4
 """Machines that are sent to at a time."""
 LEAVE_SECONDS: Final = 1.0
 """From when an engine gets no new requests at a machine until the machine is told to end it. Those under way have the sidecar's drain."""
+CHANGED: Final = ("checksum_mismatch", "model_invalid", "storage_failed")
+"""The codes of an order whose files are not what was read of the model, or not there: it may have been replaced, and is read again."""
 OVERTAKEN: Final = "stale_order"
 """The code of an order by a gateway that another one has overtaken; machines answer with it too."""
 OLD_SECONDS: Final = 600.0
@@ -258,15 +260,19 @@ class Placement:
         assert engine.joined is not None and engine.joined.place is not None
         place, found = engine.joined.place, self._models.get(engine.name)
         stale = found is None or found.place != place or (found.problem and self._now() - found.looked > AGAIN)
-        if stale and engine.name not in self._reading:
-            self._reading.add(engine.name)
-            self._owner.spawn(self._read(engine.name, place), name=f"{engine.name}: model")
+        if stale:
+            self._look_into(engine.name, place)
         if found is None or found.place != place or found.problem:
             return None
         return Wish(
             engine.name, found.revision, place.runtime, engine.joined.machines, place.copies, place.device, place.fallback == "cpu",
             found.needs, found.on_cpu, sum(file.size for _, file in found.files),
         )  # fmt: skip
+
+    def _look_into(self, engine: str, place: PlaceSpec) -> None:
+        if engine not in self._reading:
+            self._reading.add(engine)
+            self._owner.spawn(self._read(engine, place), name=f"{engine}: model")
 
     async def _read(self, engine: str, place: PlaceSpec) -> None:
         try:
@@ -397,6 +403,8 @@ class Placement:
                 log.info("engine %s: not placed at machine %s from here: another gateway places it", *pair)
             else:
                 self._bar(pair, revision, reason, code)
+                if code in CHANGED and (found := self._models.get(pair[0])) is not None:
+                    self._look_into(pair[0], found.place)  # until then the former one counts, and so does that it failed there
 
     def _remove(self, pair: Pair, engine: EngineSpec | None) -> None:
         fence, now = self._fence(pair[0]), self._now()

@@ -7,9 +7,11 @@ Nothing here is named by what a gateway says but by checksums and by names that 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,7 @@ class ReceivedFiles:
         self._busy: set[str] = set()
         self._verifying: dict[str, asyncio.Task[bool]] = {}
         self._open = True
+        self._counting = threading.Lock()
         self.used = 0
         """Bytes of files and parts."""
 
@@ -89,12 +92,11 @@ class ReceivedFiles:
             have = _size(path)
             if have > size:  # it was begun under another size, so one of the two was a lie
                 await self._write(partial(path.unlink, missing_ok=True))
-                self.used -= have
+                self._freed(have)
                 have = 0
             if offset != have:
                 raise _conflict("offset_mismatch", f"{have} bytes of this file are here; go on there.")
-            if not have:
-                await self._make_room(size)
+            await self._make_room(size, have)
             await self._take(path, size - have, parts)
         finally:
             self._busy.discard(sha256)
@@ -118,10 +120,25 @@ class ReceivedFiles:
                 await self._write(partial(self._append, path, bytes(waiting)))
 
     def _append(self, path: Path, piece: bytes) -> None:
+        with self._counting:  # several files may come at once, and each was promised what was left
+            if self.used + len(piece) > self._most or shutil.disk_usage(self._files).free - len(piece) < RESERVE:
+                raise OSError(errno.EDQUOT, "no room is left for model files")
+            self.used += len(piece)
+        try:
+            self._written(path, piece)
+        except OSError:
+            with self._counting:
+                self.used = self._count()  # a part of it may be there
+            raise
+
+    def _freed(self, size: int) -> None:
+        with self._counting:
+            self.used -= size
+
+    def _written(self, path: Path, piece: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "ab") as file:
             file.write(piece)
-        self.used += len(piece)
 
     async def _write(self, act: Callable[[], object]) -> None:
         """Completes what a thread has begun even if the caller goes away. Raises GatehouseError: 507."""
@@ -134,13 +151,13 @@ class ReceivedFiles:
         except OSError as error:
             raise _full(f"The machine's disk refused: {error.strerror}.") from None
 
-    async def _make_room(self, size: int) -> None:
-        """Removes files that no engine uses, the oldest first, until there is room for one more. Raises GatehouseError: 507."""
+    async def _make_room(self, size: int, have: int) -> None:
+        """Removes files that no engine uses, the oldest first, until there is room for the rest of one. Raises GatehouseError: 507."""
         needed = self.needed()
         room = await asyncio.to_thread(lambda: (self.free(needed), len(os.listdir(self._parts))))
-        if size > room[0] or room[1] >= MAX_PARTS:
+        if size > room[0] or (not have and room[1] >= MAX_PARTS):
             raise _full(f"{size} bytes do not fit into what the machine accepts (accepts.disk_bytes), or its disk.")
-        await asyncio.to_thread(self._evict, size, needed)
+        await asyncio.to_thread(self._evict, size - have, needed)
 
     def _evict(self, size: int, needed: set[str]) -> None:
         unused = [path for path in _inside(self._files) if path.name not in needed]
@@ -152,7 +169,7 @@ class ReceivedFiles:
             log.info("model file %s makes room", path.name)
             bytes_ = path.stat().st_size
             path.unlink()
-            self.used -= bytes_
+            self._freed(bytes_)
 
     # --- verification
 
@@ -169,7 +186,7 @@ class ReceivedFiles:
             await asyncio.to_thread(self._keep, path, sha256)
             return True
         log.error("a model file that was sent does not have the sha256 %s: it is deleted", sha256)
-        self.used -= _size(path)
+        self._freed(_size(path))
         path.unlink(missing_ok=True)
         return False
 
@@ -198,7 +215,7 @@ class ReceivedFiles:
                 continue  # it is not here, or this machine ends
             if not same:
                 log.error("the model file %s was altered on this machine's disk: it is deleted", sha256)
-                self.used -= _size(path)
+                self._freed(_size(path))
                 path.unlink(missing_ok=True)
                 altered = True
         return altered

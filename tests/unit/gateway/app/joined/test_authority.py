@@ -122,6 +122,22 @@ def test_by_a_clock_that_is_days_ahead_a_new_certificate_is_asked_for_once(tmp_p
     assert not again.due
 
 
+def test_a_gateway_whose_clock_was_days_ahead_takes_another_certificate_once_it_is_right(tmp_path: Path) -> None:
+    made = Authorities(SECRETS, tmp_path / "a", "gw-1")
+    assert made.renew(NOW + timedelta(days=40))
+    machine = Machine(tmp_path / "m", "gpu-1", made)
+    assert not speaks(machine, client(made), host_of("gpu-1", "chat")), "it is not valid yet"
+    assert made.renew(NOW) and speaks(machine, client(made), host_of("gpu-1", "chat"))
+    assert not made.renew(NOW - timedelta(hours=11)) and not made.renew(NOW)
+
+
+def test_a_machines_certificate_that_is_not_valid_yet_is_replaced(tmp_path: Path) -> None:
+    made, identity = authorities(tmp_path / "a"), Identity(tmp_path / "m")
+    public = identity.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    identity.keep(made.for_machine("gpu-1", public, NOW + timedelta(days=40)), made.gateways)
+    assert Identity(tmp_path / "m").due
+
+
 def test_the_gateways_own_certificate_is_renewed_under_another_name_and_only_owners_read_it(tmp_path: Path) -> None:
     made = authorities(tmp_path / "a")
     first = made.tls

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app.joined.placement import HOLD, LEAST_HOLD, OLD_SECONDS, OVERTAKEN, TOLD_AFTER, Placement, _Sent
+from gateway.app.joined.placement import HOLD, LEAST_HOLD, OLD_SECONDS, OVERTAKEN, TOLD_AFTER, Placement, _Model, _Sent
 from gateway.app.joined.placing import Decision, Host, Wish
 from gateway.core.errors import GatehouseError, LeaseLost, StoreUnavailable
 from gateway.core.joining import PlacedEngine, Room
+from gateway.core.placing import SentFile
+from gateway.core.specs.fleet import PlaceSpec
 from gateway.core.storage import Lease
 
 
@@ -155,4 +159,31 @@ async def test_an_order_that_fails_at_once_is_not_given_again_before_its_failure
     clock.now += TOLD_AFTER + 0.1
     made._learn([host], [wish])
     assert made._sent == {} and ("chat", "gpu-1") in made._barred() and told == ["engine_not_placed"]
+    await made.aclose()
+
+
+async def test_a_model_whose_file_was_replaced_is_read_again_and_its_failure_still_counts(tmp_path: Path) -> None:
+    made, _, _, clock = placement()
+    place = PlaceSpec(runtime="llama.cpp", model="chat.gguf")
+    file, pair = tmp_path / "chat.gguf", ("chat", "gpu-1")
+
+    async def read(engine: str, place: PlaceSpec) -> _Model:
+        data = file.read_bytes()
+        sent = SentFile(path=file.name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return _Model(place, ((file, sent),), file.name, sent.sha256[:32], looked=clock.now)
+
+    made._model = read  # type: ignore[method-assign]
+    for content, code in ((b"one", ""), (b"two", "checksum_mismatch"), (b"2", "model_invalid"), (b"3", "machine_away")):
+        file.write_bytes(content)
+        before = made._models.get("chat")
+        sent = made._sent[pair] = _Sent("cpu")
+        if before is None:
+            made._look_into("chat", place)
+        else:
+            made._undone(pair, sent, before.revision, "it changed", code)
+            assert made._models["chat"] is before and made._bars.pop(pair).code == code, "until it has been read"
+        while made._reading:
+            await made._owner.wait(_nothing(), name="turn")
+        read_again = made._models["chat"].revision == hashlib.sha256(content).hexdigest()[:32]
+        assert read_again == (code != "machine_away"), code
     await made.aclose()
