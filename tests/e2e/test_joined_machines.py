@@ -9,13 +9,17 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
+from gateway.app.joined.authority import Authority
 from gateway.app.main import app
 from gateway.core.joining import BEATS, JOIN, host_of
 from tests import modelsigning
@@ -199,6 +203,33 @@ def test_a_machine_that_wants_signatures_serves_no_model_without_one(
     with admin(gatehouse) as api:
         assert api.delete("/machines/gpu-3").status_code == 200
     until(lambda: set(states(gatehouse)) == {"chat@gpu-1", "chat@gpu-2"}, what="its end")
+    until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at the others alone")
+
+
+def test_a_machine_that_was_away_for_longer_than_its_certificate_lasts_comes_back_by_itself(
+    gatehouse: Gatehouse, machines: list[JoinedMachine], tmp_path: Path
+) -> None:
+    made = token(gatehouse, uses=1)
+    fourth = JoinedMachine(tmp_path / "m", "gpu-4").start(gatehouse.admin_url, made["token"])
+    try:
+        for arguments in ([], [made["token"]]):  # also where its unit names a token that is used up, and was revoked
+            until(lambda: "chat@gpu-4" in served_by(gatehouse), what="requests there")
+            fourth.stop()
+            certificate = tmp_path / "m" / "gpu-4" / "machine" / "certificate.pem"
+            current = x509.load_pem_x509_certificate(certificate.read_bytes())
+            key = current.public_key()
+            assert isinstance(key, Ed25519PublicKey)
+            issuer, then = Authority.of(b"m" * 32, "machines"), datetime.now(UTC) - timedelta(days=30)
+            certificate.write_text(issuer.issue(key, "gpu-4", ["*.gpu-4.joined.gatehouse"], then, 7, serves=True))
+            with admin(gatehouse) as api:
+                api.delete(f"/join-tokens/{made['id']}")
+            fourth.start(gatehouse.admin_url, *arguments)
+        until(lambda: "chat@gpu-4" in served_by(gatehouse), what="requests there again")
+        assert x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc > datetime.now(UTC)
+    finally:
+        fourth.stop()
+    with admin(gatehouse) as api:
+        assert api.delete("/machines/gpu-4").status_code == 200
     until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at the others alone")
 
 

@@ -6,6 +6,7 @@ that it has not joined, by every gateway that it knows and for long enough that 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from base64 import b64encode
@@ -31,6 +32,9 @@ UNKNOWN_TIMES: Final = 4
 """And how often at least: a machine that stood still for so long has asked only once before."""
 JOIN_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 5.0
+WHOLE: Final = 3.0
+MAX_ANSWER: Final = 4 * 1024 * 1024
+"""Bytes of an answer that are read at most."""
 LEASE: Final = 4
 """Beats that a gateway asks for in a lease."""
 LEAST_SECONDS: Final = 0.2
@@ -167,9 +171,24 @@ class Caller:
             raise Refused(why)
 
     async def _post(self, path: str, body: bytes, seconds: float, headers: dict[str, str] | None = None) -> httpx.Response:
+        """seconds: of each step; all of them take WHOLE times that at most. Raises httpx.HTTPError."""
         signature = b64encode(self._key.sign(signed(path, body))).decode("ascii")
-        given = {SIGNATURE: signature, "content-type": "application/json", **(headers or {})}
-        return await self._client.post(path, content=body, headers=given, timeout=seconds)
+        given = {SIGNATURE: signature, "content-type": "application/json", "accept-encoding": "identity", **(headers or {})}
+        try:
+            async with (
+                asyncio.timeout(WHOLE * seconds),
+                self._client.stream("POST", path, content=body, headers=given, timeout=seconds) as answer,
+            ):
+                if "content-encoding" in answer.headers:
+                    raise httpx.ReadError("its answer is compressed, which was not asked for")
+                content = bytearray()
+                async for part in answer.aiter_bytes():
+                    content += part
+                    if len(content) > MAX_ANSWER:
+                        raise httpx.ReadError("its answer is too large")
+        except TimeoutError:
+            raise httpx.ReadTimeout("its answer does not end") from None
+        return httpx.Response(answer.status_code, content=bytes(content))
 
     def _note(self, trouble: str) -> None:
         """Says a trouble once, and its end."""

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from gateway.app.joined.authority import private_pem, write
 from gateway.core.errors import ConfigError
 
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 AGAIN_SECONDS: Final = 3600.0
 """Between two certificates that a process asks for."""
 
@@ -36,12 +37,18 @@ class Identity:
             raise ConfigError(f"{self.key_file} holds no key of this machine; remove {folder} and join again under a new name")
         self.key = key
         self._kept = float("-inf")
-        """When this process was last given a certificate, monotonic seconds."""
+        """When this process was last given a certificate, good or not, monotonic seconds."""
 
     @property
     def complete(self) -> bool:
-        """Whether it has a certificate that is not over. A machine that was away for longer joins again."""
+        """Whether it has a certificate that is not over."""
         return self._until() > datetime.now(UTC)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has ever joined. Gateways know it by its key, whatever became of the certificate, and the first of them that hears it
+        gives it another one."""
+        return self._until() > _NEVER
 
     @property
     def due(self) -> bool:
@@ -62,17 +69,18 @@ class Identity:
         return self._authority.read_text(encoding="ascii")
 
     def keep(self, certificate: str, gateways: str) -> None:
-        """Takes what a gateway has given. Raises ValueError for what is no certificate, OSError."""
-        x509.load_pem_x509_certificate(certificate.encode())
+        """Takes what a gateway has given. Raises ValueError for what is no certificate of this machine's key, OSError; what it had stays."""
+        self._kept = time.monotonic()
+        if x509.load_pem_x509_certificate(certificate.encode()).public_key() != self.key.public_key():
+            raise ValueError("the certificate is for another key")
         x509.load_pem_x509_certificate(gateways.encode())
         write(self._authority, gateways)
         write(self.certificate, certificate)
-        self._kept = time.monotonic()
 
     def _until(self) -> datetime:
         try:
             if not self._authority.exists():
-                return datetime.min.replace(tzinfo=UTC)
+                return _NEVER
             return x509.load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc
         except (OSError, ValueError):
-            return datetime.min.replace(tzinfo=UTC)
+            return _NEVER

@@ -177,17 +177,25 @@ class _Machine:
 
     async def _join(self, callers: list[Caller], stop: asyncio.Event) -> bool:
         """Gets the machine's certificate, unless an earlier run has. False: it was told to end. Raises Refused."""
-        if self._identity.complete:
+        if self._identity.complete or (self._wanted.token is None and self._identity.begun):
             return True
         if self._wanted.token is None:
             raise ConfigError("this machine has not joined yet: it needs a join token (--token-file; gatehouse join-tokens create)")
         while not stop.is_set():
             for caller in callers:
-                joined = await caller.join(self._wanted.token)
-                if joined is not None:
-                    self._identity.keep(joined.certificate, joined.gateways)
-                    print(f"joined: {caller.url} as {joined.name}", flush=True)
+                try:
+                    joined = await caller.join(self._wanted.token)
+                    if joined is not None:
+                        self._identity.keep(joined.certificate, joined.gateways)
+                        print(f"joined: {caller.url} as {joined.name}", flush=True)
+                        return True
+                except Refused as error:
+                    if not self._identity.begun:
+                        raise
+                    log.warning("gateway %s: %s It goes on as the machine that it was", caller.url, error)
                     return True
+                except ValueError as error:
+                    log.error("gateway %s: the certificate cannot be used: %s", caller.url, error)
             await _pause(stop, JOIN_PAUSE)
         return False
 

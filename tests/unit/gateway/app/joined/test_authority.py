@@ -138,6 +138,17 @@ def test_a_machines_certificate_that_is_not_valid_yet_is_replaced(tmp_path: Path
     assert Identity(tmp_path / "m").due
 
 
+def test_a_certificate_for_another_key_does_not_replace_a_machines_own(tmp_path: Path) -> None:
+    made, identity, other = authorities(tmp_path / "a"), Identity(tmp_path / "m"), Identity(tmp_path / "n")
+    ours, theirs = (one.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for one in (identity, other))
+    identity.keep(made.for_machine("gpu-1", ours, NOW), made.gateways)
+    before = identity.certificate.read_bytes()
+    for certificate, gateways in ((made.for_machine("gpu-1", theirs, NOW), made.gateways), (before.decode(), "no certificate")):
+        with pytest.raises(ValueError):
+            identity.keep(certificate, gateways)
+    assert identity.certificate.read_bytes() == before and identity.gateways == made.gateways
+
+
 def test_the_gateways_own_certificate_is_renewed_under_another_name_and_only_owners_read_it(tmp_path: Path) -> None:
     made = authorities(tmp_path / "a")
     first = made.tls

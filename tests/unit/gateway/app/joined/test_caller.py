@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 
@@ -85,8 +86,11 @@ async def test_a_machine_ends_only_where_it_is_unknown_again_and_again(
     now = [1000.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
-    refused = httpx.Response(404, json={"code": "unknown_machine", "detail": "there is no such machine"})
-    caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(lambda request: refused))
+
+    def refused(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(404, json={"code": "unknown_machine", "detail": "there is no such machine"})
+
+    caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(refused))
 
     async def beats(count: int) -> int | None:
         """At which of so many it ended; None: at none."""
@@ -100,3 +104,31 @@ async def test_a_machine_ends_only_where_it_is_unknown_again_and_again(
 
     assert await beats(UNKNOWN_TIMES + 2) == asked
     await caller.aclose()
+
+
+@pytest.mark.parametrize("endless", [b"x" * 65536, b"x"])
+async def test_an_answer_without_an_end_is_given_up(endless: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway that somebody has taken over fills no machine's memory, and holds up no machine."""
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
+        try:
+            while True:
+                writer.write(endless)
+                await writer.drain()
+                sent += len(endless)
+                await asyncio.sleep(0 if len(endless) > 1 else 0.02)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    caller = Caller(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "gpu-1", Ed25519PrivateKey.generate(), True)
+    async with server:
+        async with asyncio.timeout(60):
+            assert await caller.beat(lambda session, sequence: Beat(session=session, sequence=sequence, address="127.0.0.1:1")) is None
+        assert sent < 4 * module.MAX_ANSWER and "cannot be reached: its answer" in caplog.text
+        await caller.aclose()
