@@ -115,8 +115,8 @@ class Authorities:
 
     def renew(self, now: datetime) -> bool:
         """Makes this gateway's key and certificate if half of their time is over, or if the clock was ahead when they were made, so that
-        machines would find them not valid yet; whether it did. The files have new names then, so that connections made with the old ones end
-        in their own time. Raises OSError."""
+        machines would find them not valid yet; whether it did. The files have new names then, so that connections made with the old ones
+        end in their own time. Raises OSError."""
         if self._made is not None and -SKEW / 2 < now - self._made < timedelta(days=GATEWAY_DAYS / 2):
             return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

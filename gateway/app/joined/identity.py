@@ -52,8 +52,8 @@ class Identity:
 
     @property
     def due(self) -> bool:
-        """Whether half of the certificate's time is over, or has not begun: the gateway's clock was ahead when it gave it. By a clock that is
-        days off one of them always holds: so it is asked for once an hour."""
+        """Whether half of the certificate's time is over, or has not begun: the gateway's clock was ahead when it gave it. By a clock that
+        is days off one of them always holds: so it is asked for once an hour."""
         if time.monotonic() - self._kept < AGAIN_SECONDS:
             return False
         try:
@@ -69,7 +69,8 @@ class Identity:
         return self._authority.read_text(encoding="ascii")
 
     def keep(self, certificate: str, gateways: str) -> None:
-        """Takes what a gateway has given. Raises ValueError for what is no certificate of this machine's key, OSError; what it had stays."""
+        """Takes what a gateway has given. Raises ValueError for what is no certificate of this machine's key, OSError; what it had
+        stays."""
         self._kept = time.monotonic()
         if x509.load_pem_x509_certificate(certificate.encode()).public_key() != self.key.public_key():
             raise ValueError("the certificate is for another key")
