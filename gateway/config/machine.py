@@ -77,6 +77,8 @@ def load_machine(path: Path, environ: Mapping[str, str], schemas: PluginSchemas)
         for name in GATEWAYS:
             if getattr(engine, name) not in (None, LifecycleSpec()):
                 raise error(f"{where}.{name}", "belongs in the gateway's own configuration")
+        if engine.api_key is not None:
+            raise error(f"{where}.api_key", "is what gateways would have to send: they ask a machine's engines without keys; remove it")
         if engine.name in names:
             raise error(f"{where}.name", f"{engine.name!r} is the name of two engines")
         names.add(engine.name)

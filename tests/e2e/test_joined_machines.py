@@ -27,6 +27,7 @@ from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse
 from tests.e2e.joining import CHAT, UP, JoinedMachine, Pretender, gateway_config, token
 from tests.e2e.test_cli import environment
+from tests.e2e.test_command import engine as served
 from tests.waiting import until
 
 
@@ -230,6 +231,20 @@ def test_a_machine_that_was_away_for_longer_than_its_certificate_lasts_comes_bac
         fourth.stop()
     with admin(gatehouse) as api:
         assert api.delete("/machines/gpu-4").status_code == 200
+    until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at the others alone")
+
+
+def test_a_server_of_others_on_a_machine_answers_behind_its_port(
+    gatehouse: Gatehouse, machines: list[JoinedMachine], tmp_path: Path
+) -> None:
+    fifth = JoinedMachine(tmp_path / "m", "gpu-11", [served(tmp_path / "s", "well", "chat")])
+    fifth.start(gatehouse.admin_url, token(gatehouse)["token"])
+    try:
+        until(lambda: "chat@gpu-11" in served_by(gatehouse), what="requests there")
+    finally:
+        fifth.stop()
+    with admin(gatehouse) as api:
+        assert api.delete("/machines/gpu-11").status_code == 200
     until(lambda: served_by(gatehouse) == {"chat@gpu-1", "chat@gpu-2"}, what="requests at the others alone")
 
 

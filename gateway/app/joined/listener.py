@@ -1,4 +1,4 @@
-"""The data port of a joined machine: TLS towards gateways alone, and behind it the Unix sockets of its sidecars.
+"""The data port of a joined machine: TLS towards gateways alone, and behind it the sidecars, and the servers that some of them start.
 
 A connection is for one engine, which the gateway names in the handshake (SNI, RFC 6066); its bytes are passed on as they are. So what a
 gateway does with a connection (streams, cancellation by closing, a fresh one for a retry) is what it does with a sidecar of its own.
@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from gateway.core.joining import host_of
 from gateway.core.placing import orders_host_of
@@ -20,16 +21,17 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.machine")
 HANDSHAKE_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 2.0
+UNIX: Final = "unix:"
 CHUNK: Final = 64 * 1024
 MAX_CONNECTIONS: Final = 4096
 
 
 class Listener:
-    """name: of the machine. place: (engine) -> the path of its sidecar's socket, None while it has none. orders: the socket of what takes
-    gateways' orders; None: nothing does. Life: `start`, `aclose`."""
+    """name: of the machine. place: (engine) -> where it is served, `unix:PATH` or `http://HOST:PORT`; None while it is not. orders: the
+    socket of what takes gateways' orders; None: nothing does. Life: `start`, `aclose`."""
 
     def __init__(self, name: str, engines: Iterable[str], place: Callable[[str], str | None], orders: Path | None = None) -> None:
-        self._name, self._orders = name, None if orders is None else str(orders)
+        self._name, self._orders = name, None if orders is None else f"{UNIX}{orders}"
         self._engines = {host_of(name, engine): engine for engine in engines}
         self._place = place
         self._owner = TaskOwner("machine")
@@ -93,12 +95,12 @@ class Listener:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         named = writer.get_extra_info("ssl_object")
         engine = getattr(named, "engine", None)
-        path = self._orders if getattr(named, "orders", False) else None if engine is None else self._place(engine)
+        place = self._orders if getattr(named, "orders", False) else None if engine is None else self._place(engine)
         try:
-            if path is None:
+            if place is None:
                 raise FileNotFoundError
             async with asyncio.timeout(CONNECT_SECONDS):
-                inner, outer = await asyncio.open_unix_connection(path, limit=CHUNK)
+                inner, outer = await _connected(place)
         except (OSError, TimeoutError):
             return  # without a byte of an answer: the gateway asks another machine then, which it does not do after an answer of 503
         there = self._owner.spawn(_copy(reader, outer), name="to the sidecar")
@@ -115,6 +117,14 @@ class Listener:
             there.cancel()
             back.cancel()
             outer.transport.abort()
+
+
+async def _connected(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises OSError."""
+    if place.startswith(UNIX):
+        return await asyncio.open_unix_connection(place.removeprefix(UNIX), limit=CHUNK)
+    parts = urlsplit(place)
+    return await asyncio.open_connection(parts.hostname, parts.port, limit=CHUNK)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

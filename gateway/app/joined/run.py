@@ -134,9 +134,9 @@ class _Machine:
         supervisor = Supervisor(state_dir, registry, _told, runtimes=self._runtimes, trust=trust)
         names = {engine.name for engine in self._spec.engines}
         ear = Sockets(state_dir).new("orders", 0) if self._accepts is not None else None
-        listener = Listener(self._wanted.name, names, lambda engine: _socket(registry, engine), ear)
+        listener = Listener(self._wanted.name, names, lambda engine: _place(registry, engine), ear)
         if self._tickets is not None:
-            self._side = TicketSide(self._wanted.name, self._identity, names, callers, lambda engine: _socket(registry, engine))
+            self._side = TicketSide(self._wanted.name, self._identity, names, callers, lambda engine: _place(registry, engine))
         reporter = Reporter(supervisor)
         if self._accepts is not None and ear is not None:
 
@@ -271,9 +271,9 @@ def _told(event: str, engine: str, detail: dict[str, object]) -> None:
     log.debug("engine %s: %s", engine, event)
 
 
-def _socket(registry: EndpointRegistry, engine: str) -> str | None:
+def _place(registry: EndpointRegistry, engine: str) -> str | None:
     report = registry.reports.get(engine)
-    return report.address.removeprefix("unix:") if report is not None and report.process == "ready" and report.address else None
+    return report.address if report is not None and report.process == "ready" and report.address else None
 
 
 def _any_port(text: str) -> HostPort | None:

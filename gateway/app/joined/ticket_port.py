@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gateway.app.joined.listener import UNIX
 from gateway.app.joined.receipts import Receipts
 from gateway.app.joined.small_server import Scope, answer, cut, small_server
 from gateway.app.joined.tally import Tally
@@ -35,8 +36,8 @@ WITHDRAWN: Final = 3600.0
 
 
 class TicketPort:
-    """name: of the machine. key: its own, which signs receipts. place: (engine) -> its sidecar's socket, None while it has none. reached:
-    whether a gateway is heard. Life: `present`, `start`, `drain`, `aclose`."""
+    """name: of the machine. key: its own, which signs receipts. place: (engine) -> where it is served, `unix:PATH` or `http://HOST:PORT`;
+    None while it is not. reached: whether a gateway is heard. Life: `present`, `start`, `drain`, `aclose`."""
 
     def __init__(
         self,
@@ -136,14 +137,16 @@ class TicketPort:
 
     def client(self, engine: str) -> httpx.AsyncClient:
         """The connections to an engine's sidecar. Raises Overloaded."""
-        path = self._place(engine)
-        if path is None:
+        place = self._place(engine)
+        if place is None:
             raise Overloaded("The engine is not up.", retry_after=1.0)
-        if path not in self._clients:
+        if place not in self._clients:
             limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=16)
+            path = place.removeprefix(UNIX) if place.startswith(UNIX) else None
             transport = httpx.AsyncHTTPTransport(uds=path, limits=limits)
-            self._clients[path] = httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=None, trust_env=False)
-        return self._clients[path]
+            url = place if path is None else "http://engine"
+            self._clients[place] = httpx.AsyncClient(transport=transport, base_url=url, timeout=None, trust_env=False)
+        return self._clients[place]
 
     def begin(self, ticket: Ticket, text: str) -> asyncio.Event:
         self._receipts.begun(ticket, text)

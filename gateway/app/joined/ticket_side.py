@@ -54,7 +54,7 @@ class PortWanted:
 
 
 class TicketSide:
-    """Life: `start`, `drain`, `aclose`. place: (engine) -> its sidecar's socket. Raises OSError where receipts cannot be kept."""
+    """Life: `start`, `drain`, `aclose`. place: (engine) -> where it is served. Raises OSError where receipts cannot be kept."""
 
     def __init__(
         self, name: str, identity: Identity, engines: Collection[str], callers: Sequence[Caller], place: Callable[[str], str | None]

@@ -37,6 +37,7 @@ def test_a_file_of_a_machine_that_waits_for_what_gateways_place(tmp_path: Path) 
     [
         ("engines: []", "engines"),
         ("engines: [{name: a, runtime: external, url: 'http://10.0.0.1'}]", "engines[0].runtime"),
+        ("engines: [{name: a, runtime: command, api_key: '0123456789abcdef', options: {command: [/s, '${port}']}}]", "engines[0].api_key"),
         (f"engines: [{CHAT % ', clearance: [secret]'}]", "engines[0].clearance"),
         (f"engines: [{CHAT % ', scale: {max: 2}'}]", "engines[0].scale"),
         (f"engines: [{CHAT % ', lifecycle: {load: lazy}'}]", "engines[0].lifecycle"),

@@ -25,13 +25,19 @@ class Port:
     def __init__(self, folder: Path, short: Path) -> None:
         self.issuer, self.socket, self.up = authorities(folder / "a"), short / "s.sock", True
         self.machine = Machine(folder / "m", "gpu-1", self.issuer)
-        self.listener = Listener("gpu-1", ("chat",), lambda engine: str(self.socket) if self.up else None)
+        self.listener = Listener("gpu-1", ("chat",), lambda engine: self.place if self.up else None)
         self.listener.present(self.machine.certificate, self.machine.key, self.issuer.gateways)
-        self.heard = 0
+        self.heard, self.on_port = 0, False
 
     async def start(self) -> None:
         self._sidecar = await asyncio.start_unix_server(self._serve, self.socket)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = await self.listener.start("127.0.0.1", 0)
+
+    @property
+    def place(self) -> str:
+        """Where the engine is served: by its sidecar, or by the server that this has started."""
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}" if self.on_port else f"unix:{self.socket}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.heard += 1
@@ -55,6 +61,7 @@ class Port:
     async def aclose(self) -> None:
         await self.listener.aclose()
         self._sidecar.close()
+        self._server.close()
 
 
 @pytest.fixture
@@ -65,7 +72,9 @@ async def port(tmp_path: Path, short_folder: Path) -> AsyncIterator[Port]:
     await made.aclose()
 
 
-async def test_bytes_pass_both_ways_whole_and_a_sidecar_that_closes_closes_the_connection(port: Port) -> None:
+@pytest.mark.parametrize("on_port", [False, True])
+async def test_bytes_pass_both_ways_whole_and_a_sidecar_that_closes_closes_the_connection(port: Port, on_port: bool) -> None:
+    port.on_port = on_port
     data = bytes(range(256)) * 4096 + b"end"
     answered = await port.ask(data)
     assert len(answered) == 2 * len(data)
