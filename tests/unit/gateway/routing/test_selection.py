@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.specs import EngineSpec, ModelSpec, PoolMemberSpec, QueueSpec, RoutingSpec
 from gateway.routing.router import PoolAttempt
-from tests.unit.gateway.routing.fleet import SUCCESS, Fleet
+from tests.unit.gateway.routing.fleet import FAILURE, SUCCESS, Fleet
 
 
 def test_an_attempt_carries_what_the_pipeline_needs():
@@ -164,3 +164,29 @@ def test_every_policy_uses_every_slot_and_avoids_what_was_tried(policy: str):
     assert fleet.attempt(tried=("a", "b")).endpoint_name == "c"
     assert Counter(fleet.attempt("same").endpoint_name for _ in range(5)) == {"a": 2, "b": 2, "c": 1}
     fleet.wait()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 8), st.integers(0, 7), st.sampled_from([1.0, 1.25, 2.0]), st.lists(st.integers(0, 30), max_size=40))
+def test_when_one_fails_only_its_conversations_move_and_those_that_the_bound_moves(count: int, which: int, bound: float, busy: list[int]):
+    fleet = Fleet(count, engine={"slots": 1000}, routing=RoutingSpec(bound=bound))
+    talks = [f"conversation {number}" for number in range(31)]
+
+    def home(talk: str) -> str:
+        attempt = fleet.attempt(talk)
+        attempt.close(SUCCESS)
+        return attempt.endpoint_name
+
+    homes = {talk: home(talk) for talk in talks}
+    failing = sorted(set(homes.values()))[which % len(set(homes.values()))]
+    victim = next(talk for talk in talks if homes[talk] == failing)
+    for _ in range(5):
+        fleet.attempt(victim).close(FAILURE)
+    held = [fleet.attempt(talks[number]) for number in busy]
+    loads = Counter(attempt.endpoint_name for attempt in held)
+    assert loads[failing] == 0
+    for talk in talks:
+        now = home(talk)
+        assert now != failing
+        full = loads[homes[talk]] + 1 > -(-bound * (len(held) + 1) // (count - 1))
+        assert now == homes[talk] or homes[talk] == failing or full, "its own endpoint had room"
