@@ -69,6 +69,8 @@ class Receipts:
         self._silent: set[Send] = set()
         """Gateways that did not answer the last time."""
         self._news = asyncio.Event()
+        self._torn = False
+        """Whether the file ends in the middle of a line."""
         self._load()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
@@ -81,9 +83,10 @@ class Receipts:
 
     def _load(self) -> None:
         try:
-            lines = self._path.read_bytes().splitlines()
+            data = self._path.read_bytes()
         except FileNotFoundError:
             return
+        lines, self._torn = data.splitlines(), not data.endswith(b"\n") and bool(data)
         now = self._now()
         for line in lines:
             if line.startswith(b"-"):
@@ -122,7 +125,10 @@ class Receipts:
             self._news.set()
 
     def _write(self, line: bytes) -> None:
-        if os.write(self._file, line) != len(line):
+        whole = b"\n" + line if self._torn else line  # lest it be read as one with what a kill or a full disk has cut off
+        written = os.write(self._file, whole)
+        self._torn = written != len(whole)
+        if self._torn:
             raise OSError(f"{self._path} takes no more")
 
     async def tell(self) -> None:
@@ -196,6 +202,7 @@ class Receipts:
                 self._write(b"".join(b"-%b\n" % id.encode() for id in gone))
             if not self._waiting and os.fstat(self._file).st_size:
                 os.ftruncate(self._file, 0)
+                self._torn = False
             elif os.fstat(self._file).st_size > COMPACT:
                 self._compact()
         except OSError as error:
@@ -210,7 +217,7 @@ class Receipts:
             raise OSError(f"{partial} takes no more")
         partial.replace(self._path)
         os.close(self._file)
-        self._file = descriptor
+        self._file, self._torn = descriptor, False
 
     def close(self) -> None:
         os.close(self._file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -92,6 +93,23 @@ async def test_receipts_outlive_the_process_and_a_torn_line(tmp_path: Path) -> N
     assert sorted(gateway.receipts) == [f"{number:032x}" for number in range(20) if number != 3]
     again.close()
     assert len(Receipts(path, [])) == 0
+
+
+async def test_a_receipt_that_follows_a_torn_line_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r"
+    path.write_bytes(b'{"ticket":"ght_')  # a kill
+    kept = Receipts(path, [])
+    kept.add(*made(1))
+    with monkeypatch.context() as full:
+        write = os.write
+        full.setattr(os, "write", lambda file, data: write(file, data[:7]))  # a disk that becomes full
+        with pytest.raises(OSError):
+            kept.add(*made(2))
+    kept.add(*made(3))
+    kept.close()
+    again = Receipts(path, [])
+    assert sorted(again._waiting) == [f"{number:032x}" for number in (1, 3)]
+    again.close()
 
 
 async def test_what_has_begun_is_told_once_unless_it_is_over_by_then(tmp_path: Path) -> None:
