@@ -390,9 +390,13 @@ class Tombstones:
         if not fresh:
             return
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, "".join(f"{id}\n" for id in fresh).encode("ascii"))
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a disk that was full: a line of its own for each id
+            rest = b"\n" * torn + "".join(f"{id}\n" for id in fresh).encode("ascii")
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway.app.audit.vault import TOMBSTONES, Vault
+from gateway.app.audit.vault import TOMBSTONES, Tombstones, Vault
 from gateway.audit.keyring import DataKey, envelope_of
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AlreadyExists, ConfigError, MasterUnavailable, NotFound, PermissionDenied, Shredded
@@ -268,3 +270,27 @@ async def test_writers_that_race_with_a_shredding_write_what_nobody_can_read_or_
                 await vault.key(text.key)
         else:
             assert (await vault.key(text.key))[1].open(text, b"here") == b"text"
+
+
+def test_the_names_of_destroyed_keys_are_whole_after_a_disk_that_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "gone", os.write
+    ids = [f"{number:032x}" for number in range(4)]
+    gone = Tombstones(path)
+    gone.add(ids[:1])
+    for takes in (7, 0):  # a part of what is asked for, then nothing
+        with monkeypatch.context() as full:
+            left = iter((takes,))
+
+            def some(file: int, data: bytes, left: Iterator[int] = left) -> int:
+                if (most := next(left, 0)) == 0:
+                    raise OSError(errno.ENOSPC, "full")
+                return write(file, data[:most])
+
+            full.setattr(os, "write", some)
+            with pytest.raises(OSError):
+                gone.add([ids[1]])
+        assert ids[1] not in gone
+    gone.add(ids[2:])
+    again = Tombstones(path)
+    again.read()
+    assert [id in again for id in ids] == [True, False, True, True]
