@@ -32,18 +32,20 @@ class CustomEntity(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class PiiSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """entities: the action for each entity; without any, all are masked. custom: more entities by name, which `entities` must give an
     action. allow: texts that pass. hash_key: of the action `hash`, which needs one.
-    pseudonyms: of the action `pseudonym`."""
+    pseudonyms: of the action `pseudonym`. locales: languages; of the numbers that a country issues, only those of countries that speak one
+    of them are looked for; without any, all."""
 
     entities: dict[str, str] = field(default_factory=dict)
     custom: dict[str, CustomEntity] = field(default_factory=dict)
     allow: Annotated[tuple[str, ...], Meta(max_length=MAX_ALLOWED)] = ()
     hash_key: Secret | None = None
     pseudonyms: PseudonymSettings = PseudonymSettings()
+    locales: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
 
 
 def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
     """Raises ValueError with one sentence."""
-    recognisers = (*(_custom(name, custom) for name, custom in settings.custom.items()), *RECOGNISERS)
+    recognisers = (*(_custom(name, custom) for name, custom in settings.custom.items()), *_spoken(settings))
     known = tuple(dict.fromkeys(one.entity for one in recognisers))
     actions = dict(settings.entities) or dict.fromkeys(known, "mask")
     for entity, action in actions.items():
@@ -62,6 +64,17 @@ def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
     acting = {entity: action for entity, action in actions.items() if action != "allow"}
     finder = Finder([one for one in recognisers if one.entity in acting])
     return entity_guardrail(Actions(context.name, finder, acting, key_for(settings.hash_key, actions), settings.allow), settings.pseudonyms)
+
+
+def _spoken(settings: PiiSettings) -> tuple[Recogniser, ...]:
+    """The recognisers of these locales. Raises ValueError for a language of which there is none."""
+    known = sorted({language for one in RECOGNISERS for language in one.languages})
+    for locale in settings.locales:
+        if locale not in known:
+            raise ValueError(f"locales: there is no locale {locale!r}; use some of {', '.join(known)}")
+    if not settings.locales:
+        return RECOGNISERS
+    return tuple(one for one in RECOGNISERS if not one.languages or set(one.languages) & set(settings.locales))
 
 
 def _custom(name: str, custom: CustomEntity) -> Recogniser:

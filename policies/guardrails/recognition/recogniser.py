@@ -21,7 +21,8 @@ class Recogniser:
     (in RE2's syntax, over folded text), up to the end of `stop`. sign: a rare sign that every match has, once, with only characters of the
     class `local` before it, at most 64 and never two dots in a row: it is looked for by its sign. head: by how many of its
     first characters candidates are looked for: so many that ordinary words are none. trims: `valid` drops signs at the end and nothing
-    else, so what ends inside a word need not be asked about.
+    else, so what ends inside a word need not be asked about. languages: those of the countries that issue it, as two letters (ISO 639-1);
+    none: it is of no one country.
     """
 
     entity: str
@@ -37,6 +38,7 @@ class Recogniser:
     local: str = ""
     head: int = 5
     trims: bool = False
+    languages: tuple[str, ...] = ()
 
     @cached_property
     def bounded(self) -> Bounded:

@@ -115,9 +115,19 @@ def test_custom_entities() -> None:
     assert check(guardrail, EMAIL) is ALLOW
 
 
+def test_locales_narrow_the_numbers_that_countries_issue_and_nothing_else() -> None:
+    spanish, swiss = "12345678Z", "756.1234.5678.97"
+    text = f"{spanish} and {swiss}, {EMAIL}"
+    every = {"national_id": "mask", "email": "mask"}
+    assert rewritten(made(entities=every), text) == "[NATIONAL_ID] and [NATIONAL_ID], [EMAIL]"
+    assert rewritten(made(entities=every, locales=["en", "de"]), text) == f"{spanish} and [NATIONAL_ID], [EMAIL]"
+    assert rewritten(made(locales=["es"]), text) == f"[NATIONAL_ID] and {swiss}, [EMAIL]"
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
+        ({"locales": ["de", "xx"]}, "locales: there is no locale 'xx'; use some of de, en, es, "),
         ({"entities": {"emial": "mask"}}, "entities.emial: there is no such entity; known: email, "),
         (
             {"entities": {"email": "delete"}},
