@@ -13,7 +13,7 @@ from admin.operation import Answer, Call, Operation, Written
 from admin.ports import BatchControl
 from admin.resource import Cursor, Tenant
 from gateway.core.batches import BatchRecord, State
-from gateway.core.errors import RequestError, StoreUnavailable
+from gateway.core.errors import NotFound, RequestError
 
 READ, CANCEL = "batches:read", "batches:cancel"
 
@@ -141,14 +141,14 @@ def _view(record: BatchRecord) -> dict[str, Any]:
 
 def _port(call: Call) -> BatchControl:
     if call.ports.batches is None:
-        raise StoreUnavailable("Batches are not enabled here (batches.enabled).")
+        raise NotFound("Batches are not enabled here (batches.enabled).")
     return call.ports.batches
 
 
 def operations() -> list[Operation]:
     either = (BatchView, BatchDryRun)
     return [
-        Operation("GET", "batches", READ, "List batches", index, BatchPage, BatchQuery),
+        Operation("GET", "batches", READ, "List batches", index, BatchPage, BatchQuery, finds=True),
         Operation("GET", "batches/{id}", READ, "Get a batch", show, BatchView, finds=True),
         Operation("POST", "batches/{id}/cancel", CANCEL, "Cancel a batch", cancel, either, Written, finds=True),
     ]

@@ -14,7 +14,7 @@ from admin.ports import ClientFileControl
 from admin.resource import Cursor, Tenant
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import FileRecord
-from gateway.core.errors import NotFound, RequestError, StoreUnavailable
+from gateway.core.errors import NotFound, RequestError
 
 READ, DELETE = "client-files:read", "client-files:delete"
 
@@ -94,7 +94,7 @@ def _view(record: FileRecord) -> dict[str, Any]:
 
 def _port(call: Call) -> ClientFileControl:
     if call.ports.client_files is None:
-        raise StoreUnavailable("Files of clients are not enabled here (files.enabled).")
+        raise NotFound("Files of clients are not enabled here (files.enabled).")
     return call.ports.client_files
 
 
@@ -102,7 +102,7 @@ def operations() -> list[Operation]:
     either = (ClientFileView, ClientFileDryRun)
     one = "client-files/{id}"
     return [
-        Operation("GET", "client-files", READ, "List files of clients", index, ClientFilePage, ClientFileQuery),
+        Operation("GET", "client-files", READ, "List files of clients", index, ClientFilePage, ClientFileQuery, finds=True),
         Operation("GET", one, READ, "Get a file of a client", show, ClientFileView, finds=True),
         Operation("DELETE", one, DELETE, "Delete a file of a client", delete, either, Written, finds=True, refuses=(409,)),
     ]

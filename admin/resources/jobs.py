@@ -18,7 +18,7 @@ from admin.operation import SSE, Answer, Call, Operation, Written
 from admin.resource import Cursor, Paged, Tenant, cursor_key, key_cursor, location
 from admin.resources.batches import after_of, tenants_of
 from gateway.core.batches import Creator
-from gateway.core.errors import GatehouseError, NotFound, Overloaded, StoreUnavailable
+from gateway.core.errors import GatehouseError, NotFound, Overloaded
 from gateway.core.jobs import MOST_AFTER, OVER, JobControl, JobRecord, Kind, OnFiles, ScheduleRecord, State, Task
 from gateway.core.specs import Name
 
@@ -310,7 +310,7 @@ def _schedule(record: ScheduleRecord) -> dict[str, Any]:
 
 def _port(call: Call) -> JobControl:
     if call.ports.jobs is None:
-        raise StoreUnavailable("Jobs are not enabled here (jobs.enabled).")
+        raise NotFound("Jobs are not enabled here (jobs.enabled).")
     return call.ports.jobs
 
 
@@ -318,13 +318,13 @@ def operations() -> list[Operation]:
     one, many = (JobView, JobDryRun), (ScheduleView, ScheduleDryRun)
     make = partial(Operation, "POST", permission=WRITE, query=Written, status=201, creates=True, finds=True, refuses=(409,))
     return [
-        Operation("GET", "jobs", READ, "List jobs", index, JobPage, JobQuery),
+        Operation("GET", "jobs", READ, "List jobs", index, JobPage, JobQuery, finds=True),
         make("jobs", summary="Make a job", handler=create, answer=one, body=JobCreation),
         Operation("GET", "jobs/{id}", READ, "Get a job", show, JobView, finds=True),
         Operation("POST", "jobs/{id}/cancel", WRITE, "Cancel a job", cancel, one, Written, finds=True),
         Operation("POST", "jobs/{id}/retry", WRITE, "Try a job again", retry, one, Written, finds=True, refuses=(409,)),
         Operation("GET", "jobs/{id}/events", READ, "Follow a job", Followers().events, media=SSE, finds=True),
-        Operation("GET", "job-schedules", READ, "List schedules of jobs", schedules, ScheduleList, ScheduleQuery),
+        Operation("GET", "job-schedules", READ, "List schedules of jobs", schedules, ScheduleList, ScheduleQuery, finds=True),
         make("job-schedules", summary="Make a schedule of jobs", handler=schedule, answer=many, body=ScheduleCreation),
         Operation("DELETE", "job-schedules/{name}", WRITE, "Delete a schedule", unschedule, many, ScheduleDeletion, finds=True),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,8 @@ from gateway.core.errors import NotFound, RequestError
 from gateway.core.types import Login, Principal, Trial
 from gateway.wire.table import OPERATIONS
 
+MAX_CASES: Final = 1000
+"""Of one request."""
 STRENGTHS: Final = {
     "api_key": "key",
     "ldap": "password",
@@ -95,8 +97,57 @@ class Explanation(msgspec.Struct, kw_only=True):
     engines: list[str] = []
 
 
+class Case(Question, forbid_unknown_fields=True, kw_only=True):
+    """A question, and the decision that is expected of it. name: for the result. rule: the one that should decide; null: any."""
+
+    expect: Literal["allow", "deny"]
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    rule: str | None = None
+
+
+class Cases(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    cases: Annotated[list[Case], msgspec.Meta(min_length=1, max_length=MAX_CASES)]
+
+
+class CaseResult(msgspec.Struct, kw_only=True):
+    """case: its name, or its place in the list. passed: whether the decision, and the rule if one was expected, are those of the case."""
+
+    case: str
+    expect: str
+    allow: bool
+    reason: str
+    rule: str
+    passed: bool
+
+
+class CaseResults(msgspec.Struct, kw_only=True):
+    """passed: whether all are as expected."""
+
+    passed: bool
+    items: list[CaseResult]
+
+
 async def explain(call: Call) -> Answer:
-    asked: Question = call.body
+    return Answer(await _explained(call, call.body))
+
+
+async def test(call: Call) -> Answer:
+    asked: Cases = call.body
+    items = []
+    for number, case in enumerate(asked.cases):
+        place = f"cases[{number}]"
+        try:
+            found = await _explained(call, case)
+        except (NotFound, RequestError) as error:
+            raise type(error)(f"{place}: {error.message}", param=f"{place}.{error.param}" if error.param else place) from None
+        passed = found["allow"] is (case.expect == "allow") and case.rule in (None, found["rule"])
+        shown = {name: found[name] for name in ("allow", "reason", "rule")}
+        items.append({"case": case.name or place, "expect": case.expect, **shown, "passed": passed})
+    return Answer({"passed": all(item["passed"] for item in items), "items": items})
+
+
+async def _explained(call: Call, asked: Question) -> dict[str, Any]:
+    """What an Explanation shows. Raises RequestError, NotFound and what refuses the call."""
     trial = asked.request
     if trial.operation not in OPERATIONS:
         raise RequestError(f"request.operation: {trial.operation[:40]!r} is none of {', '.join(OPERATIONS)}.", param="request.operation")
@@ -113,8 +164,8 @@ async def explain(call: Call) -> Answer:
     shown: dict[str, Any] = {"tenant": principal.tenant, "model": trial.model, "operation": trial.operation}
     if refusal:
         denied = {"allow": False, "reason": f"The key is {refusal}.", "rule": "credential", "rules": [], "limits": [], "guardrails": []}
-        return Answer({**shown, **denied})
-    return Answer({**shown, **await call.ports.policies.explain(principal, trial)})
+        return {**shown, **denied}
+    return {**shown, **await call.ports.policies.explain(principal, trial)}
 
 
 async def principal_of(call: Call, id: str, source: str = "") -> tuple[Principal, str]:
@@ -142,5 +193,9 @@ def operations() -> list[Operation]:
         Operation(
             "POST", "policies:explain", "policies:test", "Say what would be decided, and why", explain, Explanation, body=Question,
             quiet=True, finds=True,
-        )
+        ),
+        Operation(
+            "POST", "policies:test", "policies:test", "Say whether cases are decided as expected", test, CaseResults, body=Cases,
+            quiet=True, finds=True,
+        ),
     ]  # fmt: skip

@@ -28,7 +28,7 @@ from gateway.server.cors import cors_headers
 from gateway.server.peers import forwarded_peer, judged, let_in, peer_of, refusal
 from gateway.server.proxy_protocol import Header
 from gateway.server.reading import NEVER, RequestReader
-from gateway.server.refusals import plain_error
+from gateway.server.refusals import answer
 from gateway.server.request import Handler, ParsedRequest, Refusal
 from gateway.server.sending import bound_sending, gone, not_connected
 from gateway.server.states import (
@@ -468,13 +468,8 @@ class Connection(RequestReader):
 
     def _write_refusal(self, refusal: Refusal) -> None:
         """Answers a request that nothing serves, with its own identifier and origin where its head was whole."""
-        error, request, cors = refusal.error, refusal.request, self.limits.cors
-        self.plane.metrics.denied(error.status, error.code)
-        if request is None:
-            self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
-        else:
-            lines = cors_headers(cors, request.headers) if cors.origins else b""
-            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines, request.raw_path, request.headers))
+        peer = self.peer if refusal.request is None else self.peer_of(refusal.request)
+        self.transport.write(answer(self.plane, peer, refusal, self.limits.cors))
 
     def _close(self) -> None:
         """Closes behind what was written, and lingers so that it arrives (see closing.py)."""

@@ -5,11 +5,29 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.errors import GatehouseError, RequestError
-from gateway.core.types import Headers
+from gateway.core.specs import CorsSpec
+from gateway.core.types import Headers, Peer
+from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.statuses import status_line
+from gateway.server.cors import cors_headers
+from gateway.server.login import record_denial
+from gateway.server.request import Refusal
 from gateway.wire.table import identity_lines, refusal
 
 NO_HEADERS: Final[Headers] = {}
+
+
+def answer(plane: DataPlane, peer: Peer, refusal: Refusal, cors: CorsSpec) -> bytes:
+    """The whole response, with the request's own identifier and origin where its head was whole. It is counted and recorded as a denial,
+    in a flood of them once in a second."""
+    error, request = refusal.error, refusal.request
+    request_id = plane.next_id() if request is None else request.request_id
+    plane.metrics.denied(error.status, error.code)
+    record_denial(plane, peer, request_id, error)
+    if request is None:
+        return plain_error(error, plane.date, request_id)
+    lines = cors_headers(cors, request.headers) if cors.origins else b""
+    return plain_error(error, plane.date, request_id, lines, request.raw_path, request.headers)
 
 
 def plain_error(

@@ -58,6 +58,8 @@ def attempt(client: httpx.Client, operation: Operation) -> int:
     options: dict[str, Any] = {"params": {"dry_run": "maybe"}} if operation.writes and operation.path != "config/reload" else {}
     if operation.path == "policies:explain":
         options = {"json": {"key": "not-there", "request": {"model": "m1"}}}
+    if operation.path == "policies:test":
+        options = {"json": {"cases": [{"key": "not-there", "request": {"model": "m1"}, "expect": "deny"}]}}
     with client.stream(operation.method, path, **options) as response:
         return response.status_code
 

@@ -106,3 +106,33 @@ def test_durations_are_shown_as_the_configuration_has_them_and_taken_back_so(run
         key = client.post("/keys", json={"id": "k", "tenant": "acme", "models": ["*"]}).json()["id"]
         rotated = client.post(f"/keys/{key}/rotate?dry_run=true", json={"overlap": "90m"}).json()
         assert {"path": "overlap", "from": None, "to": "1h30m"} in rotated["diff"]
+
+
+def test_cases_of_decisions_are_checked(running: Gatehouse) -> None:
+    asked = {"key": "test", "request": {"model": "m1"}}
+    stranger = {"principal": {"tenant": "elsewhere"}, "request": {"model": "m1"}}
+    with admin(running) as client:
+        rule = client.post("/policies:explain", json=asked).json()["rule"]
+        cases = [
+            {**asked, "expect": "allow", "rule": rule},
+            {**stranger, "name": "a stranger", "expect": "allow"},
+            {**stranger, "expect": "deny", "rule": "another"},
+        ]
+        answer = client.post("/policies:test", json={"cases": cases}).json()
+        assert not answer["passed"]
+        shown = [(item["case"], item["allow"], item["passed"]) for item in answer["items"]]
+        assert shown == [("cases[0]", True, True), ("a stranger", False, False), ("cases[2]", False, False)]
+        assert client.post("/policies:test", json={"cases": cases[:1]}).json()["passed"]
+        for key, status, param in (("nobody", 404, "cases[1]"), (None, 400, "cases[1].key")):
+            refused = client.post("/policies:test", json={"cases": [cases[0], {**cases[0], "key": key}]})
+            told = refused.json()
+            assert (refused.status_code, told["detail"][:9], told["param"]) == (status, "cases[1]:", param)
+        assert client.post("/policies:test", json={"cases": []}).status_code == 400
+
+
+def test_what_is_switched_off_is_not_found(running: Gatehouse) -> None:
+    with admin(running) as client:
+        for path in ("/jobs", "/job-schedules", "/batches", "/client-files", "/jobs/one", "/batches/one", "/client-files/one"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+            assert "not enabled" in answer.json()["detail"], path

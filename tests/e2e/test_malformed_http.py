@@ -103,6 +103,23 @@ def test_too_large(strict: Gatehouse, engine: EngineThread) -> None:
     assert len(engine.received) == before
 
 
+def test_a_refused_head_is_recorded_with_its_request_and_address(tmp_path: Path, engine: EngineThread) -> None:
+    """In a gateway of its own: of several with one code only the first of a second has a record."""
+    heads = {
+        "request_too_large": START + b"Content-Length: 99999999\r\n",
+        "unsupported_media_type": START + b"Content-Type: text/plain\r\n" + LENGTH,
+        "invalid_header": START.replace(b"Host: x\r\n", b"") + LENGTH,
+    }
+    for running in listening(tmp_path, engine):
+        for code, head in heads.items():
+            answer = running.raw(head + b"x-request-id: refused-" + code.encode() + b"\r\n\r\n")
+            record = running.outcome(f"refused-{code}")
+            seen = (record["outcome"], record["status"], record["code"], record["peer"])
+            assert seen == ("denied", status(answer), code, "127.0.0.1")
+        check(running.raw(b"nonsense\r\n\r\n"), 400, "invalid_request")
+        until(lambda audit=running.audit: "invalid_request" in [r.get("code") for r in audit()], what="its record")
+
+
 def test_too_slow(hasty: Gatehouse) -> None:
     check(hasty.raw(START), 408, "request_timeout")
     check(hasty.raw(START + LENGTH + b"\r\n" + BODY[:10]), 408, "request_timeout")

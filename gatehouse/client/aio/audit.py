@@ -113,6 +113,138 @@ class AsyncAuditApi:
         """Get a request's evidence bundle. Needs the permission `audit:export`."""
         return (await self._connection.send(Call("GET", f"/audit/bundles/{segment(request_id)}"))).content
 
+    async def list(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+        method: str | None = None,
+        peer: str | None = None,
+        operation: str | None = None,
+        model: str | None = None,
+        endpoint: str | None = None,
+        outcome: str | None = None,
+        code: str | None = None,
+        rule: str | None = None,
+        decision: str | None = None,
+        guardrail: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        target: str | None = None,
+        writer: str | None = None,
+        kind: Literal["event", "request"] | None = None,
+        since: str | float | None = None,
+        until: str | float | None = None,
+        records: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> FoundList:
+        """Search requests and events. Needs the permission `records:search`."""
+        return await self._connection.json(
+            Call(
+                "GET",
+                "/audit",
+                query={
+                    "request_id": request_id,
+                    "tenant": tenant,
+                    "key": key,
+                    "user": user,
+                    "agent": agent,
+                    "session": session,
+                    "method": method,
+                    "peer": peer,
+                    "operation": operation,
+                    "model": model,
+                    "endpoint": endpoint,
+                    "outcome": outcome,
+                    "code": code,
+                    "rule": rule,
+                    "decision": decision,
+                    "guardrail": guardrail,
+                    "event": event,
+                    "actor": actor,
+                    "target": target,
+                    "writer": writer,
+                    "kind": kind,
+                    "since": since,
+                    "until": until,
+                    "records": records,
+                    "limit": limit,
+                    "cursor": cursor,
+                },
+            )
+        )
+
+    async def iterate(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+        method: str | None = None,
+        peer: str | None = None,
+        operation: str | None = None,
+        model: str | None = None,
+        endpoint: str | None = None,
+        outcome: str | None = None,
+        code: str | None = None,
+        rule: str | None = None,
+        decision: str | None = None,
+        guardrail: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        target: str | None = None,
+        writer: str | None = None,
+        kind: Literal["event", "request"] | None = None,
+        since: str | float | None = None,
+        until: str | float | None = None,
+        records: bool | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Found]:
+        """All of `list`, page after page; `limit`: of a page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(
+                request_id=request_id,
+                tenant=tenant,
+                key=key,
+                user=user,
+                agent=agent,
+                session=session,
+                method=method,
+                peer=peer,
+                operation=operation,
+                model=model,
+                endpoint=endpoint,
+                outcome=outcome,
+                code=code,
+                rule=rule,
+                decision=decision,
+                guardrail=guardrail,
+                event=event,
+                actor=actor,
+                target=target,
+                writer=writer,
+                kind=kind,
+                since=since,
+                until=until,
+                records=records,
+                limit=limit,
+                cursor=cursor,
+            )
+            for item in page["items"]:
+                yield item
+            cursor = page.get("cursor")
+            if cursor is None:
+                return
+
     async def search(
         self,
         *,

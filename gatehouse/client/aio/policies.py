@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gatehouse.client.async_connection import AsyncConnection
 from gatehouse.client.calls import Call, segment
-from gatehouse.client.types.policies import Comparison, Difference, Explanation, PastDecision, Question
+from gatehouse.client.types.policies import CaseResults, Cases, Comparison, Difference, Explanation, PastDecision, Question
 
 
 class AsyncPoliciesApi:
@@ -16,6 +16,10 @@ class AsyncPoliciesApi:
     async def explain(self, body: Question) -> Explanation:
         """Say what would be decided, and why. Needs the permission `policies:test`."""
         return await self._connection.json(Call("POST", "/policies:explain", body=body))
+
+    async def test(self, body: Cases) -> CaseResults:
+        """Say whether cases are decided as expected. Needs the permission `policies:test`."""
+        return await self._connection.json(Call("POST", "/policies:test", body=body))
 
     async def diff(self, body: Comparison) -> Difference:
         """Say which decisions of the past other roles and bindings would change. Needs the permission `policies:replay`."""

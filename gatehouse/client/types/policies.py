@@ -22,6 +22,39 @@ class BindingSpec(TypedDict):
     name: NotRequired[str | None]
 
 
+class Case(TypedDict):
+    """A question, and the decision that is expected of it. name: for the result. rule: the one that should decide; null: any."""
+
+    request: Trial
+    key: NotRequired[str | None]
+    principal: NotRequired[Supposed | None]
+    expect: Literal["allow", "deny"]
+    name: NotRequired[str]
+    rule: NotRequired[str | None]
+
+
+class CaseResult(TypedDict):
+    """case: its name, or its place in the list. passed: whether the decision, and the rule if one was expected, are those of the case."""
+
+    case: str
+    expect: str
+    allow: bool
+    reason: str
+    rule: str
+    passed: bool
+
+
+class CaseResults(TypedDict):
+    """passed: whether all are as expected."""
+
+    passed: bool
+    items: list[CaseResult]
+
+
+class Cases(TypedDict):
+    cases: list[Case]
+
+
 class Comparison(TypedDict):
     """roles, bindings: as in the configuration; in place of the file's, or (beside) beside those of the file and the store, as if they
     were applied to the store. last: so many of the newest decisions; since: none before this moment; tenant: of this tenant alone.
