@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter_ns
 from typing import Any
 from urllib.parse import unquote
 
@@ -43,6 +44,7 @@ class AsgiCycle:
 
     def __init__(self, connection: Connection, request: ParsedRequest) -> None:
         self.connection, self.request = connection, request
+        self._begun_ns = perf_counter_ns()
         self.keep_alive = request.keep_alive
         self.principal: Principal | None = None
         self.peer = connection.peer_of(request)
@@ -168,10 +170,11 @@ class AsgiCycle:
             lines.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
-        self._head = b"HTTP/1.1 %b\r\ndate: %b\r\nx-request-id: %b\r\nx-gatehouse-overhead-us: 0\r\n%b\r\n" % (
+        self._head = b"HTTP/1.1 %b\r\ndate: %b\r\nx-request-id: %b\r\nx-gatehouse-overhead-us: %d\r\n%b\r\n" % (
             status_line(message["status"]),
             self.connection.plane.date,
             self.request.request_id,
+            (perf_counter_ns() - self._begun_ns) // 1000,
             b"".join(lines),
         )
 
