@@ -17,7 +17,7 @@ from admin.cli import audit_search, completion, texts
 from admin.cli import client as urls
 from admin.cli import holds as legal
 from admin.cli.client import LONG
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration
 from admin.cli.newfile import new_file
 from admin.cli.output import Format, clean, moment, short
@@ -71,7 +71,7 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
     ) -> None:
         """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 if anything is wrong or missing."""
         if (directory is None) != (public_key is None):
-            raise CommandError("--dir and --public-key go together")
+            raise UsageError("--dir and --public-key go together")
         asked = {"from_segment": ",".join(first or ()), "archived": ",".join(archived or ())}
         try:
             scope = scope_of(**asked)

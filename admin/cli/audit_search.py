@@ -16,7 +16,7 @@ from admin.cli import completion
 from admin.cli.audit_fleet import found_by_all, reported_by_all
 from admin.cli.audit_html import page
 from admin.cli.client import Client
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration
 from admin.cli.newfile import new_file
 from admin.cli.session import Session, connected
@@ -105,7 +105,7 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         given |= {"guardrail": guardrail, "event": event, "actor": actor, "target": target, "kind": kind}
         texts = {name: text for name, text in given.items() if text is not None}
         if config is not None and directory is None:
-            raise CommandError("--config goes with --dir: a gateway opens with its own keys")
+            raise UsageError("--config goes with --dir: a gateway opens with its own keys")
         if directory is not None:
             asked = msgspec.convert({**texts, **times, "principal": of_key, "limit": limit}, AuditSearch)
             found, whole = _offline(session, partial(search_offline, directory, asked, config, records), directory)

@@ -8,7 +8,7 @@ import typer
 
 from admin.cli.cache_warming import warm
 from admin.cli.client import LONG
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Cached answers: show, warm, purge.")
@@ -48,7 +48,7 @@ def purge(
     """Deletes cached answers in memory, on disk and in Redis, on this replica and then on the others."""
     params = {name: value for name, value in (("model", model), ("tenant", tenant), ("key", answer)) if value is not None}
     if bool(params) == everything:
-        raise CommandError("say which answers: --model, --tenant, --answer, several of them, or --all alone")
+        raise UsageError("say which answers: --model, --tenant, --answer, several of them, or --all alone")
     if dry_run:
         params["dry_run"] = "true"
     with session.client() as client:

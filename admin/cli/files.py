@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from admin.cli import archive, completion, pull, upload
 from admin.cli.client import LONG, ApiError, Client, name
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.session import DryRun, Session, connected, fail
 from gateway.core.errors import RequestError
 from gateway.core.modelfiles import MAX_SIGNATURE, SIGNATURE, kind_of, signature_of, split_name, split_of
@@ -42,11 +42,9 @@ def add(
     """Uploads a model file to the gateway. After an interruption it resumes, even when the command is run again."""
     todo = _parcels(source, as_name)
     if signature is not None and (source.is_dir() or len(todo) > 1):
-        raise CommandError(
-            f"--signature is for a single file: a folder has {SIGNATURE} in it, each part of a split model its own beside it"
-        )
+        raise UsageError(f"--signature is for a single file: a folder has {SIGNATURE} in it, each part of a split model its own beside it")
     if sha256 is not None and len(todo) > 1:
-        raise CommandError("a split model has a checksum for each part; leave --sha256 out")
+        raise UsageError("a split model has a checksum for each part; leave --sha256 out")
     with session.client() as client:
         answers = [
             _add(session, client, wanted, parcel, sha256, replace, dry_run, _signature(source, signature, wanted))
@@ -119,7 +117,7 @@ def _parcels(source: Path, as_name: str | None) -> list[tuple[str, archive.Parce
     if split is None or split[2] == 1:
         return [(_checked(as_name or source.name, "file"), archive.of_file(source))]
     if as_name is not None:
-        raise CommandError("the parts of a split model find each other by their names; leave --name out")
+        raise UsageError("the parts of a split model find each other by their names; leave --name out")
     names = [split_name(split[0], part, split[2]) for part in range(1, split[2] + 1)]
     return [(_checked(part, "file"), archive.of_file(source.with_name(part))) for part in names]
 
@@ -208,7 +206,7 @@ def files(
     with session.client() as client:
         if model is None:
             if checksum:
-                raise CommandError("name the model whose checksums you want")
+                raise UsageError("name the model whose checksums you want")
             found = client.get("/model-files", prefix=prefix, source=source)
             for remark in found["remarks"]:
                 session.out.remark(remark)

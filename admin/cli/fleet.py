@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from admin.cli import completion
 from admin.cli.client import LONG, Client, name
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected, fail
 
@@ -274,11 +274,11 @@ def add_run(join: Join) -> None:
         try:
             if gateways:
                 if model is not None or config is None:
-                    raise CommandError("with --join the engines are those of a file: write --config FILE, and no MODEL")
+                    raise UsageError("with --join the engines are those of a file: write --config FILE, and no MODEL")
                 given = _token(token, token_file)
                 raise typer.Exit(join(gateways, config, name, listen, advertise, given, ca, tickets, tickets_advertise))
             if model is None or any(given is not None for given in (config, name, advertise, token, token_file, ca, tickets)):
-                raise CommandError("name a MODEL to run one engine, or --join URL --config FILE to serve a gateway")
+                raise UsageError("name a MODEL to run one engine, or --join URL --config FILE to serve a gateway")
             from admin.cli import run as engine  # noqa: PLC0415 - the runtimes take as long to load as half the command line
 
             raise typer.Exit(engine.run(model, runtime, device, slots, context, socket))
@@ -289,7 +289,7 @@ def add_run(join: Join) -> None:
 def _token(token: str | None, file: Path | None) -> str | None:
     """Raises CommandError."""
     if token is not None and file is not None:
-        raise CommandError("--token and --token-file name the same thing: write one of them")
+        raise UsageError("--token and --token-file name the same thing: write one of them")
     if file is None:
         return token
     try:

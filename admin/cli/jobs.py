@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from admin.cli.client import Client, name
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.output import clean
 from admin.cli.session import DryRun, Session, connected
 
@@ -39,7 +39,7 @@ class How:
         self.more: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
         self.cron = cron
         if (cron is None) != (named is None) or (cron is not None and after):
-            raise CommandError("--cron and --name belong together, and a schedule waits for no job (--after)")
+            raise UsageError("--cron and --name belong together, and a schedule waits for no job (--after)")
         self.more |= {"name": named, "cron": cron, "timezone": timezone} if cron is not None else {"after": after or []}
 
 

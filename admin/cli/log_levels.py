@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.client import LONG
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
 
@@ -54,5 +54,5 @@ def reset(session: Session, wait: Wait = 5.0, dry_run: DryRun = False) -> None:
 def _named(one: str) -> tuple[str, str]:
     name, sign, level = one.partition("=")
     if not sign:
-        raise CommandError(f"--logger {one}: write NAME=LEVEL, such as gatehouse.engines=debug")
+        raise UsageError(f"--logger {one}: write NAME=LEVEL, such as gatehouse.engines=debug")
     return name, level

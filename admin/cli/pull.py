@@ -23,7 +23,7 @@ import httpx
 import msgspec
 
 from admin.cli.client import connection_options, is_loopback
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.upload import Patience
 
 HUB: Final = "https://huggingface.co"
@@ -69,7 +69,7 @@ def origin(text: str, environ: Mapping[str, str]) -> Origin:
         return _layer(f"{base}/v2/{name}", image["tag"] or "latest", name.rpartition("/")[2])
     if text.startswith(("https://", "http://")):
         return Origin(_checked(text), unquote(urlsplit(text).path).rpartition("/")[2])
-    raise CommandError(f"{text!r}: write hf://ORG/REPO/FILE[@REVISION], ollama://NAME[:TAG] or https://...")
+    raise UsageError(f"{text!r}: write hf://ORG/REPO/FILE[@REVISION], ollama://NAME[:TAG] or https://...")
 
 
 def _checked(url: str) -> str:

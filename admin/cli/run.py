@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import typer
 
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from engines.environment import inherited
 from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.specs import SidecarSpec
@@ -38,7 +38,7 @@ def _row(model: Path, runtime: str | None) -> RuntimeRow:
     if not model.exists():
         raise CommandError(f"{model}: no such file or folder")
     if runtime is not None and runtime not in RUNTIMES:
-        raise CommandError(f"there is no runtime {runtime!r}: write {' or '.join(row.name for row in RUNTIMES)}")
+        raise UsageError(f"there is no runtime {runtime!r}: write {' or '.join(row.name for row in RUNTIMES)}")
     folders = next(row for row in RUNTIMES if row.folder_files)
     return RUNTIMES[runtime] if runtime is not None else runtime_of_file(model.name, RUNTIMES) or folders
 
@@ -47,7 +47,7 @@ def _settings(row: RuntimeRow, model: Path, device: str, slots: int, context: in
     """Raises CommandError for a device or socket that no engine could use."""
     name, _, number = device.partition(":")
     if device != "cpu" and not (name == "cuda" and number.isdigit()):
-        raise CommandError(f"{device!r} is not a device: write cpu or cuda:N")
+        raise UsageError(f"{device!r} is not a device: write cpu or cuda:N")
     place = (socket or directory / "engine.sock").resolve()
     if len(str(place).encode()) > 99:
         raise CommandError(f"the path of the socket is too long: {place}")

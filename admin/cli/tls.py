@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 
 Ca = Annotated[str | None, typer.Option("--ca", help="Trust these CAs (a PEM file) instead of the system's.", envvar="GATEHOUSE_CA")]
 Cert = Annotated[str | None, typer.Option("--cert", help="A client certificate (a PEM file) to log in with.", envvar="GATEHOUSE_CERT")]
@@ -46,7 +46,7 @@ SYSTEM: Final = Tls()
 def given(ca: str | None, cert: str | None, cert_key: str | None, saved: Tls = SYSTEM) -> Tls:
     """The TLS settings of the options; for those that are not given, the saved ones. Raises CommandError."""
     if cert_key and not (cert or saved.cert):
-        raise CommandError("--cert-key needs --cert")
+        raise UsageError("--cert-key needs --cert")
     if cert:
         return Tls(ca or saved.ca, cert, cert_key or "")
     return Tls(ca or saved.ca, saved.cert, cert_key or saved.cert_key)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.client import LONG, name
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(help="Tokens: revoke them, and rotate the signing keys of gateway tokens.", no_args_is_help=True)
@@ -33,11 +33,11 @@ def revoke(
 ) -> None:
     """Refuses tokens on every replica from now on, and gateway tokens issued for them."""
     if sum(given is not None for given in (id, subject)) > 1 or (everything and (id or subject or issuer)):
-        raise CommandError("say one of --id, --subject, --issuer alone, and --everything")
+        raise UsageError("say one of --id, --subject, --issuer alone, and --everything")
     if (id or subject) and not issuer:
-        raise CommandError("say whose it is with --issuer")
+        raise UsageError("say whose it is with --issuer")
     if not (id or subject or issuer or everything):
-        raise CommandError("say what to revoke: --id, --subject, --issuer or --everything")
+        raise UsageError("say what to revoke: --id, --subject, --issuer or --everything")
     kind = "all" if everything else "token" if id else "subject" if subject else "issuer"
     body: dict[str, Any] = {"type": kind, "issuer": issuer or "", "value": id or subject or "", "reason": why}
     if before is not None:

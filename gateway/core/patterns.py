@@ -17,7 +17,7 @@ WORDS: Final[Mapping[str, str]] = {
     # names
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": _NAME,
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}([~@][A-Za-z0-9.:\[\]_-]{1,300})?$": _NAME,
-    r"^[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,200}@[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": "a user and its tenant, NAME@TENANT",
+    r"^[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,200}@[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": "a name and its tenant, NAME@TENANT",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$": f"1 to 120 letters, digits or any of '._-', {_BEGINNING}",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": f"1 to 64 letters, digits or any of '._-', {_BEGINNING}",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$": f"1 to 128 letters, digits or any of '._-', {_BEGINNING}",

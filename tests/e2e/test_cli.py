@@ -244,7 +244,7 @@ def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path
     segment.write_text(segment.read_text().replace('"acme"', '"emca"', 1))
     broken = cli(*offline, code=1, GATEHOUSE_URL="http://127.0.0.1:9")
     assert segment.name in broken.stderr
-    assert "go together" in cli("audit", "verify", "--dir", str(copy), code=1).stderr
+    assert "go together" in cli("audit", "verify", "--dir", str(copy), code=2).stderr
     assert "public key" in cli("audit", "verify", "--dir", str(copy), "--public-key", str(segment), code=1).stderr
 
 

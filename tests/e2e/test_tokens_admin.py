@@ -126,7 +126,7 @@ def test_wrong_revocations_are_refused(running: Gatehouse) -> None:
     with admin(running, WATCH) as client:
         assert client.get("/revocations").status_code == 403
     for wrong in (("revoke",), ("revoke", "--id", "x"), ("revoke", "--everything", "--issuer", "x")):
-        cli(running, *wrong, code=1)
+        cli(running, *wrong, code=2)
 
 
 def test_keys_are_rotated_and_withdrawn_while_tokens_go_on(running: Gatehouse, provider: Provider) -> None:  # noqa: F811

@@ -82,4 +82,4 @@ def test_without_encryption_there_are_no_keys(file: Path) -> None:
 
 def test_the_option_needs_a_directory(file: Path) -> None:
     done = CliRunner().invoke(app, ["audit", "search", "--config", str(file)])
-    assert done.exit_code == 1 and "--config goes with --dir" in done.stderr
+    assert done.exit_code == 2 and "--config goes with --dir" in done.stderr
