@@ -231,7 +231,6 @@ def _place(cursor: str) -> tuple[float, int]:
 
 def operations() -> list[Operation]:
     return [
-        Operation("GET", "audit", SEARCH, "Search requests and events", search, FoundList, query=SearchQuery, refuses=(503,)),
         Operation("GET", "audit/search", SEARCH, "Search requests and events", search, FoundList, query=SearchQuery, refuses=(503,)),
         Operation("GET", "audit/report", REPORT, "Report on a period", report, Report, query=ReportQuery, refuses=(503,)),
     ]
