@@ -68,7 +68,11 @@ class CheckpointCopy:
 
     def _append(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with path.open("ab") as file:
+        with path.open("a+b") as file:
+            file.seek(0)
+            there = file.read()
+            if torn := there[there.rfind(b"\n") + 1 :]:  # a kill or a full disk cut a line off; nothing of the copy is taken back
+                data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -53,6 +53,28 @@ def test_a_file_that_was_replaced_is_copied_behind_what_is_there(log_bench: Any,
     assert (tmp_path / "second" / path.name).read_bytes() == first + path.read_bytes()
 
 
+def test_a_line_that_was_cut_off_is_completed(log_bench: Any, tmp_path: Path) -> None:
+    log_bench.log(batches=2)
+    original = (log_bench.directory / "checkpoints-0.jsonl").read_bytes()
+    copied = tmp_path / "second" / "checkpoints-0.jsonl"
+    copied.parent.mkdir()
+    copied.write_bytes(original[:-40])
+    copy = CheckpointCopy("second", CopySpec(folder=str(copied.parent)), None)
+    begin = original.rfind(b"\n", 0, -1) + 1  # the last copy that ended took the lines before the last one
+    done = copy.take(log_bench.directory, "0", begin)
+    assert (done, copied.read_bytes()) == (len(original), original)
+
+
+def test_lines_behind_another_log_s_cut_off_line_stay_whole(log_bench: Any, tmp_path: Path) -> None:
+    log_bench.log(batches=2)
+    original = (log_bench.directory / "checkpoints-0.jsonl").read_bytes()
+    copied = tmp_path / "second" / "checkpoints-0.jsonl"
+    copied.parent.mkdir()
+    copied.write_bytes(b'{"sequence":99')
+    CheckpointCopy("second", CopySpec(folder=str(copied.parent)), None).take(log_bench.directory, "0", 0)
+    assert copied.read_bytes() == b'{"sequence":99\n' + original
+
+
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
