@@ -20,8 +20,8 @@ Maybe: TypeAlias = T | Awaitable[T]
 class Signal(Generic[T]):
     """Completes once, with a value or an error; any number of coroutines may await it.
 
-    Those that wait are resumed in order, synchronously, by `set` or `fail`. Completing it again does nothing. A Driver that waits first, as
-    nearly always the only one, is kept as it is: a callback would be two objects more for each wait.
+    Those that wait are resumed in order, synchronously, by `set` or `fail`. Completing it again does nothing. Drivers that wait are kept as
+    they are, and the first one, as nearly always the only one, without a list: a callback would be an object more for each wait.
     """
 
     __slots__ = ("_callbacks", "_driver", "done", "error", "value")
@@ -31,7 +31,7 @@ class Signal(Generic[T]):
         self.value: T | None = None
         self.error: BaseException | None = None
         self._driver: Driver | None = None
-        self._callbacks: list[Callable[[], None]] | None = None
+        self._callbacks: list[Driver | Callable[[], None]] | None = None
 
     def set(self, value: T) -> None:
         if not self.done:
@@ -52,7 +52,11 @@ class Signal(Generic[T]):
         if callbacks is not None:
             callbacks.reverse()
             while callbacks:  # one of them may remove another that has not been called yet
-                callbacks.pop()()
+                waiting = callbacks.pop()
+                if isinstance(waiting, Driver):
+                    waiting.step()
+                else:
+                    waiting()
             self._callbacks = None
 
     @property
@@ -73,17 +77,19 @@ class Signal(Generic[T]):
         """Steps a driver once when complete; it is not complete yet."""
         if self._driver is None and not self._callbacks:
             self._driver = driver
+        elif self._callbacks is None:
+            self._callbacks = [driver]
         else:
-            self.add_callback(driver.step)
+            self._callbacks.append(driver)
 
     def forget(self, driver: Driver) -> None:
         """Does not step it any more."""
         if self._driver is driver:
             self._driver = None
         else:
-            self.remove_callback(driver.step)
+            self.remove_callback(driver)
 
-    def remove_callback(self, callback: Callable[[], None]) -> None:
+    def remove_callback(self, callback: Driver | Callable[[], None]) -> None:
         if self._callbacks and callback in self._callbacks:
             self._callbacks.remove(callback)
 
@@ -147,6 +153,8 @@ class SignalWait:
 
 
 _ENDED: Final[Any] = object()
+_next: Final[Any] = next
+"""Compiled, a Final is one load, and the name of a builtin function an attribute of its module."""
 WAITS = (Signal, asyncio.Future)
 """The types of a pending `Maybe`, for `isinstance`: looking for `__await__`, or checking the ABC, costs many times as much."""
 _FUTURE: Final = asyncio.Future
@@ -186,7 +194,7 @@ class Driver:
     def __init__(self, coroutine: Coroutine[Any, Any, None], on_done: Callable[[BaseException | None], None]) -> None:
         self._coroutine: Coroutine[Any, Any, None] | None = coroutine
         self._steps: Any = coroutine.__await__()
-        self._on_done = on_done
+        self._on_done: Callable[[BaseException | None], None] | None = on_done
         self._waiting_on: Any = None
         self._running = False
         self._thrown: BaseException | None = None
@@ -225,7 +233,7 @@ class Driver:
         while True:
             self._running = True
             try:
-                waiting = next(self._steps, _ENDED) if error is None else coroutine.throw(error)
+                waiting = _next(self._steps, _ENDED) if error is None else coroutine.throw(error)
             except StopIteration:  # only after a throw: `next` gives the end as a value, which costs much less
                 self._finish(None)
                 return
@@ -255,8 +263,9 @@ class Driver:
 
     def _finish(self, error: BaseException | None) -> None:
         self._coroutine = self._steps = None
-        on_done, self._on_done = self._on_done, _nothing
-        on_done(error)
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(error)
         if error is not None:
             cut(error)
 
@@ -271,7 +280,3 @@ def cut(error: BaseException) -> None:
     while found is not None and found.__traceback__ is not None:
         found.__traceback__ = None
         found = found.__cause__ or found.__context__
-
-
-def _nothing(error: BaseException | None) -> None:
-    return None
