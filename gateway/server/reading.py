@@ -161,12 +161,13 @@ class RequestReader:
         head = known.head
         digits = head.digits(data)
         size = int(digits) if digits else 0
-        if not size or size > limits.max_body_bytes:
+        bound = limits.max_body_bytes
+        if not size or size > bound:
             return data
         headers = known.headers.copy()
         headers[LENGTH] = digits
         request = ParsedRequest(known.method, known.path, known.query, headers, True, known.named or self.plane.next_id())
-        request.bound = limits.max_body_bytes
+        request.bound = bound
         self._tries = TRIES
         self._owed = size
         self.reading = BODY

@@ -12,8 +12,10 @@ from gateway.core.types import ResponseHead
 
 LENGTH: Final = b"content-length"
 _LINE: Final = b"\r\ncontent-length:"
-_CR: Final = b"\r"
-SPACE, TAB = b" \t"
+ZERO: Final = 0x30
+NINE: Final = 0x39
+SPACE: Final = 0x20
+TAB: Final = 0x09
 MOST_DIGITS: Final = 8
 MOST_HEAD: Final = 4096
 """Bytes of a head that is remembered, as each connection keeps one; a longer one is parsed each time."""
@@ -31,15 +33,14 @@ class KnownHead:
 
     def digits(self, data: bytes) -> bytes:
         """The digits of Content-Length if the data begins with this head; else b""."""
-        before = self.before
-        if not data.startswith(before):
+        before, after = self.before, self.after
+        place = end = len(before)
+        if data[:place] != before:
             return b""
-        place = len(before)
-        end = data.find(_CR, place, place + MOST_DIGITS + 1)
-        if end <= place or not data.startswith(self.after, end):
-            return b""
-        found = data[place:end]
-        return found if found.isdigit() else b""
+        most = min(len(data), place + MOST_DIGITS)
+        while end < most and ZERO <= data[end] <= NINE:
+            end += 1
+        return data[place:end] if data[end : end + len(after)] == after else b""
 
 
 def known_head(data: bytes, first: bytes, length: bytes) -> KnownHead | None:

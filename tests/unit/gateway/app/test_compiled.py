@@ -132,7 +132,10 @@ SLICES = {
     "gateway/pipeline/cached.py": {"body[start:end]": "end was looked for from start on, or found nowhere, which ends the loop"},
     "gateway/pipeline/nested_stream.py": {"text[at:at + PIECE]": "a str", "text[at:end]": "a str"},
     "gateway/telemetry/tracing.py": {name: "constants" for name in ("header[3:35]", "header[36:52]", "header[53:55]")},
-    "gateway/transport/repeated.py": {"data[place:end]": "returned before"},
+    "gateway/transport/repeated.py": {
+        "data[place:end]": "returned before",
+        "data[end:end + len(after)]": "the end is not beyond the data, and the length is not negative",
+    },
     "gateway/wire/anthropic/answers.py": {
         "data[begin:end]": "returned before",
     },
