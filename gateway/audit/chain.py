@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Final, TypeAlias
 
@@ -25,6 +26,7 @@ _MARK: Final = b',"hash":"'
 _END: Final = b'"}\n'
 _TAIL: Final = len(_MARK) + 64 + len(_END)
 _fresh: Final = hashlib.sha256().copy
+_hex: Final = hexlify
 _HEX64: Final = re.compile(rb"[0-9a-f]{64}")
 
 Entry: TypeAlias = Record | bytes
@@ -80,13 +82,13 @@ class Draft:
             place += 1
 
     def _link(self, encoded: bytes) -> None:
-        """The payload is hashed and kept as it is: a copy of it would be twice the line's size in memory."""
+        """The payload is kept as it is, as a copy of it would be twice the line's size in memory. What is hashed is copied for that: one
+        call costs more than a copy of a line."""
         self.count += 1
         begin = b'{"seq":%d' % (self._start + self.count)
         digest = _fresh()
-        digest.update(self._head + begin)
-        digest.update(encoded)
-        head: bytes = digest.hexdigest().encode()
+        digest.update(b"%b%b%b" % (self._head, begin, encoded))
+        head: bytes = _hex(digest.digest())
         pieces = self._pieces
         pieces.append(begin)
         pieces.append(encoded)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
+from struct import Struct
 from typing import Any, Final
 
 from gateway.core.isolation import GLOBAL, domain
@@ -21,9 +22,10 @@ PREFIX: Final = 2048
 MESSAGES: Final = 8
 """Messages among which the first user message is looked for."""
 
-_fresh = blake2b(digest_size=8).copy
+_fresh: Final = blake2b(digest_size=8).copy
 """Copying an unused hash is cheaper than making one with parameters."""
-_number = int.from_bytes
+_number: Final = Struct(">Q").unpack
+"""A third of what `int.from_bytes` costs."""
 
 KEPT: Final = 32
 """Hash states of conversation beginnings that a route keeps."""
@@ -35,7 +37,8 @@ def digest(data: bytes) -> int:
     """64 bits of BLAKE2b, big-endian."""
     state = _fresh()
     state.update(data)
-    return _number(state.digest())
+    number: int = _number(state.digest())[0]
+    return number
 
 
 def key_function(key: str, sharing: str = GLOBAL) -> KeyFunction:
@@ -84,7 +87,8 @@ class Prefix:
                     state.update(text.encode())
                 except UnicodeEncodeError:
                     state.update(_encoded(text))
-                return _number(state.digest())
+                number: int = _number(state.digest())[0]
+                return number
             before = f"{before}{role}\0{text}\0"
             room -= 1
             if not room:
