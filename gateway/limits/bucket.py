@@ -152,20 +152,20 @@ class Shape:
 
         Raises LimitExceeded for what is certain to be more than the burst: it could never pass.
         """
-        costs: list[int] = []
-        for meter in self.meters:
-            what = meter.what
-            if what == TOKENS and self.weights is not None:
-                cost = self.weights.bound(amounts.prompt, amounts.completion)
-            elif what == MONEY and meter.currency != amounts.currency:
-                cost = 0
-            else:
-                cost = amounts.of[what]
-            if cost > meter.burst:
-                self._never(meter, amounts)
-                cost = meter.burst
-            costs.append(cost)
-        return costs
+        return [self._cost(meter, amounts) for meter in self.meters]
+
+    def _cost(self, meter: Meter, amounts: Amounts) -> int:
+        what = meter.what
+        if what == TOKENS and self.weights is not None:
+            cost = self.weights.bound(amounts.prompt, amounts.completion)
+        elif what == MONEY and meter.currency != amounts.currency:
+            cost = 0
+        else:
+            cost = amounts.of[what]
+        if cost <= meter.burst:
+            return cost
+        self._never(meter, amounts)
+        return meter.burst
 
     def _never(self, meter: Meter, amounts: Amounts) -> None:
         what = meter.what

@@ -17,7 +17,8 @@ FIRST: Final = 256
 """Generated tokens of a request without a bound, until something is learned."""
 MODELS: Final = 10_000
 """Models that are remembered; beyond, what was learned first is forgotten."""
-LEAST, MOST = 0.25, 4.0
+LEAST: Final = 0.25
+MOST: Final = 4.0
 SHARE: Final = 0.05
 """What one request counts in the mean."""
 QUANTILE: Final = 0.95

@@ -141,7 +141,7 @@ class LocalLimiter:
         if self._noted is not None:
             for name in noted:
                 self._noted(name)
-        return Held(self, taken, taken_costs, now, asked, lines(taken, now), tuple(noted))
+        return Held(self, tuple(taken), taken_costs, now, asked, lines(taken, now), tuple(noted))
 
     def _without(self, applying: Applying, costs: list[list[int]], now: int, asked: Amounts, would: tuple[str, ...]) -> Maybe[Reservation]:
         """There is too little: asks the store where that can help, and refuses otherwise."""
@@ -244,7 +244,7 @@ class Held:
     def __init__(
         self,
         limiter: LocalLimiter,
-        buckets: Sequence[Bucket],
+        buckets: tuple[Bucket, ...],
         costs: list[list[int]],
         taken_at: int,
         asked: Amounts,

@@ -68,13 +68,15 @@ MANY_MODELS: Final = 256
 
 
 def slot_of(bounds: tuple[float, ...], value: float) -> int:
-    """The index of the first bound that the value does not exceed. Compiled, it costs a tenth of a call of bisect."""
-    slot = 0
-    for bound in bounds:
-        if value <= bound:
-            return slot
-        slot += 1
-    return slot
+    """The index of the first bound that the value does not exceed; they ascend. Compiled, it costs less than a call of bisect."""
+    low, high = 0, len(bounds)
+    while low < high:
+        middle = (low + high) >> 1
+        if value <= bounds[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 class Histogram:
