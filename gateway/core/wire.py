@@ -467,6 +467,10 @@ class WireApi:
         """A kept answer in the other form: whole as a stream's events (`stream`), or events as a whole one. Raises EngineError."""
         raise EngineError("A kept answer of this operation has one form only.")
 
+    def whole_steps(self, events: bytes) -> Steps[bytes]:
+        """Events as a whole answer, in slices. Raises EngineError."""
+        raise EngineError("A kept answer of this operation has one form only.")
+
     def error_body(self, error: GatehouseError, headers: Headers, request_id: bytes = b"") -> bytes:
         """The body of an error. headers: the request's."""
         return error.body()

@@ -315,14 +315,14 @@ async def _shaped_stream(x: Exchange, entry: ModelEntry, ticket: Signal[None], r
         return relay
     assert isinstance(relay, HeldRelay)
     events = relay.body()
-    found = shapes.judged(x, request.api.replayed(await relay.passed(), False, False))
-    if found.repair and shapes.prepared(request, request.api.replayed(events, False, False), found):
+    found = shapes.judged(x, await shapes.whole(x, await relay.passed()))
+    if found.repair and shapes.prepared(request, await shapes.whole(x, events), found):
         x.repaired()
         try:
             again = await attempt.run(x, entry, ticket, type(relay))
             if again.started:
                 assert isinstance(again, HeldRelay)
-                found = shapes.judged(x, request.api.replayed(await again.passed(), False, False))
+                found = shapes.judged(x, await shapes.whole(x, await again.passed()))
                 relay = again
         except (EngineError, Overloaded, RequestError) as error:
             log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)

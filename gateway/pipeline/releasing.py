@@ -77,7 +77,7 @@ async def _judged(x: Exchange, form: str, body: bytes) -> tuple[str, bytes]:
         body = passing
     tools.judged(x, entry.response_tools, uses)
     if x.shapes:
-        shapes.judged(x, body if form == "whole" else request.api.replayed(body, False, False)).settle()
+        shapes.judged(x, body if form == "whole" else await shapes.whole(x, body)).settle()
     return form, body
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.core.errors import GuardrailViolation, RequestError
 from gateway.core.shapes import ShapeGuard, ShapeJudge
+from gateway.core.slices import at_once
 from gateway.core.types import InferenceRequest, Principal
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import Tally
@@ -20,6 +21,8 @@ ADVICE: Final = (
     "Answer again, with nothing but JSON that follows the schema."
 )
 SHOWN: Final = 4
+AT_ONCE: Final = 16 * 1024
+"""Bytes of events that are put together in one step."""
 
 
 class Found:
@@ -53,6 +56,12 @@ def concerning(x: Exchange, guards: Sequence[ShapeGuard]) -> tuple[ShapeGuard, .
     if not request.api.generates:
         return ()
     return tuple([g for g in guards if (g.concerns is None or g.concerns(principal)) and g.concerned(request)])
+
+
+async def whole(x: Exchange, events: bytes) -> bytes:
+    """The whole answer that a stream's events say. Many events are put together in turns of the loop. Raises EngineError."""
+    steps = x.request.api.whole_steps(events)  # type: ignore[union-attr]
+    return at_once(steps) if len(events) <= AT_ONCE else await x.plane.turns.run(steps)
 
 
 def judged(x: Exchange, body: bytes) -> Found:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import GatehouseError
+from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import JSON, EventReader, HashBody, RequestTexts, WholeAnswer, WireApi
@@ -163,6 +164,9 @@ class MessagesApi(JsonApi):
 
     def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
         return replay.as_stream(body) if stream else replay.as_whole(body)
+
+    def whole_steps(self, events: bytes) -> Steps[bytes]:
+        return replay.whole_steps(events)
 
     # --- event streams and errors
 

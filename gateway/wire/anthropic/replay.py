@@ -7,10 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import EngineError
+from gateway.core.slices import Steps, at_once
 from gateway.wire.anthropic.answers import decoded
 from gateway.wire.anthropic.stream import STOP, event
 from gateway.wire.sse import data_of
 
+EVENTS_AT_ONCE: Final = 64
 _PIECES: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
 
 
@@ -39,10 +41,14 @@ def as_stream(body: bytes) -> bytes:
 
 def as_whole(events: bytes) -> bytes:
     """The whole message that the events say. Raises EngineError for what is not such a stream."""
+    return at_once(whole_steps(events))
+
+
+def whole_steps(events: bytes) -> Steps[bytes]:
+    """The same in slices."""
     message: dict[str, Any] = {}
-    blocks: dict[int, dict[str, Any]] = {}
-    inputs: dict[int, str] = {}
-    for one in events.split(b"\n\n")[:-1]:
+    blocks = _Blocks()
+    for done, one in enumerate(events.split(b"\n\n")[:-1], 1):
         payload = data_of(one + b"\n\n")
         if not payload:
             continue
@@ -52,30 +58,54 @@ def as_whole(events: bytes) -> bytes:
             if kind == "message_start":
                 message = document["message"]
             elif kind == "content_block_start":
-                blocks[document["index"]] = document["content_block"]
+                blocks.start(document["index"], document["content_block"])
             elif kind == "content_block_delta":
-                _continue(blocks, inputs, document["index"], document["delta"])
+                blocks.go_on(document["index"], document["delta"])
             elif kind == "message_delta":
                 message |= document["delta"]
                 message["usage"] = {**(message.get("usage") or {}), **(document.get("usage") or {})}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError):
             raise EngineError("The kept answer cannot be read.") from None
-    for index, text in inputs.items():
+        if done % EVENTS_AT_ONCE == 0:
+            yield
+    return msgspec.json.encode({**message, "content": blocks.whole()})
+
+
+class _Blocks:
+    """The blocks of a message. Their texts are lists of pieces until all are there: each piece costs what it is long, not what came
+    before it."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._texts: dict[int, dict[str, list[str]]] = {}
+        self._inputs: dict[int, list[str]] = {}
+
+    def start(self, index: int, block: dict[str, Any]) -> None:
+        self._blocks[index] = {**block}
+        self._texts.pop(index, None)
+
+    def go_on(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._blocks[index]
+        for name, piece in delta.items():
+            if name == "type":
+                continue
+            if name == "partial_json":
+                self._inputs.setdefault(index, []).append(piece)
+            elif isinstance(piece, str):
+                self._texts.setdefault(index, {}).setdefault(name, []).append(piece)
+            elif name == "citation":
+                if not isinstance(block.get("citations"), list):
+                    block["citations"] = []
+                block["citations"].append(piece)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """All of them, in their order. Raises EngineError for texts or calls that cannot be read."""
         try:
-            blocks[index]["input"] = msgspec.json.decode(text or "{}")
-        except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError):
+            for index, texts in self._texts.items():
+                block = self._blocks[index]
+                block |= {name: "".join([block.get(name) or "", *pieces]) for name, pieces in texts.items()}
+            for index, pieces in self._inputs.items():
+                self._blocks[index]["input"] = msgspec.json.decode("".join(pieces) or "{}")
+            return [self._blocks[index] for index in sorted(self._blocks)]
+        except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError, TypeError):
             raise EngineError("The kept answer has a tool call that cannot be read.") from None
-    return msgspec.json.encode({**message, "content": [blocks[index] for index in sorted(blocks)]})
-
-
-def _continue(blocks: dict[int, dict[str, Any]], inputs: dict[int, str], index: int, delta: dict[str, Any]) -> None:
-    block = blocks[index]
-    for name, piece in delta.items():
-        if name == "type":
-            continue
-        if name == "partial_json":
-            inputs[index] = inputs.get(index, "") + piece
-        elif isinstance(piece, str):
-            block[name] = (block.get(name) or "") + piece
-        elif name == "citation":
-            block["citations"] = [*(block.get("citations") or ()), piece]

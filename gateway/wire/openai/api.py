@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.moderation import Judgement
+from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
@@ -145,6 +146,9 @@ class OpenAiApi(JsonApi):
 
     def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
         return replay.as_stream(body, include_usage) if stream else replay.as_whole(body)
+
+    def whole_steps(self, events: bytes) -> Steps[bytes]:
+        return replay.whole_steps(events)
 
     # --- event streams
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, HashBody, Memory, RequestTexts, WholeAnswer, WireApi
@@ -225,6 +226,9 @@ class ResponsesApi(JsonApi):
 
     def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
         return replay.as_stream(body) if stream else replay.as_whole(body)
+
+    def whole_steps(self, events: bytes) -> Steps[bytes]:
+        return replay.whole_steps(events)
 
     # --- event streams
 

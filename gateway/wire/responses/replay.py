@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.core.errors import EngineError
+from gateway.core.slices import Steps, at_once
 from gateway.wire.responses.answers import decoded
 from gateway.wire.responses.events import PIECES, line
 from gateway.wire.sse import data_of
 
+EVENTS_AT_ONCE: Final = 64
 _PARTS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text", "summary_text": "text"}
 _NAMES = {kind: name for name, (kind, index, _) in reversed(list(PIECES.items())) if index or kind in ("arguments", "input")}
 
@@ -59,7 +61,14 @@ def _text(name: str, where: dict[str, Any], text: str, field: str) -> list[dict[
 
 def as_whole(events: bytes) -> bytes:
     """The whole response that the events end with. Raises EngineError for what is not such a stream."""
-    for one in reversed(events.split(b"\n\n")):
+    return at_once(whole_steps(events))
+
+
+def whole_steps(events: bytes) -> Steps[bytes]:
+    """The same in slices."""
+    for done, one in enumerate(reversed(events.split(b"\n\n")), 1):
+        if done % EVENTS_AT_ONCE == 0:
+            yield
         payload = data_of(one + b"\n\n")
         if not payload.startswith(b"{"):
             continue

@@ -10,8 +10,10 @@ import pytest
 from gateway.core.errors import AuthenticationError, EngineTimeout, LimitExceeded, Overloaded, PermissionDenied, RequestError
 from gateway.core.types import ResponseHead
 from gateway.pipeline.held import Gathering, Replacing
+from gateway.wire.anthropic import replay
 from gateway.wire.anthropic.answers import MessagesAnswer
 from gateway.wire.anthropic.stream import MessagesReader
+from tests.steady import at_most, spent
 from tests.unit.gateway.pipeline.world import DONE, JSON_HEAD, SSE_HEAD, USAGE, Client, World, chunk
 
 PATH, COUNT = b"/v1/messages", b"/v1/messages/count_tokens"
@@ -340,6 +342,17 @@ def test_a_kept_answer_has_both_forms() -> None:
     (use,) = reader.uses()
     assert (use.name, json.loads(use.arguments)) == ("f", {"a": [1, "x"]}) and passed.count(b"event: ") == stream.count(b"event: ")
     assert [one.name for one in api.tool_calls(body)[1]] == ["f"]
+
+
+def test_a_long_stream_costs_what_it_is_long_and_is_read_in_slices() -> None:
+    begin = [{"type": "message_start", "message": MESSAGE}, {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}]
+    delta = {"type": "text_delta", "text": "some words", "citation": {"type": "page_location"}}
+    pieces = [{"type": "content_block_delta", "index": 0, "delta": delta}] * 32_000
+    stream = b"".join([b"data: %b\n\n" % json.dumps(one).encode() for one in (*begin, *pieces)])
+    at_most(2.0, lambda: spent(lambda: replay.as_whole(stream)))  # once quadratic: 25 s
+    assert sum(1 for _ in replay.whole_steps(stream)) >= 32_000 // 64
+    (block,) = json.loads(replay.as_whole(stream))["content"]
+    assert block["text"] == "some words" * 32_000 and len(block["citations"]) == 32_000
 
 
 @pytest.mark.parametrize("text", ["plain", 'é\\n"x"', "\\", "a\\\\", "", "\u2028 and 😀"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
 from gateway.wire.openai.calls import OpenAiCalls, of_answer
-from gateway.wire.openai.replay import as_stream, as_whole
+from gateway.wire.openai.replay import as_stream, as_whole, whole_steps
+from tests.steady import at_most, spent
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 CALL = st.builds(
@@ -82,3 +84,55 @@ def test_what_is_no_answer_has_no_other_form(body: bytes) -> None:
         as_stream(body, False)
     with pytest.raises(EngineError):
         as_whole(b"data: {" + body + b"\n\n")
+
+
+def events(*choices: dict[str, Any]) -> bytes:
+    return b"".join([b"data: %b\n\n" % json.dumps({"id": "c", "choices": [choice]}).encode() for choice in choices])
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        lambda number: {"content": "some words and more "},
+        lambda number: {"tool_calls": [{"index": number, "id": "a", "function": {"name": "x", "arguments": "{}"}}]},
+        lambda number: {"tool_calls": [{"index": 0, "function": {"arguments": "{ }"}}]},
+        lambda number: {"annotations": [{"type": "url_citation"}]},
+    ],
+    ids=["text", "calls", "arguments", "elements"],
+)
+def test_many_pieces_cost_what_they_are_long(delta: Callable[[int], dict[str, Any]]) -> None:
+    long = events(*({"index": 0, "delta": delta(number)} for number in range(32_000)))
+    at_most(2.0, lambda: spent(lambda: as_whole(long)))  # once quadratic: 12 s for texts, 35 s for calls
+    assert sum(1 for _ in whole_steps(long)) >= 32_000 // 64, "in slices"
+
+
+def test_scores_of_tokens_are_put_together() -> None:
+    chat = events(
+        *(
+            {"index": 0, "delta": {"content": token}, "logprobs": {"content": [{"token": token, "logprob": -0.5}], "refusal": None}}
+            for token in "ab"
+        )
+    )
+    (choice,) = json.loads(as_whole(chat))["choices"]
+    assert choice["logprobs"] == {"content": [{"token": token, "logprob": -0.5} for token in "ab"], "refusal": None}
+    plain = events(
+        *(
+            {"index": 0, "text": token, "logprobs": {"tokens": [token], "token_logprobs": [-0.5], "text_offset": [place]}}
+            for place, token in enumerate("ab")
+        )
+    )
+    (choice,) = json.loads(as_whole(plain))["choices"]
+    assert choice["text"] == "ab"
+    assert choice["logprobs"] == {"tokens": ["a", "b"], "token_logprobs": [-0.5, -0.5], "text_offset": [0, 1]}
+
+
+@pytest.mark.parametrize("choice", [5, {"index": []}, {"index": "a", "delta": {}}])
+def test_choices_that_are_none_are_the_engines_fault(choice: Any) -> None:
+    with pytest.raises(EngineError):
+        as_whole(events({"index": 0, "delta": {}}, choice))
+
+
+def test_what_is_said_again_in_another_form_replaces_what_was_said() -> None:
+    deltas = [{"content": "a"}, {"content": "b"}, {"content": {"x": 1}}, {"content": "c"}, {"content": "d"}]
+    (choice,) = json.loads(as_whole(events(*({"index": 0, "delta": delta} for delta in deltas))))["choices"]
+    assert choice["message"] == {"content": "cd"}
