@@ -21,8 +21,14 @@ _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)
 _SHORT: Final = 6
 _ANY_SHORT: Final = 1_000_000
 """A number of up to _SHORT digits is smaller."""
+_LONG: Final = 20
+"""Digits of the largest number of 64 bits. The parser takes any number of zeros before it, of which Python reads 4,300 digits."""
 FORMS: Final = frozenset({b"/auth/token", b"/v1/files", *(path for api in APIS if api.forms for path in api.paths)})
 """The paths that take forms (gateway.server.tokens, gateway.server.uploads, gateway.server.files_and_batches)."""
+_PREFACE: Final = "PRI/Upgrade"
+"""What the parser says of the first line of HTTP/2 (RFC 9113, 3.4)."""
+_NO_LENGTH: Final = ("Content-Length overflow", "Invalid character in Content-Length", "Empty Content-Length")
+"""How it ends what it says of a length that is none (RFC 9110, 8.6)."""
 _SEGMENTS: Final = re.compile(rb"[/\\]").split
 _REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r?\n").search
 
@@ -56,13 +62,29 @@ def foreign_protocol(data: bytes) -> bool:
     return _REQUEST_LINE(data) is not None
 
 
+def no_length() -> RequestError:
+    return RequestError("The Content-Length header is not a valid number.", code="invalid_header")
+
+
+def malformed(said: str) -> RequestError:
+    """What is wrong with a request that the parser does not take. said: by it."""
+    if said.endswith(_NO_LENGTH):
+        return no_length()
+    if _PREFACE in said:
+        return RequestError("HTTP/2 is not supported; use HTTP/1.1.", code="invalid_request")
+    return RequestError(f"Malformed HTTP request: {said[:200]}.", code="invalid_request")
+
+
 def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> RequestError | None:
     """What is wrong with a head, or None. The parser has checked its syntax, the form of Content-Length and the transfer coding."""
     if has_dot_segment(path):
         return RequestError("The path contains a segment '.' or '..'; send the resolved path.", code="invalid_request")
     length = headers.get(b"content-length")
-    if length is not None and (len(length) > _SHORT or max_body < _ANY_SHORT) and int(length) > max_body:
-        return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)
+    if length is not None and (len(length) > _SHORT or max_body < _ANY_SHORT):
+        if len(length) > _LONG and len(length.rstrip()) > _LONG:
+            return no_length()
+        if int(length) > max_body:
+            return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)
     if b"transfer-encoding" in headers and (length is not None or headers[b"transfer-encoding"].lower() != b"chunked"):
         return RequestError("Send either Content-Length or Transfer-Encoding: chunked.", code="invalid_header")
     host = headers.get(b"host")

@@ -15,7 +15,7 @@ from gateway.core.proofs import PROOF, note_target
 from gateway.core.types import Headers
 from gateway.pipeline.memory import UNCOUNTED
 from gateway.pipeline.plane import DataPlane
-from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, split_target
+from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, malformed, split_target
 from gateway.server.refusals import body_too_large, head_too_large
 from gateway.server.request import KnownRequest, ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
@@ -34,8 +34,6 @@ _COMMON: Final = (
 LOWERED: Final = {spelt: name for name in _COMMON for spelt in (name, name.title())}
 """Names of headers as most clients spell them. Their hashes are known, and none has an underscore."""
 NEVER: Final = float("inf")
-PREFACE: Final = "PRI/Upgrade"
-"""What the parser says of the first line of HTTP/2 (RFC 9113, 3.4)."""
 MOST_PARTS: Final = 4096
 """Parts of a body that are kept as they came: of two bytes, each is twenty times as large in memory."""
 _ALONE: Final = (b"transfer-encoding", b"expect", b"upgrade", b":version")
@@ -107,9 +105,7 @@ class RequestReader:
             self._feed(data)
         except httptools.HttpParserError as error:
             if self.refusal is None:
-                said = str(error)
-                why = f"Malformed HTTP request: {said[:200]}." if PREFACE not in said else "HTTP/2 is not supported; use HTTP/1.1."
-                self.refusal = Refusal(RequestError(why, code="invalid_request"))
+                self.refusal = Refusal(malformed(str(error)))
             return self.refusal
         if self._begun - begun > (state == BETWEEN):  # there are request lines in it that were not looked at yet
             if foreign_protocol(data):

@@ -96,6 +96,54 @@ def test_a_malformed_request_is_400_and_reaches_no_engine(strict: Gatehouse, eng
     assert strict.chat().status_code == 200
 
 
+@pytest.mark.parametrize(
+    "length",
+    [
+        b"",
+        b" ",
+        b"-1",
+        b"+57",
+        b"5, 5",
+        b"57,57",
+        b"57, 58",
+        b"5 7",
+        b"0x39",
+        b"5.7",
+        b"5_7",
+        b"57;",
+        b"\x0b57",
+        b"57\x0c",
+        b"\xa057",
+        "\u0665\u0667".encode(),
+        b"18446744073709551616",
+        b"9" * 5000,
+        b"0" * 19 + b"57",
+        b"0" * 5000 + b"57",
+    ],
+)
+def test_a_length_that_is_none_is_said_to_be_none(hasty: Gatehouse, engine: EngineThread, length: bytes) -> None:
+    before = len(engine.received)
+    answer = hasty.raw(START + b"Content-Length:" + length + b"\r\n\r\n" + BODY + GOOD)
+    check(answer, 400, "invalid_header")
+    assert b"The Content-Length header is not a valid number." in answer
+    assert answer.count(b"HTTP/1.1 ") == 1, "nothing behind it is read"
+    assert len(engine.received) == before
+
+
+@pytest.mark.parametrize("other", [b"57", b"58"])
+def test_two_lengths_are_refused(strict: Gatehouse, engine: EngineThread, other: bytes) -> None:
+    before = len(engine.received)
+    answer = strict.raw(START + LENGTH + b"Content-Length: " + other + b"\r\n\r\n" + BODY + GOOD)
+    check(answer, 400)
+    assert answer.count(b"HTTP/1.1 ") == 1 and len(engine.received) == before
+
+
+@pytest.mark.parametrize("length", [b"%d", b"  %d", b"%d  ", b"\t%d \t ", b"0%d", b"%d" + b" " * 30])
+def test_a_length_among_spaces_is_one(strict: Gatehouse, length: bytes) -> None:
+    answer = strict.raw(START + b"Connection: close\r\nContent-Length:" + length % len(BODY) + b"\r\n\r\n" + BODY)
+    assert status(answer) == 200 and answer.count(b"HTTP/1.1 ") == 1
+
+
 def test_too_large(strict: Gatehouse, engine: EngineThread) -> None:
     before = len(engine.received)
     check(strict.raw(START + b"X-Long: " + b"a" * 5000 + b"\r\n\r\n"), 431, "request_too_large")

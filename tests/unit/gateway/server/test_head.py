@@ -38,6 +38,7 @@ def test_the_path_is_taken_as_it_is(target: bytes, path: bytes, query: bytes) ->
     [
         {},
         {b"content-length": b"100"},
+        {b"content-length": b"0100" + b" " * 30},
         {b"transfer-encoding": b"chunked"},
         {b"transfer-encoding": b"Chunked"},
         {b"content-type": b"application/json"},
@@ -56,7 +57,9 @@ def test_heads_that_pass(headers: Headers) -> None:
     ("headers", "status", "code"),
     [
         ({b"content-length": b"101"}, 413, "request_too_large"),
-        ({b"content-length": b"9" * 30}, 413, "request_too_large"),
+        ({b"content-length": b"9" * 20}, 413, "request_too_large"),
+        ({b"content-length": b"9" * 21}, 400, "invalid_header"),
+        ({b"content-length": b"0" * 5000 + b"5"}, 400, "invalid_header"),
         ({b"transfer-encoding": b"gzip, chunked"}, 400, "invalid_header"),
         ({b"transfer-encoding": b"identity"}, 400, "invalid_header"),
         ({b"transfer-encoding": b"chunked, chunked"}, 400, "invalid_header"),
