@@ -31,6 +31,8 @@ _GLIDE: Final = 192
 """The most characters that are followed one by one."""
 _FIRST: Final = 8
 """Characters beyond ASCII that are read at a time while regions begin and end; behind the beginning of one, where it may end at once."""
+_MOST_KEPT: Final = 64 * 1024
+"""Bytes of a region whose text is kept; a longer one is masked where it would get a pseudonym."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 
 
@@ -54,7 +56,7 @@ class _Region:
 
     def taken(self, data: bytes) -> int:
         """How many leading bytes belong to it."""
-        end, self.over = self.tail.end(self.last, data, self.size)
+        end, self.over = self.tail.end(self.last, data)
         self.size += end
         self.last = (self.last + data[:end])[-self.tail.memory :]
         return end
@@ -337,6 +339,8 @@ class EntityStream:
         region.digest.update(text[:cut].encode("utf-8", "replace"))
         if region.parts is not None:
             region.parts.append(text[:cut])
+            if region.size > _MOST_KEPT:
+                region.parts = None
         depth = self._depth
         self._moved(text[:cut])
         out = text[:cut] if region.keeps else ""

@@ -11,19 +11,16 @@ _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 
 
 class Tail:
-    """How an entity goes on behind the match. memory: how many of its last bytes `end` needs. most: of its bytes."""
-
-    most: Final = 64 * 1024
+    """How an entity goes on behind the match, however long it is. memory: how many of its last bytes `end` needs."""
 
     def __init__(self, among: str, stop: str) -> None:
         self._other = compiled(f"[^{among}]")
         self._stop = compiled(stop) if stop else None
         self.memory = 96
 
-    def end(self, before: bytes, data: bytes, size: int) -> tuple[int, bool]:
-        """How many leading bytes of `data` belong to it, and whether it ends there. before: the last ones that did. size: how many did."""
-        end = min(len(data), self.most - size)
-        over = size + end >= self.most
+    def end(self, before: bytes, data: bytes) -> tuple[int, bool]:
+        """How many leading bytes of `data` belong to it, and whether it ends there. before: the last ones that did."""
+        end, over = len(data), False
         if (other := self._other.Match(_UNANCHORED, data, 0, end)[0][0]) >= 0:
             end, over = other, True
         if self._stop is not None:

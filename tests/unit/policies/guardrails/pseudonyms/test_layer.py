@@ -190,6 +190,14 @@ def test_numbers_become_strings_so_that_arguments_stay_readable() -> None:
     assert json.loads(one.whole(passed)) == {"card": "4111111111111111"}
 
 
+def test_a_private_key_that_is_too_long_to_keep_is_masked() -> None:
+    long = KEY.replace("MIIEvQ", "MIIEvQ" + "A" * 100_000, 1)
+    made = built(build_secrets, SecretsSettings, {"action": "pseudonym"}, Context(name="s"))
+    assert isinstance(made, PseudonymGuardrail)
+    one = layer(made)
+    assert sent(one, f"this: {long} and {KEY}") == ["this: [PRIVATE_KEY]\n and <PRIVATE_KEY_1>\n"]
+
+
 def test_a_private_key_comes_back_whole() -> None:
     made = built(build_secrets, SecretsSettings, {"action": "pseudonym"}, Context(name="s"))
     assert isinstance(made, PseudonymGuardrail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Awaitable, Generator
 from typing import Any
@@ -101,6 +102,21 @@ def test_words_that_name_a_secret_are_not_held() -> None:
         assert stream.feed(token) == token
     assert stream.feed("Zx81") == "" and stream.feed("Qp!") == ""
     assert stream.feed('9vT"') == '[PASSWORD]"'
+
+
+LONG = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 5000 + "-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("action", ["mask", "hash", "pseudonym"])
+def test_of_a_long_private_key_nothing_passes(action: str) -> None:
+    assert len(LONG) > 3 * 64 * 1024
+    guardrail = made(entities={"private_key": action}, **({"hash_key": "0123456789abcdef"} if action == "hash" else {}))
+    text = f"see {LONG} end"
+    (passed,) = check(text, guardrail).texts
+    assert re.fullmatch(r"see \[PRIVATE_KEY(:[0-9a-f]{16})?\] end", passed)
+    for size in (100, 10_000):
+        pieces = [text[place : place + size] for place in range(0, len(text), size)]
+        assert streamed(*pieces, guardrail=guardrail) == passed
 
 
 def test_the_rest_of_a_private_key_is_dropped_as_it_comes() -> None:
