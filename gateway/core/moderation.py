@@ -37,7 +37,8 @@ class Moderator(Protocol):
     def moderate(
         self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
     ) -> asyncio.Future[Moderated]:
-        """labels: of the texts. Fails with a GatehouseError where the model does not say what the texts are."""
+        """labels: of the texts. Fails with a GatehouseError where the model does not say what the texts are; a RequestError for more of
+        them than it is asked about."""
         ...
 
 

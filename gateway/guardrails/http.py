@@ -16,6 +16,7 @@ from gateway.core.types import ALLOW, Finding, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
 from gateway.guardrails import http_shapes as shapes
+from gateway.guardrails.fair_turns import Party
 from gateway.guardrails.http_shapes import Action
 from gateway.guardrails.remote import MAX_ANSWER_BYTES, GuardBreakerSpec, Remote
 
@@ -53,7 +54,9 @@ class HttpSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 AT_ONCE: Final = 16
-"""Texts of one request that a server of Presidio's is asked about at a time."""
+"""Texts of one request that a server of Presidio's is asked about at a time, at most."""
+PART: Final = 4
+"""And at most this part of all that it may be asked at a time, so that there are turns for others who come."""
 
 
 class HttpGuardrail:
@@ -123,10 +126,12 @@ class HttpGuardrail:
         """One question for each text, several at a time."""
         settings = self._settings.presidio
         patience = self._remote.patience()
+        party = Party()
         findings: list[Finding] = []
-        for first in range(0, len(numbers), AT_ONCE):
-            batch = numbers[first : first + AT_ONCE]
-            waiting = [self._remote.tasks.spawn(self._places(texts[number], number, patience), name="analyse") for number in batch]
+        most = min(AT_ONCE, max(1, self._settings.concurrent // PART))
+        for first in range(0, len(numbers), most):
+            batch = numbers[first : first + most]
+            waiting = [self._remote.tasks.spawn(self._places(texts[number], number, patience, party), name="analyse") for number in batch]
             try:
                 for one in waiting:
                     findings += await one
@@ -135,10 +140,11 @@ class HttpGuardrail:
                     one.cancel()
         return shapes.acted(self.name, texts, findings, settings.entities, settings.others)
 
-    async def _places(self, text: str, number: int, patience: Patience) -> list[Finding]:
+    async def _places(self, text: str, number: int, patience: Patience, party: Party) -> list[Finding]:
         settings = self._settings.presidio
         question = shapes.presidio_question(text, settings.language, settings.threshold, settings.only)
-        return shapes.presidio_found(await self._remote.post(self._encoded(question), patience), text, number, settings.threshold)
+        body = await self._remote.post(self._encoded(question), patience, party=party)
+        return shapes.presidio_found(body, text, number, settings.threshold)
 
     def _encoded(self, question: dict[str, object]) -> bytes:
         body = shapes.encoded(question)

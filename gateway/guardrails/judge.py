@@ -18,7 +18,7 @@ from msgspec import Meta, Struct, field
 
 from gateway.core.asking import Asker, summed
 from gateway.core.deadlines import Patience
-from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.errors import EngineError, EngineTimeout, RequestError
 from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.slices import Steps
@@ -48,7 +48,8 @@ class JudgeSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     action: what is done then. sources: whose texts of a chat are read. timeout: for all questions about one request or answer. window,
     overlap: characters of one question, and of a long text by which two overlap. concurrent: questions about one request at a time.
     max_tokens: of one verdict, reasoning included. constrained: whether the engine is told the verdict's JSON schema (`json` only).
-    max_bytes: characters of all texts together."""
+    max_bytes: characters of all texts together. moderation_questions: about one request for moderation, in which no two texts share
+    one."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     template: Literal["llama_guard", "safeguard", "json", "yes_no"]
@@ -64,6 +65,7 @@ class JudgeSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_tokens: Annotated[int, Meta(ge=1, le=32_768)] = 256
     constrained: bool = True
     max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 256 * 1024
+    moderation_questions: Annotated[int, Meta(ge=1, le=100_000)] = 128
 
 
 class _Message(Struct):
@@ -145,6 +147,10 @@ class Judge(ModeratingGuardrail):
         settings = self._settings
         bounded(texts, settings.max_bytes)
         asked = [[piece] for piece in await in_turns(texts, pieces(texts, settings.window, settings.overlap))]
+        if len(asked) > settings.moderation_questions:
+            most = settings.moderation_questions
+            message = f"input: these texts take {len(asked)} questions to the model; {most} are the most. Send fewer at a time."
+            raise RequestError(message, param="input", code="too_many_texts")
         judged, usage = await self._judged(asked, seconds, principal, labels) if asked else ([], Usage())
         names = list(dict.fromkeys(settings.categories.values())) or [UNSAFE]
         scores = [dict.fromkeys(names, 0.0) for _ in texts]

@@ -6,7 +6,6 @@ a while, so that requests need not wait for a deadline that will be missed; then
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault, signature
 from gateway.core.specs import ClientTlsSpec, Seconds, Spec, Timeout
 from gateway.core.tasks import TaskOwner
+from gateway.guardrails.fair_turns import FairTurns, Party
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
@@ -109,7 +109,7 @@ class Remote:
         self._secret = None if secret is None else secret.reveal()
         self._timeout = timeout
         self._client = EndpointClient(f"{parts.scheme}://{parts.netloc}", tls=tls, connect_timeout=timeout, max_idle=concurrent)
-        self._turns = asyncio.Semaphore(concurrent)
+        self._turns = FairTurns(concurrent)
         self._breaker = Breaker(breaker)
         self.tasks = TaskOwner(f"guardrail {name}")
 
@@ -127,12 +127,12 @@ class Remote:
         """The deadline of all questions about one request or answer, beginning now."""
         return Patience(self._timeout)
 
-    async def post(self, question: bytes, patience: Patience, max_body: int = MAX_ANSWER_BYTES) -> bytes:
-        """The body of an answer with status 200. Raises EngineError."""
+    async def post(self, question: bytes, patience: Patience, max_body: int = MAX_ANSWER_BYTES, party: Party | None = None) -> bytes:
+        """The body of an answer with status 200. party: the request that has several questions. Raises EngineError."""
         breaker, asked = self._breaker, _Asked()
         breaker.admit(time.monotonic())
         try:
-            body = await self._post(question, patience, max_body, asked)
+            body = await self._post(question, patience, max_body, asked, party or Party())
         except EngineError:
             if asked.blames(self._timeout):
                 breaker.ended(False, time.monotonic())
@@ -145,9 +145,9 @@ class Remote:
         breaker.ended(True, time.monotonic())
         return body
 
-    async def _post(self, question: bytes, patience: Patience, max_body: int, asked: _Asked) -> bytes:
+    async def _post(self, question: bytes, patience: Patience, max_body: int, asked: _Asked, party: Party) -> bytes:
         try:
-            async with within(patience.left()), self._turns:
+            async with within(patience.left()), self._turns.turn(party):
                 asked.since = time.monotonic()
                 reply = await ask(self._client, "POST", self._path, self._signed(question), question, max_body=max_body)
         except TimeoutError:

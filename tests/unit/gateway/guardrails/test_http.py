@@ -246,6 +246,23 @@ async def test_presidios_entities_have_actions_of_their_own(make: Make, server: 
     assert many.texts == ("[CRYPTO] [PERSON]",) * 40
 
 
+async def test_requests_with_many_texts_keep_nobody_waiting(make: Make, server: ModerationServer) -> None:
+    server.hold, server.answer = asyncio.Event(), found()
+    guardrail = make(shape="presidio", concurrent=8, timeout=30.0)
+    large = [asyncio.ensure_future(ask(guardrail, *[f"large {number}"] * 40)) for number in range(5)]
+    while len(server.asked) < 8:
+        await server.came.wait()
+        server.came.clear()
+    small = asyncio.ensure_future(ask(guardrail, "small"))
+    await asyncio.sleep(0)
+    server.hold.set()
+    await small
+    place = [question["text"] for question in server.asked].index("small")
+    await asyncio.gather(*large)
+    assert place <= 16, "behind those that were asked already, and the first of whoever else had none"
+    assert len(server.asked) == 201
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.app.configuration.plugins import OURS
 from gateway.core import deadlines
-from gateway.core.errors import ConfigError, EngineError
+from gateway.core.errors import ConfigError, EngineError, RequestError
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, MOST_FINDINGS, Principal, Usage, Verdict
 from gateway.guardrails.judge import Judge
@@ -141,6 +141,17 @@ async def test_moderation_names_the_categories() -> None:
     assert found.usage == Usage(20, 2) and len(asker.asked) == 2
     plain = await made(asker).moderate(["attack"], CALLER, 5.0)
     assert plain.results[0].categories == {"unsafe": True} and plain.results[0].scores == {"unsafe": 1.0}
+
+
+async def test_one_request_for_moderation_asks_only_so_many_questions() -> None:
+    asker = FakeAsker("", judging("attack", guard))
+    with pytest.raises(RequestError, match="take 2048 questions to the model; 128 are the most") as refused:
+        await made(asker).moderate(["x"] * 2048, CALLER, 5.0)
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "too_many_texts", "input")
+    with pytest.raises(RequestError, match="3 questions"):
+        await made(asker, moderation_questions=2, window=256, overlap=0).moderate(["x" * 700], CALLER, 5.0)
+    assert not asker.asked
+    assert len((await made(asker).moderate(["x"] * 128 + [""], CALLER, 5.0)).results) == 129 and len(asker.asked) == 128
 
 
 @pytest.mark.parametrize(
