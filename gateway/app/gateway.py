@@ -29,7 +29,7 @@ from gateway.app.caches.purges import CachePurges
 from gateway.app.caches.tiers import CacheTiers, embedder
 from gateway.app.certificates import Certificates
 from gateway.app.clients.approval_webhook import ApprovalWebhook
-from gateway.app.clients.approvals import ApprovalBook, Requesters
+from gateway.app.clients.approvals import ApprovalBook, Approvers, Requesters
 from gateway.app.clients.kept_answers import AnswerBook
 from gateway.app.clients.work import ClientWork
 from gateway.app.configuration.changes import Changes
@@ -195,9 +195,10 @@ class Gateway:
         """Where answers are kept that wait for a person, and texts that a policy has recorded."""
         store, record = self.store_link.store, self.events.record
         stands = Requesters(self.plane.standing, store.get_key, self._fixed_keys, SystemClock()).check
-        self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
-        self.answers = AnswerBook(store.kept_answers, lambda: self.plane.current().spec.responses, self._owner)
-        self.plane.conversations = self.answers
+        current, owner = self.plane.current, self._owner
+        named = Approvers(current).of
+        self.approvals = ApprovalBook(store.approvals, lambda: current().spec.approvals, record, owner, named, stands=stands)
+        self.plane.conversations = self.answers = AnswerBook(store.kept_answers, lambda: current().spec.responses, self._owner)
         self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why, self.opener)
         self.plane.approvals, self.plane.texts, self.plane.records = self.approvals, self.texts.texts, self.texts.records
         vault = self.texts.vault

@@ -337,6 +337,28 @@ def test_guardrails_that_a_reload_brings_read_what_waits(
     assert code(ask(gatehouse, text, id)) == (403, "approval_used") and len(engine.asked) == before
 
 
+def test_approvers_are_those_that_a_reload_names(running: list[Gatehouse], settings: tuple[Path, dict[str, Any]]) -> None:
+    gatehouse, config = running[0], settings[1]
+    first, second, third = (held(gatehouse, f'call delete_file {{"approvers": {number}}}')["id"] for number in range(3))
+    tools, *others = config["guardrails"]
+    try:
+        reloaded(gatehouse, {**config, "guardrails": [{**tools, "settings": {**tools["settings"], "approvers": ["role/admin"]}}, *others]})
+        with adminapi.admin(gatehouse, key=OPS) as client:
+            assert client.get(f"/approvals/{first}").json()["approvers"] == ["role/admin"]
+            assert {one["id"]: one["approvers"] for one in client.get("/approvals").json()["items"]}[first] == ["role/admin"]
+        for verb in ("approve", "deny"):
+            assert code(decide(gatehouse, first, verb)) == (403, "not_an_approver"), "was one when it was kept"
+        assert decide(gatehouse, first, key=OPS).status_code == 200
+        reloaded(gatehouse, {**config, "guardrails": others})
+        for key in (OPS, BOSS):
+            assert code(decide(gatehouse, second, key=key)) == (403, "not_an_approver")
+        assert decide(gatehouse, second, "deny").json()["state"] == "denied"
+    finally:
+        reloaded(gatehouse, config)
+    assert ask(gatehouse, 'call delete_file {"approvers": 0}', first).status_code == 200, "what was decided stays so"
+    assert decide(gatehouse, third).status_code == 200
+
+
 def test_a_model_that_was_removed_meanwhile_answers_nobody(running: list[Gatehouse], settings: tuple[Path, dict[str, Any]]) -> None:
     gatehouse, config, text = running[0], settings[1], 'call delete_file {"f": 1}'
     id = held(gatehouse, text)["id"]

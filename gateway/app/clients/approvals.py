@@ -11,11 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
+from msgspec import structs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.core.approvals import ApprovalRecord, Bounds, Held, HeldUse, Hold, Requester, Take, Taken, identities, named, shared
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
+from gateway.core.snapshot import Snapshot
 from gateway.core.specs.approvals import ApprovalsSpec
 from gateway.core.standing import Standing
 from gateway.core.storage import KeyRecord, Page
@@ -57,6 +59,25 @@ class Requesters:
             raise PermissionDenied("The key that asked has ended.", code="requester_stopped")
 
 
+class Approvers:
+    """Who may decide, by the configuration in force: by the names of the guardrails that judge tools. They are looked for
+    among the models once for each configuration."""
+
+    def __init__(self, current: Callable[[], Snapshot]) -> None:
+        self._current = current
+        self._seen: Snapshot | None = None
+        self._by_guardrail: dict[str, tuple[str, ...]] = {}
+
+    def of(self, guardrail: str) -> tuple[str, ...] | None:
+        """Empty: whoever has the permission. None: no guardrail of this name judges tools any more."""
+        snapshot = self._current()
+        if snapshot is not self._seen:
+            chosen = {id(guards): guards for entry in snapshot.models.values() for guards in (entry.request_tools, entry.response_tools)}
+            self._by_guardrail = {guard.name: tuple(guard.approvers) for guards in chosen.values() for guard in guards}
+            self._seen = snapshot
+        return self._by_guardrail.get(guardrail)
+
+
 async def _anybody(requester: Requester, since: float) -> None:
     """Where nobody is stopped."""
 
@@ -65,7 +86,10 @@ class ApprovalBook:
     """Implements gateway.core.approvals.ApprovalDesk and the admin API's port. Life: `start` once the store has been started.
 
     settings: those in force. record: (event, target, detail, actor=, outcome=) for the audit log. notify: told of each approval that is
-    asked for or decided. stands: (who, when they asked) raises PermissionDenied where whoever asked may no longer have it.
+    asked for or decided. stands: (who, when they asked) raises PermissionDenied where whoever asked may no longer have it. approvers: of
+    a guardrail by its name, as it is now; None where there is none any more.
+
+    Who may decide is what the configuration says at that time, not when the answer was kept: who is no approver any more must not decide.
     """
 
     def __init__(
@@ -74,10 +98,11 @@ class ApprovalBook:
         settings: Callable[[], ApprovalsSpec],
         record: Record,
         owner: TaskOwner,
+        approvers: Callable[[str], tuple[str, ...] | None],
         notify: Callable[[str, ApprovalRecord], None] = lambda what, record: None,
         stands: Callable[[Requester, float], Awaitable[None]] = _anybody,
     ) -> None:
-        self._stands = stands
+        self._stands, self._approvers = stands, approvers
         self._kept, self._settings, self._record, self._owner, self.notify = kept, settings, record, owner, notify
         self._counts: dict[str, int] = {}
         self._size = 0
@@ -116,11 +141,17 @@ class ApprovalBook:
     # --- for operators
 
     async def page(self, *, tenant: str | Sequence[str] | None, state: str | None, limit: int, cursor: str | None) -> Page[ApprovalRecord]:
-        return await self._kept.page(tenant=tenant, state=state, limit=limit, cursor=cursor)
+        page = await self._kept.page(tenant=tenant, state=state, limit=limit, cursor=cursor)
+        return structs.replace(page, items=tuple(self._as_now(record) for record in page.items))
 
     async def get(self, id: str) -> ApprovalRecord:
         """Raises NotFound."""
-        return await self._kept.get(id)
+        return self._as_now(await self._kept.get(id))
+
+    def _as_now(self, record: ApprovalRecord) -> ApprovalRecord:
+        """With the approvers who may decide now, if nobody has decided yet. Where its guardrail is gone they stay: they may deny."""
+        approvers = self._approvers(record.guardrail) if record.state == "pending" else None
+        return record if approvers is None else structs.replace(record, approvers=approvers)
 
     async def show(self, id: str, actor: str) -> tuple[ApprovalRecord, list[HeldUse] | None]:
         """One approval with its calls in full, or None once they are erased. Records who has seen them. Raises NotFound, ConfigError."""
@@ -128,7 +159,7 @@ class ApprovalBook:
         if content is not None:
             detail = {"arguments_sha256": record.held.sha256, "tenant": record.requester.tenant}
             self._record("approval_seen", record.id, detail, actor=actor)
-        return record, None if content is None else content.uses
+        return self._as_now(record), None if content is None else content.uses
 
     async def decide(
         self, id: str, approve: bool, reason: str, operator: Principal, actor: str, sha256: str | None, *, dry_run: bool = False
@@ -138,7 +169,7 @@ class ApprovalBook:
 
     async def decide_signed(self, id: str, approve: bool, reason: str, by: str, sha256: str | None) -> ApprovalRecord:
         """A decision that came signed, of somebody of whom only the name is known."""
-        record = await self._kept.get(id)
+        record = await self.get(id)
         if record.approvers and f"user/{by}" not in record.approvers:
             raise PermissionDenied(f"This is for {', '.join(record.approvers)} to decide.", code="not_an_approver")
         tenant = record.requester.tenant
@@ -163,6 +194,11 @@ class ApprovalBook:
         if sha256 is not None and sha256 != record.held.sha256:
             raise PermissionDenied(
                 "The decision is about other arguments than those that are kept.", code="approval_mismatch", param="arguments_sha256"
+            )
+        if approve and self._approvers(record.guardrail) is None:
+            raise PermissionDenied(
+                f"The guardrail {record.guardrail!r} that holds this is gone, and with it its approvers: it can only be denied.",
+                code="not_an_approver",
             )
         if approve:
             await self._stands(record.requester, record.created)

@@ -67,7 +67,9 @@ class Bench:
         self.store = Store("sqlite", migrated(directory), keys, database_clock=lambda connection: self.clock.wall())
         self.events: list[tuple[str, str]] = []
         self.settings = ApprovalsSpec(webhook=ApprovalWebhookSpec(url=self.server.url, secret=Secret(SECRET)))
-        self.book = ApprovalBook(self.store.approvals, lambda: self.settings, self.record, self.owner)
+        self.approvers: tuple[str, ...] | None = ()
+        """Of the guardrail, as the configuration in force has it; None: it is gone."""
+        self.book = ApprovalBook(self.store.approvals, lambda: self.settings, self.record, self.owner, lambda guardrail: self.approvers)
         self.webhook = ApprovalWebhook(self.book, self.store, lambda: self.settings.webhook, self.record, self.owner, self.clock)
 
     def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str = "", outcome: str = "ok") -> None:
@@ -161,11 +163,35 @@ async def test_only_a_signature_of_ours_of_now_counts(bench: Bench) -> None:
 
 
 async def test_approvers_that_a_guardrail_names_bind_the_webhook_too(bench: Bench) -> None:
-    id = await bench.asked(approvers=("role/approver", "user/boss"))
+    bench.approvers = ("role/approver", "user/boss")
+    id = await bench.asked(approvers=bench.approvers)
     with pytest.raises(PermissionDenied) as refused:
         await bench.webhook.decide(*bench.decision(id, by="clerk"))
     assert refused.value.code == "not_an_approver"
     assert (await bench.webhook.decide(*bench.decision(id, nonce="m" * 16))).state == "approved"
+
+
+async def test_approvers_are_those_of_the_configuration_in_force(bench: Bench) -> None:
+    id = await bench.asked(approvers=("user/boss",))
+    bench.approvers = ("user/clerk",)
+    with pytest.raises(PermissionDenied, match="This is for user/clerk to decide"):
+        await bench.webhook.decide(*bench.decision(id))
+    assert (await bench.book.get(id)).approvers == ("user/clerk",)
+    assert [one.approvers for one in (await bench.book.page(tenant=None, state=None, limit=10, cursor=None)).items] == [("user/clerk",)]
+    decided = await bench.webhook.decide(*bench.decision(id, nonce="m" * 16, by="clerk"))
+    bench.approvers = ("user/somebody",)
+    assert decided.state == "approved" and (await bench.book.give(take(id))).state == "taken", "what was decided stays so"
+
+
+async def test_what_a_guardrail_held_that_is_gone_can_only_be_denied(bench: Bench) -> None:
+    id = await bench.asked(approvers=("user/boss",))
+    bench.approvers = None
+    with pytest.raises(PermissionDenied, match="is gone") as refused:
+        await bench.webhook.decide(*bench.decision(id))
+    assert refused.value.code == "not_an_approver"
+    with pytest.raises(PermissionDenied, match="This is for user/boss"):
+        await bench.webhook.decide(*bench.decision(id, nonce="m" * 16, by="clerk", decision="deny"))
+    assert (await bench.webhook.decide(*bench.decision(id, nonce="o" * 16, decision="deny"))).state == "denied"
 
 
 async def test_without_a_webhook_there_is_no_such_path(bench: Bench) -> None:
