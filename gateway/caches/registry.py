@@ -12,12 +12,13 @@ import msgspec
 
 from gateway.caches.behind import Behind
 from gateway.caches.embedding import Embedder
-from gateway.caches.keys import Alike, asked_last, domain_of, key_of
+from gateway.caches.keys import Alike, asked_last, domain_of, key_of, key_steps
 from gateway.caches.memory import AnswerStore, Bounds
 from gateway.caches.near import Vector
 from gateway.caches.place import Place
 from gateway.core import questions
 from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked, Question, Similar
+from gateway.core.slices import Steps
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.caches import CacheSpec, SemanticSpec
 from gateway.core.types import InferenceRequest, Principal
@@ -84,6 +85,9 @@ class ModelCache:
 
     def key(self, principal: Principal, request: InferenceRequest) -> bytes:
         return key_of(self._secret, principal, self._sharing, self._version, request)
+
+    def key_steps(self, principal: Principal, request: InferenceRequest) -> Steps[bytes]:
+        return key_steps(self._secret, principal, self._sharing, self._version, request)
 
     def find(self, key: bytes) -> Answer | None:
         found = self._store.find(key)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import field
 
 from gateway.core.messages import Ask, Message
+from gateway.core.slices import Steps
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
 
@@ -113,6 +114,10 @@ class AnswerCache(Protocol):
 
     def key(self, principal: Principal, request: InferenceRequest) -> bytes:
         """The key of a request's answer. To be computed from the request as the engine would get it."""
+        ...
+
+    def key_steps(self, principal: Principal, request: InferenceRequest) -> Steps[bytes]:
+        """The same in slices, for large requests."""
         ...
 
     def find(self, key: bytes) -> Answer | None:

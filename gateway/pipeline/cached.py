@@ -23,6 +23,8 @@ TRIES: Final = 3
 """How often a request joins others before it asks by itself, whatever they do."""
 SLICE: Final = 16 * 1024
 """Bytes of a stored stream that are sent at once, so that a client that reads slowly can pause it."""
+LARGE: Final = 256 * 1024
+"""Bytes of a request whose key is computed in turns of the loop."""
 LINE: Final = b"x-gatehouse-cache: "
 
 
@@ -32,7 +34,10 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     request: InferenceRequest = x.request  # type: ignore[assignment]
     if x.upload is not None or not cache.concerns(request):  # of two forms with the same texts, the files may differ
         return await attempt.run(x, entry, ticket, relay_type)
-    key = cache.key(x.principal, request)  # type: ignore[arg-type]
+    if len(x.body or b"") > LARGE:
+        key: bytes = await x.plane.turns.run(cache.key_steps(x.principal, request))  # type: ignore[arg-type]
+    else:
+        key = cache.key(x.principal, request)  # type: ignore[arg-type]
     looks, keeps = wishes(x.headers)
     if not keeps:
         cache.bypassed()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.caches.keys import KEY_BYTES, key_of
+from gateway.caches.keys import KEY_BYTES, PIECE, key_of, key_steps
 from gateway.core.errors import RequestError
-from gateway.core.types import Principal
+from gateway.core.types import InferenceRequest, Principal
 from gateway.wire.table import parse
 
 PATH = b"/v1/chat/completions"
@@ -26,6 +26,28 @@ def test_the_order_of_fields_and_the_space_between_tokens_do_not_count() -> None
     other = b'{ "temperature":0,\n"messages": [{"role":"user",\t"content" :"Hello"} ] ,"model": "m"}'
     assert key(other) == key()
     assert len(key()) == KEY_BYTES
+
+
+def test_a_large_request_has_its_key_in_slices() -> None:
+    def asked(text: str, **more: Any) -> InferenceRequest:
+        body: dict[str, Any] = {**BASE, "messages": [{"role": "user", "content": text}], **more}
+        return parse(PATH, json.dumps(body).encode(), {})
+
+    def steps(request: InferenceRequest) -> tuple[int, bytes]:
+        count, running = 0, key_steps(SECRET, Principal("k", "t", "api_key"), "tenant", b"1", request)
+        while True:
+            try:
+                next(running)
+            except StopIteration as done:
+                return count, done.value
+            count += 1
+
+    text = "words " * 500_000
+    count, found = steps(asked(text))
+    assert count >= 3_000_000 // PIECE
+    assert found == steps(asked(text))[1] == key_of(SECRET, Principal("k", "t", "api_key"), "tenant", b"1", asked(text))
+    others = [asked(text[:-1] + "!"), asked("!" + text[1:]), asked(text, seed=1), asked(text, a_field_of_tomorrow="x" * 100_000)]
+    assert len({found, *(steps(other)[1] for other in others)}) == 5
 
 
 @pytest.mark.parametrize(
@@ -51,7 +73,7 @@ def test_the_order_of_fields_and_the_space_between_tokens_do_not_count() -> None
     ids=str,
 )
 def test_everything_that_an_engine_could_read_counts(change: dict[str, Any]) -> None:
-    others = [{}, {"seed": 3}, {"messages": [{"role": "user", "content": "Cafe"}]}]
+    others: list[dict[str, Any]] = [{}, {"seed": 3}, {"messages": [{"role": "user", "content": "Cafe"}]}]
     assert all(key({**BASE, **change}) != key({**BASE, **other}) for other in others)
 
 
