@@ -15,6 +15,8 @@ from admin.cli.session import DryRun, Session, connected
 
 FEW: Final = 4
 """Paths of an entry in the list."""
+STARTS: Final = {"first": "the first configuration", "again": "a start with another file"}
+"""What an entry is that changes no setting of the one before; any other only changed the file's text."""
 group = typer.Typer(no_args_is_help=True, help="The configuration of a running gateway.")
 
 
@@ -77,10 +79,11 @@ def history(session: Session, limit: Annotated[int, typer.Option("--limit", min=
 
 
 def _few(item: dict[str, Any]) -> str:
-    """The first paths; an entry without any is a start, or one that was put into force again."""
+    """The first paths; of an entry without any, what it is."""
     back = "" if item["rolled_back_to"] is None else f"back to {item['rolled_back_to']}: "
     more = item["count"] - FEW
-    return back + (", ".join(item["changed"][:FEW]) or "nothing new") + (f" and {more} more" if more > 0 else "")
+    unchanged = STARTS.get(item.get("start") or "", "no setting")
+    return back + (", ".join(item["changed"][:FEW]) or unchanged) + (f" and {more} more" if more > 0 else "")
 
 
 def _short(session: Session, answer: dict[str, Any]) -> dict[str, Any]:

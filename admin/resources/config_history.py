@@ -32,7 +32,8 @@ KINDS: Final = {known.kind: known for known in sync.COLLECTIONS}
 class HistoryView(msgspec.Struct, kw_only=True):
     """number: of the change of the store that it is or was noted with; later ones have larger numbers. changed: the first paths. count: how
     many there are. source, replica, version: of a file; where it came from, who put it into force, as which version. rolled_back_to: the
-    entry that it brought back. whole: its settings were kept, so that it can be gone back to."""
+    entry that it brought back. start: it came into force with a start of its replica, the `first` that the history knows or one `again`,
+    which is not compared with what was before. whole: its settings were kept, so that it can be gone back to."""
 
     number: int
     at: Timestamp
@@ -44,6 +45,7 @@ class HistoryView(msgspec.Struct, kw_only=True):
     replica: str | None = None
     version: int | None = None
     rolled_back_to: int | None = None
+    start: Literal["first", "again"] | None = None
     whole: bool = True
 
 
@@ -80,7 +82,7 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 def _view(row: ConfigurationRow) -> dict[str, Any]:
     told = row.told
-    known = {key: told.get(key) for key in ("source", "replica", "version", "rolled_back_to")}
+    known = {key: told.get(key) for key in ("source", "replica", "version", "rolled_back_to", "start")}
     seen = {"number": row.number, "at": row.made, "by": row.actor, "of": told["of"], "changed": told["changed"], "count": told["count"]}
     return shown({**seen, **known, "whole": row.whole}, "at")
 

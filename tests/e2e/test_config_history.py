@@ -59,6 +59,9 @@ def test_files_and_texts_with_who_and_when_and_the_way_back(tmp_path: Path, engi
     with launch(settings, {"HISTORY_TEST": "value-of-the-reference"}) as gatehouse, admin(gatehouse) as api:
         (begun,) = of_file(api, 1)
         assert (begun["by"], begun["source"], begun["changed"]) == ("gatehouse", str(gatehouse.file), [])
+        assert begun["start"] == "first"
+        listed = gatehouse_cli(gatehouse, "config", "history")
+        assert "the first configuration" in listed
 
         assert put(api, text(settings, limits=[LIMIT])).status_code == 200
         changed, _ = of_file(api, 2)
@@ -96,7 +99,7 @@ def test_files_and_texts_with_who_and_when_and_the_way_back(tmp_path: Path, engi
         assert len(of_file(api, 4)) == 4, "a start with what was in force last is nothing new"
     with launch({**settings, "watch": True}, {"HISTORY_TEST": "value-of-the-reference"}) as gatehouse, admin(gatehouse) as api:
         started, *_ = of_file(api, 5)
-        assert (started["by"], started["changed"]) == ("gatehouse", [])
+        assert (started["by"], started["changed"], started["start"]) == ("gatehouse", [], "again")
 
 
 def test_what_is_no_longer_valid_changes_nothing_and_says_why(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:

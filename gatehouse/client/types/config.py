@@ -39,6 +39,7 @@ class HistoryEntry(TypedDict):
     replica: NotRequired[str | None]
     version: NotRequired[int | None]
     rolled_back_to: NotRequired[int | None]
+    start: NotRequired[Literal["again", "first"] | None]
     whole: NotRequired[bool]
     diff: list[ResourceChange]
     config: NotRequired[dict[str, Any] | None]
@@ -54,7 +55,8 @@ class HistoryList(TypedDict):
 class HistoryView(TypedDict):
     """number: of the change of the store that it is or was noted with; later ones have larger numbers. changed: the first paths. count:
     how many there are. source, replica, version: of a file; where it came from, who put it into force, as which version. rolled_back_to:
-    the entry that it brought back. whole: its settings were kept, so that it can be gone back to.
+    the entry that it brought back. start: it came into force with a start of its replica, the `first` that the history knows or one
+    `again`, which is not compared with what was before. whole: its settings were kept, so that it can be gone back to.
     """
 
     number: int
@@ -67,6 +69,7 @@ class HistoryView(TypedDict):
     replica: NotRequired[str | None]
     version: NotRequired[int | None]
     rolled_back_to: NotRequired[int | None]
+    start: NotRequired[Literal["again", "first"] | None]
     whole: NotRequired[bool]
 
 

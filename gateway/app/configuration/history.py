@@ -86,7 +86,7 @@ class ConfigHistory:
             self._last = await self._known()
         if digest == self._last and applied.restores is None and not applied.changed:
             return  # the file was read again, or the program started again, and nothing is new
-        told = {
+        told: dict[str, Any] = {
             "of": "file",
             "source": applied.source,
             "replica": self._replica,
@@ -96,6 +96,8 @@ class ConfigHistory:
             "digest": digest,
             "rolled_back_to": applied.restores,
         }
+        if applied.before is None:
+            told["start"] = "again" if self._last else "first"
         kept = await asyncio.to_thread(self._kept, applied.before, applied.after, applied.text)
         await self._store.note_configuration(told, kept, actor=applied.actor or "gatehouse")
         self._last = digest
