@@ -1,5 +1,5 @@
-"""Names of models and operations that mean nothing in the configuration they stand in: most are misspelt, and a guardrail or a limit for
-a misspelt model protects none. No errors, because the store may have models of these names, now or later."""
+"""Names of models, operations and tenants that mean nothing in the configuration they stand in: most are misspelt, and a guardrail or a
+limit for a misspelt model protects none. No errors, because the store may have models and tenants of these names, now or later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from gateway.config.convert import nearest, quoted
 from gateway.core.specs import ConfigSpec, ModelSpec
 
 
-def unmatched(spec: ConfigSpec, operations: Collection[str], models: Iterable[ModelSpec] = ()) -> Iterator[tuple[str, str]]:
-    """Each place where a name without `*` is of no model or operation: (path, message). operations: all that there are. models: further
-    ones, of the store."""
+def unmatched(
+    spec: ConfigSpec, operations: Collection[str], models: Iterable[ModelSpec] = (), tenants: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Each place where a name without `*` is of no model, operation or tenant: (path, message). operations: all that there are. models,
+    tenants: further ones, of the store."""
     known = {name for model in (*spec.models, *models) for name in (model.name, *model.aliases)}
     for path, name in _models(spec):
         if "*" not in name and not _is_known(name, known):
@@ -20,6 +22,34 @@ def unmatched(spec: ConfigSpec, operations: Collection[str], models: Iterable[Mo
         operation = limit.match.operation
         if "*" not in operation and operation not in operations:
             yield f"limits[{index}].match.operation", f"there is no operation {quoted(operation)}; {nearest(operation, operations)}"
+    members = tenants_of(spec)
+    if members is not None:
+        members.update(tenants)
+        for index, limit in enumerate(spec.limits):
+            tenant = limit.match.tenant
+            if "*" not in tenant and tenant not in members:
+                message = f"no key or login of this configuration is of the tenant {quoted(tenant)}; {nearest(tenant, members)}"
+                yield f"limits[{index}].match.tenant", message
+
+
+def tenants_of(spec: ConfigSpec) -> set[str] | None:
+    """The tenants whose credentials the configuration has; None where a token, an entry of a directory or a plug-in may name any."""
+    identity = spec.identity
+    found = {key.tenant for key in identity.api_keys.static}
+    if identity.plugins:
+        return None
+    for issuer in identity.oidc:
+        claim = issuer.claims.tenant
+        if isinstance(claim, str) or claim.value is None:
+            return None
+        found.add(claim.value)
+    for directory in identity.ldap:
+        if directory.tenant.value is None:
+            return None
+        found.add(directory.tenant.value)
+    if identity.mtls is not None:
+        found.update(principal.tenant for principal in identity.mtls.principals)
+    return found | spec.network.tenants.keys()
 
 
 def _models(spec: ConfigSpec) -> Iterator[tuple[str, str]]:

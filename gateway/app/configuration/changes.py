@@ -30,9 +30,9 @@ from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Merged
 from gateway.config.reload import Applied, Reloader, Steps
 from gateway.config.unchanged import let_go, members, sharing
-from gateway.config.unmatched import unmatched
+from gateway.config.unmatched import tenants_of, unmatched
 from gateway.core.collecting import uncollected
-from gateway.core.errors import ConfigError, EngineChangeFailed
+from gateway.core.errors import ConfigError, EngineChangeFailed, NotFound, StoreUnavailable
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.specs.mtls import MtlsSpec
@@ -61,6 +61,8 @@ RESTART_ONLY = (
 """Settings that a process reads once, at its start."""
 MOST_WARNED = 20
 """Names of models and operations that nothing has, of one configuration, that the log tells of."""
+MOST_LOOKED_FOR = 200
+"""Tenants of one configuration that the store is asked about."""
 TLS = ("listen.tls", "listen.admin_tls")
 PROXY_PROTOCOL = ("listen.proxy_protocol", "listen.admin_proxy_protocol")
 
@@ -289,15 +291,31 @@ class Changes:
         self._owner.spawn(self._warn(applied.after), name="warnings of the configuration")
 
     async def _warn(self, spec: ConfigSpec) -> None:
-        """Logs what `check-config` warns of, as far as the store has no such model either. The build speaks of prices."""
-        models = self.in_force.merged.spec.models
-        named = (one for one in unmatched(spec, OPERATIONS, models) if not one[0].startswith("prices["))
+        """Logs what `check-config` warns of, as far as the store has no such model or tenant either. The build speaks of prices."""
+        models, tenants = self.in_force.merged.spec.models, await self._tenants(spec)
+        named = (one for one in unmatched(spec, OPERATIONS, models, tenants) if not one[0].startswith("prices["))
         found = await asyncio.to_thread(lambda: list(islice(named, MOST_WARNED + 1)))
         for path, message in found[:MOST_WARNED]:
             warning = ConfigError(message, path=path)
             log.warning("%s", self.place(warning) if spec is self._read.spec else warning)
         if len(found) > MOST_WARNED:
             log.warning("there are more such names: `gatehouse check-config` shows all")
+
+    async def _tenants(self, spec: ConfigSpec) -> list[str]:
+        """Of the tenants that only limits name, those that the store has, or may have: not all are looked for."""
+        own = tenants_of(spec)
+        wanted = sorted({limit.match.tenant for limit in spec.limits} - own) if own is not None else []
+        found = wanted[MOST_LOOKED_FOR:]
+        store = self._link.store
+        for name in wanted[:MOST_LOOKED_FOR]:
+            try:
+                if "*" in name or (await store.list_keys(tenant=name, limit=1)).items or await store.get("tenants", name):
+                    found.append(name)
+            except NotFound:
+                continue
+            except StoreUnavailable:
+                found.append(name)
+        return found
 
     async def _retire(self, old: Built) -> None:
         await self._fleet.retire(old, self.in_force)

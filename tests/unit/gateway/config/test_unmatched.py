@@ -47,3 +47,34 @@ def test_a_key_for_no_model() -> None:
 def test_a_policy_for_nothing(more: str, path: str) -> None:
     told = found(BASE.replace("MODEL", "chat") + more)
     assert list(told) == [path] and told[path].endswith("did you mean 'chat'?")
+
+
+LIMIT = "limits: [{name: l, per: key, match: {tenant: acmee}, concurrent: 1}]"
+CHAT = BASE.replace("MODEL", "chat").replace("tenant: t,", "tenant: acme,")
+
+
+def test_a_limit_for_a_tenant_that_nobody_is_of() -> None:
+    assert found(CHAT + LIMIT) == {
+        "limits[0].match.tenant": "no key or login of this configuration is of the tenant 'acmee'; did you mean 'acme'?"
+    }
+    parsed = parse(CHAT + LIMIT, file="f", environ={}, schemas=SCHEMAS)
+    assert not list(unmatched(parsed, ("chat",), (), ["acmee"])), "the store has it"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        LIMIT.replace("acmee", "acme"),
+        LIMIT.replace("acmee", '"acm*"'),
+        LIMIT + "\nnetwork: {tenants: {acmee: [10.0.0.0/8]}}",
+    ],
+)
+def test_a_limit_for_a_tenant_that_is_known(more: str) -> None:
+    assert found(CHAT + more) == {}
+
+
+@pytest.mark.parametrize(("tenant", "told"), [("org", 0), ("{path: org}", 0), ("{value: home}", 1)])
+def test_where_tokens_name_their_tenants_any_may_be_right(tenant: str, told: int) -> None:
+    oidc = f"oidc: [{{name: o, issuer: 'https://issuer.example', audiences: [a], claims: {{tenant: {tenant}}}}}]"
+    identity = CHAT.replace("identity: {", "identity: {" + oidc + ", ")
+    assert len(found(identity + LIMIT)) == told

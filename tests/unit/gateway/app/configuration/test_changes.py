@@ -20,6 +20,7 @@ from gateway.config.load import load
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import GuardrailRow
 from gateway.core.specs import Spec
+from gateway.core.storage import KeySettings
 from gateway.core.types import ALLOW
 from tests.pki import Authority
 from tests.unit.gateway.app.making import config, made
@@ -58,6 +59,24 @@ async def test_names_that_nothing_has_are_told_once_for_each_file(
     await reloader.reload()
     await reached(lambda: len(told()) >= 2)
     assert len(told()) == 2, "not for what the store changes"
+
+
+async def test_a_limit_for_a_tenant_that_neither_file_nor_store_has_is_told(
+    gateway: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "is of the tenant" in record.getMessage()]
+
+    await gateway.store_link.store.create_key("stored", KeySettings(), actor="test")
+    file = tmp_path / "gatehouse.yaml"
+    text = yaml.safe_load(file.read_text())
+    text["limits"] = [{"name": name, "per": "key", "match": {"tenant": name}, "concurrent": 1} for name in ("stored", "storedd", "a-*")]
+    file.write_text(yaml.safe_dump(text))
+    caplog.set_level(logging.WARNING)
+    await gateway.changes.reloader.reload()
+    await reached(lambda: told() != [])
+    (one,) = told()
+    assert "limits[1].match.tenant: no key or login of this configuration is of the tenant 'storedd'; did you mean 'stored'?" in one
 
 
 async def test_a_file_that_is_refused_is_told_until_one_is_applied(gateway: Gateway, tmp_path: Path) -> None:
