@@ -70,7 +70,8 @@ async def test_a_limit_for_a_tenant_that_neither_file_nor_store_has_is_told(
     await gateway.store_link.store.create_key("stored", KeySettings(), actor="test")
     file = tmp_path / "gatehouse.yaml"
     text = yaml.safe_load(file.read_text())
-    text["limits"] = [{"name": name, "per": "key", "match": {"tenant": name}, "concurrent": 1} for name in ("stored", "storedd", "a-*")]
+    tenants = {"one": "stored", "two": "storedd", "three": "a-*"}
+    text["limits"] = [{"name": name, "per": "key", "match": {"tenant": tenant}, "concurrent": 1} for name, tenant in tenants.items()]
     file.write_text(yaml.safe_dump(text))
     caplog.set_level(logging.WARNING)
     await gateway.changes.reloader.reload()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.worker import Bell, Worker
+from gateway.audit.job_thread import Bell, JobThread
 
 
 @pytest.fixture(params=["eventfd", "pipe"])
@@ -24,31 +24,31 @@ def descriptors() -> int:
 async def test_jobs_are_done_in_order_on_another_thread(system: str, make: Any) -> None:
     seen: list[tuple[int, str]] = []
     results: list[Exception | None] = []
-    worker: Worker[int] = Worker(
+    thread: JobThread[int] = JobThread(
         asyncio.get_running_loop(), lambda job: seen.append((job, threading.current_thread().name)), results.append
     )
     for job in range(100):
-        worker.give(job)
+        thread.give(job)
     await make.until(lambda: len(results) == 100)
     assert seen == [(job, "audit-writer") for job in range(100)] and set(results) == {None}
-    worker.end(wait=True)
+    thread.end(wait=True)
 
 
 async def test_what_a_job_raises_comes_back_and_the_thread_lives_on(system: str, make: Any) -> None:
     results: list[Exception | None] = []
-    worker: Worker[int] = Worker(asyncio.get_running_loop(), lambda job: print(1 // job), results.append)
+    thread: JobThread[int] = JobThread(asyncio.get_running_loop(), lambda job: print(1 // job), results.append)
     for job in (0, 1):
-        worker.give(job)
+        thread.give(job)
     await make.until(lambda: len(results) == 2)
     assert isinstance(results[0], ZeroDivisionError) and results[1] is None
-    worker.end(wait=True)
+    thread.end(wait=True)
 
 
 async def test_the_end_leaves_no_descriptor_and_no_thread(system: str, make: Any) -> None:
     before, threads = descriptors(), threading.active_count()
     for _ in range(5):
-        worker: Worker[int] = Worker(asyncio.get_running_loop(), print, lambda error: None)
-        worker.end(wait=True)
+        thread: JobThread[int] = JobThread(asyncio.get_running_loop(), print, lambda error: None)
+        thread.end(wait=True)
     assert (descriptors(), threading.active_count()) == (before, threads)
 
 

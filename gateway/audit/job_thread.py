@@ -46,7 +46,7 @@ class Bell:
         os.close(self.descriptor)
 
 
-class Worker(Generic[T]):
+class JobThread(Generic[T]):
     """One thread that does jobs in order: `work(job)` in the thread, then `on_done(error)` on the loop. Runs from construction to `end`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[T], None], on_done: Callable[[Exception | None], None]) -> None:
