@@ -60,7 +60,7 @@ async def run(
             attempt = entry.watch.watched(exchange, attempt)
         if flight is not None:
             attempt = flight.led(exchange, attempt)
-        exchange.attempt = attempt
+        exchange.attempt, exchange.raced = attempt, ""
         exchange.attempts += 1
         exchange.clock.mark("select")
         if not ticket.done:
@@ -77,10 +77,9 @@ async def run(
                 await Completion(relay.done)
             check(relay.done.error)
         except GatehouseError as error:
-            tried = (*tried, attempt.endpoint_name)
-            exchange.tried = len(tried)
+            tried = _with(exchange, tried, attempt)
             if isinstance(error, EngineError) and error.lost:
-                _note_lost(exchange, attempt)
+                note_lost(exchange, attempt)
             pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise
@@ -92,10 +91,16 @@ async def run(
         exchange.clock.mark("engine")
         exchange.call = None
         attempt.close(result_of(relay.head, request.api.counts))
-        if not _may_move(exchange, entry, attempt, relay, len(tried) + 1):
+        if not _may_move(exchange, entry, attempt, relay, len(tried) + (2 if exchange.raced else 1)):
             return relay
-        tried = (*tried, attempt.endpoint_name)
-        exchange.tried = len(tried)
+        tried = _with(exchange, tried, attempt)
+
+
+def _with(exchange: Exchange, tried: tuple[str, ...], attempt: Attempt) -> tuple[str, ...]:
+    """The endpoints that have failed, with those of an attempt: two, if it was a race."""
+    found = (*tried, exchange.raced, attempt.endpoint_name) if exchange.raced else (*tried, attempt.endpoint_name)
+    exchange.tried = len(found)
+    return found
 
 
 def _dispatch(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay) -> None:
@@ -168,7 +173,8 @@ def note_full(entry: ModelEntry, endpoint: str, head: ResponseHead, labels: froz
     entry.route.full(endpoint, _seconds(head.get(b"retry-after")), labels)
 
 
-def _note_lost(exchange: Exchange, attempt: Attempt) -> None:
+def note_lost(exchange: Exchange, attempt: Attempt) -> None:
+    """An engine was lost while it had the request."""
     exchange.lost += 1
     if exchange.lost == MOST_LOST:
         request_id, found = exchange.request_id.decode(), attempt.endpoint_name

@@ -133,6 +133,7 @@ class Exchange:
         "peer",
         "plane",
         "principal",
+        "raced",
         "refusal",
         "refused",
         "relay",
@@ -173,6 +174,7 @@ class Exchange:
         self.attempt: Attempt | None = None
         self.flight: Any = None  # whose answer may be kept (gateway.pipeline.flights.Flight)
         self.attempts = self.tried = self.lost = 0  # tried: failed at the present model; lost: with the engine, at any
+        self.raced = ""  # the endpoint that has failed in a race that another one is left to decide
         self.call: Call | None = None
         self.relay: Relay | None = None
         self.sent_ns = 0

@@ -101,8 +101,8 @@ class Hedge:
         request = exchange.request
         if request is None or request.operation not in self._operations or exchange.upload is not None:
             return attempt
-        if exchange.tried or exchange.spent is not None:
-            return attempt  # a retry has its own budget, and a repair follows an answer
+        if exchange.tried or exchange.lost or exchange.spent is not None:
+            return attempt  # a retry has its own budget, a repair follows an answer, and what engines may die of goes to one at a time
         return Race(self, exchange, request, attempt)
 
     # --- Hedging

@@ -17,7 +17,7 @@ from gateway.core.errors import EngineError
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.prices import SlotTime
 from gateway.core.types import InferenceRequest, ResponseHead
-from gateway.pipeline.attempt import note_full, result_of, upstream_head
+from gateway.pipeline.attempt import note_full, note_lost, result_of, upstream_head
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.flights import FULL
 from gateway.pipeline.queueing import note_route
@@ -106,6 +106,8 @@ class Side:
         refused = isinstance(error, EngineError) and error.refused
         if not self.race.leave(self, AttemptResult.REFUSED if refused else AttemptResult.FAILURE):
             self.race.failed(self, error)
+        elif isinstance(error, EngineError) and error.lost:
+            self.race.lost(self)
 
     def stranded(self) -> bool:
         return self.race.other(self) is not None or self.race.receiver.stranded()
@@ -270,7 +272,15 @@ class Race:
             return False
         side.ends(result)
         self._adopt(self.other(side))
+        if (exchange := self._exchange) is not None and not exchange.settled:
+            exchange.raced = side.attempt.endpoint_name
+            exchange.tried += 1
         return True
+
+    def lost(self, side: Side) -> None:
+        """The engine of a side that has left the race was lost with the request."""
+        if (exchange := self._exchange) is not None and not exchange.settled:
+            note_lost(exchange, side.attempt)
 
     def left(self, side: Side, head: ResponseHead) -> None:
         """A side that refused has left the race to the other one."""

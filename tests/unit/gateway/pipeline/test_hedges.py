@@ -176,11 +176,47 @@ async def test_both_fail_and_the_request_is_tried_again_without_a_second() -> No
     first = world.call
     there.fail(EngineError("That one, too."))
     first.fail(error)
-    assert len(world.engine.calls) == 2 and world.route.tried[-1] == ("a",)
+    assert len(world.engine.calls) == 2 and world.route.tried[-1] == ("z", "a"), "neither gets it again"
     world.call.answer()
     assert client.status == 200 and client.headers["x-gatehouse-endpoint"] == "b"
     assert closed(world) == (["failure"], ["failure"]) and world.results == {"failed": 1}
     assert world.outcome.attempts == 3 and world.state.running == 0
+
+
+def gone(*, lost: bool) -> EngineError:
+    error = EngineError("The engine is gone.")
+    error.safe, error.lost = True, lost
+    return error
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_engines_that_are_lost_on_both_sides_are_two_of_two(first: bool) -> None:
+    """A request that engines may die of gets two of them, whether one after the other or at once."""
+    world = Hedging()
+    world.route.retries = [0.0]
+    exchange, client, there = world.raced()
+    for call in (world.call, there) if first else (there, world.call):
+        call.fail(gone(lost=True))
+    assert client.status == 502 and len(world.engine.calls) == 1, "no third one gets it"
+    assert exchange.lost == 2 and closed(world) == (["failure"], ["failure"])
+
+
+async def test_what_an_engine_was_lost_with_is_not_hedged_elsewhere() -> None:
+    world = Hedging()
+    exchange, _ = world.start()
+    exchange.lost = 1
+    assert world.entry.watch is not None and world.second is not None
+    assert world.entry.watch.watched(exchange, world.second) is world.second
+
+
+async def test_attempts_of_a_race_count_as_two() -> None:
+    world = Hedging()
+    world.route.retries = [0.0]
+    exchange, _, there = world.raced()
+    there.fail(gone(lost=False))
+    counted = [exchange.tried]
+    world.call.fail(gone(lost=False))
+    assert [*counted, exchange.tried] == [1, 2]
 
 
 async def test_both_fail_for_good() -> None:
