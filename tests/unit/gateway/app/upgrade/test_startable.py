@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from gateway.app.configuration.plugins import OURS
-from gateway.app.upgrade.startable import could_start, writable
+from gateway.app.upgrade.startable import ROOM, could_start, writable
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec, StoreSpec
 from gateway.identity import keys
 from gateway.store.pepper import FILE
 from gateway.store.store import Store
+from tests.integration.disk import disk_of
 
 PEPPER = {"GATEHOUSE_PEPPER": "p" * 32}
 
@@ -51,3 +52,17 @@ async def test_the_directories_must_be_there_or_makeable(tmp_path: Path, monkeyp
         await could_start(msgspec.structs.replace(spec(tmp_path), state_dir=str(tmp_path)), {}, OURS)
     with pytest.raises(ConfigError, match="cannot be made: Permission denied"):
         writable(tmp_path / "new", "state_dir")
+
+
+async def test_a_disk_that_is_full_is_found_out_before_the_start(tmp_path: Path) -> None:
+    """The program that runs may outlast it; one that starts would not."""
+    with disk_of(tmp_path / "disk", 64 * 1024, 8 * ROOM) as (place, enlarge):
+        (place / "rest").write_bytes(b"x" * 32 * 1024)
+        full = msgspec.structs.replace(spec(tmp_path), state_dir=str(place))
+        with pytest.raises(ConfigError, match=r"state_dir: .*disk cannot be written: (No space left|File too large)"):
+            await could_start(full, {}, OURS)
+        with pytest.raises(ConfigError, match=r"cannot be made: (No space left|File too large)"):
+            writable(place / "new", "audit.sinks")
+        enlarge()
+        await could_start(full, {}, OURS)
+        assert [file.name for file in place.iterdir()] == ["rest"]
