@@ -182,7 +182,8 @@ async def _joined(
         x.flight = flight
         return relay
     x.attempt, x.usage, x.request.price = None, None, price  # type: ignore[union-attr]
-    if isinstance(error, Orphaned) or (flight.orphan and flight.head is None and not error.interrupts):
+    late = x.plane.now >= x.until  # the engine would do all of it again
+    if isinstance(error, Orphaned) or (flight.orphan and flight.head is None and not error.interrupts and not late):
         error = None
         return None
     try:
@@ -196,6 +197,7 @@ async def _read(x: Exchange, recording: Recording, relay_type: type[AnswerRelay]
     x.attempt = StoredAttempt()  # type: ignore[assignment]  # what is asked of an attempt once it is there
     x.sent_ns = perf_counter_ns()
     x.until = x.wake_at = x.deadline
+    recording.bound(x)
     relay = x.relay = relay_type(x)
     reading = recording.read_by(relay)
     x.call = reading

@@ -9,6 +9,7 @@ reads.
 from __future__ import annotations
 
 import copy
+from math import inf
 from typing import Final
 
 from gateway.core.caching import Answer, AnswerCache, Question
@@ -88,6 +89,9 @@ class Recording:
 
     def deserted(self) -> None:
         """Nobody reads any more; the call has been given up."""
+
+    def bound(self, exchange: Exchange) -> None:
+        """Somebody who reads waits for its own deadline only: what is recorded is there, or has a leader whose time is counted."""
 
     def paced(self) -> None:
         """The engine's stream pauses while all who read it do."""
@@ -197,7 +201,20 @@ class Flight(Recording):
     question: by which similar requests may find the answer.
     """
 
-    __slots__ = ("_attempt", "_cache", "_epoch", "_kept", "_key", "_marks", "_orphan", "_place", "_question", "_request")
+    __slots__ = (
+        "_attempt",
+        "_cache",
+        "_epoch",
+        "_kept",
+        "_key",
+        "_marks",
+        "_orphan",
+        "_place",
+        "_question",
+        "_request",
+        "_result",
+        "_until",
+    )
 
     def __init__(
         self,
@@ -214,6 +231,8 @@ class Flight(Recording):
         self._epoch, self._marks = cache.epoch, marks
         self._attempt: Attempt | None = None
         self._orphan = self._kept = False
+        self._result = AttemptResult.NEUTRAL
+        self._until = inf
 
     @property
     def orphan(self) -> bool:
@@ -247,6 +266,7 @@ class Flight(Recording):
         """Sends the leader's request; the Call is the leader's alone."""
         assert self._attempt is not None
         reading = self.leader = self.read_by(relay)
+        self._until = relay.exchange.until
         call = self._attempt.client.send(head, body, self, first_byte_timeout, idle_timeout)
         if not (reading.gone or self.ended):
             self.call = call
@@ -255,9 +275,18 @@ class Flight(Recording):
     def closed(self, attempt: Attempt, result: AttemptResult) -> None:
         """The leader has no more use for its attempt."""
         if attempt is self._attempt and self.call is not None:
-            self._orphan = True
+            if not self._orphan:
+                self._orphan, self._result = True, result
+                for reading in self.readings:
+                    self.bound(reading.relay.exchange)
         else:
             attempt.close(result)
+
+    def bound(self, exchange: Exchange) -> None:
+        """The engine's time for the whole answer is that of all who read, also without the leader."""
+        if self._orphan:
+            exchange.until = min(exchange.until, self._until)
+            exchange.wake_at = min(exchange.wake_at, self._until)
 
     def given_up(self, error: BaseException) -> None:
         """The leader has failed. What was its own reason is not that of others."""
@@ -290,7 +319,7 @@ class Flight(Recording):
         self.land()
         self.leader = None
         if self._orphan and self._attempt is not None:
-            self._attempt.close(AttemptResult.NEUTRAL)
+            self._attempt.close(self._result)
 
     # --- Receiver
 

@@ -342,6 +342,33 @@ def test_each_has_its_own_deadline() -> None:
     assert len(world.engine.calls) == 1
 
 
+@pytest.mark.parametrize("leaves", ["gone", "late"])
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_the_time_of_an_engine_is_that_of_all_who_wait(leaves: str, joins: str) -> None:
+    """Else a call at which an engine hangs, and its slot, would last as long as the longest deadline of a request."""
+    world = World()
+    cache = cached(world)
+    leader, _ = world.start(body())
+    others = [world.start(body())]
+    if leaves == "gone":
+        leader.client_gone()
+        if joins == "after":
+            others.append(world.start(body()))
+    world.plane.now = 1100.0
+    if leaves == "late":
+        leader.expired(1100.0)
+        if joins == "after":
+            others.append(world.start(body()))
+    assert not world.call.cancelled and world.route.attempts[0].results == []
+    for exchange, client in others:
+        assert exchange.wake_at <= 1100.0
+        exchange.expired(1100.0)
+        assert client.status == 504 and exchange.settled
+    assert world.call.cancelled and not cache.flights
+    assert closed(world) == ["failure" if leaves == "late" else "neutral"], "one call, and the engine is told once"
+    assert len(world.engine.calls) == 1
+
+
 def test_deduplication_can_be_switched_off() -> None:
     world = World()
     cached(world, deduplicate=False)
