@@ -1,8 +1,7 @@
 """The port of wire formats: a request's format-specific data, and the base classes that each folder of gateway.wire implements.
 
-A `WireApi` is one operation of one format. It alone knows the format's paths, fields, events and error bodies; the pipeline, routing and
-limits ask it. The classes are native where the hot path is compiled (gateway.app.compiled), so a call costs one look-up in a table of
-methods. An implementation must be compiled too: mypyc forbids an interpreted class that inherits from a compiled one.
+A `WireApi` is one operation of one format; it alone knows the format's paths, fields, events and error bodies. The classes are native where
+the hot path is compiled (gateway.app.compiled), so implementations must be, too: an interpreted class cannot inherit from a compiled one.
 """
 
 from __future__ import annotations
@@ -439,8 +438,7 @@ class WireApi:
         return ""
 
     def answer(self, request: InferenceRequest, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
-        """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError when it
-        cannot be read."""
+        """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError."""
         raise NotImplementedError
 
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
