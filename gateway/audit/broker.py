@@ -95,7 +95,7 @@ class AuditBroker:
         self._writing, self._path = Writing(), FastPath()
         self._reliance = Reliance(self._path, self._writer, self._fault, self._clock, cpu, steady)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: JobThread[Job] | None = None
+        self._jobs_thread: JobThread[Job] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._checkpoint_due = self._ticked = 0.0
         self._pauses, self._closing = Pauses(self._tick, self._clock.monotonic()), False
@@ -292,8 +292,8 @@ class AuditBroker:
             job()
 
     def _give(self, job: Job) -> None:
-        if self._thread is not None:
-            self._thread.give(job)
+        if self._jobs_thread is not None:
+            self._jobs_thread.give(job)
 
     def _order(self, job: Callable[[], None]) -> None:
         """Has the writer, which must be free, do something else than write a batch."""
@@ -417,7 +417,7 @@ class AuditBroker:
             raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
         if self._spec.durability == "write" and not self._whole:  # a journal would hold records in the clear
             self._path.attach(await self._loop.run_in_executor(None, self._writer.make_journal))
-        self._thread = JobThread(self._loop, self._work, self._done)
+        self._jobs_thread = JobThread(self._loop, self._work, self._done)
         self._fault.happened(STARTED)
         self._make_room()
         if self._writer.behind is not None:
@@ -441,7 +441,7 @@ class AuditBroker:
         self._reliance.end()
         self._path.open = False
         self._gathering.room = 0
-        if self._thread is not None:
+        if self._jobs_thread is not None:
             try:
                 async with within(self._spec.timeout if timeout is None else timeout):
                     await self._finish()
@@ -454,8 +454,8 @@ class AuditBroker:
             if timer is not None:
                 timer.cancel()
         self._path.close()
-        if self._thread is not None:
-            self._thread.end(wait=self._writing.batch is None)
+        if self._jobs_thread is not None:
+            self._jobs_thread.end(wait=self._writing.batch is None)
 
     async def _finish(self) -> None:
         """Writes everything that waits, then the writer's last words."""
