@@ -98,7 +98,9 @@ class Api:
                 self._journal.denied(access, operation.permission, request, request_id)
             raise
         response = await _response(answer)
-        if isinstance(response, StreamingResponse) and call.stands is not None:
+        if isinstance(response, StreamingResponse) and request.method == "HEAD":
+            response = _headed(response)
+        elif isinstance(response, StreamingResponse) and call.stands is not None:
             events = response.media_type == SSE
             response.body_iterator = leaving(cast(AsyncIterator[bytes], response.body_iterator), call.stands, events=events)
         if call.wait is not None and not call.dry_run:
@@ -122,9 +124,9 @@ class Api:
             path = _match(template, sent)
             if path is None:
                 continue
-            operation = methods.get(request.method)
+            operation = methods.get(request.method) or (methods.get("GET") if request.method == "HEAD" else None)
             if operation is None:
-                allow = ", ".join(sorted(methods))
+                allow = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
                 raise problems.simple(405, "method_not_allowed", f"This path takes {allow}.", headers=(("allow", allow),))
             return operation, path
         raise NotFound("This path does not exist.")
@@ -275,6 +277,13 @@ async def _response(answer: Answer) -> Response:
     if answer.value is None and (answer.status == 204 or answer.bare):
         return Response(status_code=answer.status, headers=headers)
     return Response(await _encoded(answer.value), answer.status, headers, JSON)
+
+
+def _headed(response: StreamingResponse) -> Response:
+    """The same without what would be streamed, which may have no end (RFC 9110, 9.3.2). It has not begun, so there is nothing to close."""
+    headed = Response(status_code=response.status_code)
+    headed.raw_headers = response.raw_headers
+    return headed
 
 
 async def _encoded(value: Any) -> bytes:

@@ -301,7 +301,16 @@ def test_bodies_are_bounded_and_typed(root: httpx.Client) -> None:
     problem(root.post("/limits", content=b"{}", headers=encoded), 415, "unsupported_media_type")
     allow = root.request("POST", "/limits/x")
     problem(allow, 405, "method_not_allowed")
-    assert allow.headers["allow"] == "DELETE, GET, PATCH, PUT"
+    assert allow.headers["allow"] == "DELETE, GET, HEAD, PATCH, PUT"
+
+
+def test_head_is_a_get_without_its_content(root: httpx.Client) -> None:
+    """Also where that content has no end."""
+    found, headed = root.get("/tenants"), root.head("/tenants")
+    assert (headed.status_code, headed.content, headed.headers["content-length"]) == (200, b"", found.headers["content-length"])
+    events = root.head("/events", timeout=5)
+    assert (events.status_code, events.content) == (200, b"") and events.headers["content-type"].startswith("text/event-stream")
+    assert root.head("/tenants/nobody").status_code == 404 and root.head("/policies:explain").status_code == 405
 
 
 def test_names_are_decoded_once(root: httpx.Client) -> None:
