@@ -27,7 +27,7 @@ TIMEOUT = 6 * 3600
 """Seconds. A start with 100,000 objects takes hours under callgrind."""
 ENTRIES = (
     "CPyDef_protocol___Connection___data_received",
-    "CPyDef_worker___Worker____heard",
+    "CPyDef_job_thread___JobThread____heard",
     "CPyDef_writer___ChainWriter___write",
     "CPyDef_pipeline___stream___AnswerRelay___on_end",
     "CPyDef_router___PoolRoute___pump",
