@@ -283,7 +283,7 @@ CLOSED = frozenset(
     {
         *(f"{api}, {name}" for api in ("messages", "responses") for name in _DROPPED),
         *(f"{api}, {name}" for api in ("chat", "messages", "responses") for name in ("beside the choices", "log probabilities")),
-        "messages, object as result (in-chats)",
+        *(f"messages, object as result ({engine})" for engine in ("in-chats", "in-speaks")),
         *("messages passed, around", "responses passed, around", "responses, metadata (in-chats)", "responses, reasoning (in-chats)"),
     }
 )
