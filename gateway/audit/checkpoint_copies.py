@@ -17,6 +17,8 @@ from gateway.core.specs.retention import CopySpec
 
 MOST: Final = 1024 * 1024
 """Bytes of one request."""
+TAIL: Final = 64 * 1024
+"""More than any line has, in bytes: where a line that was cut off is looked for."""
 
 
 class CopyFailed(OSError):
@@ -69,7 +71,7 @@ class CheckpointCopy:
     def _append(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("a+b") as file:
-            file.seek(0)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             there = file.read()
             if torn := there[there.rfind(b"\n") + 1 :]:  # a kill or a full disk cut a line off; nothing of the copy is taken back
                 data = data[len(torn) :] if data.startswith(torn) else b"\n" + data

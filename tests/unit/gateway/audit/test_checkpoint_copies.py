@@ -70,9 +70,10 @@ def test_lines_behind_another_log_s_cut_off_line_stay_whole(log_bench: Any, tmp_
     original = (log_bench.directory / "checkpoints-0.jsonl").read_bytes()
     copied = tmp_path / "second" / "checkpoints-0.jsonl"
     copied.parent.mkdir()
-    copied.write_bytes(b'{"sequence":99')
+    there = original * 200 + b'{"sequence":99'
+    copied.write_bytes(there)
     CheckpointCopy("second", CopySpec(folder=str(copied.parent)), None).take(log_bench.directory, "0", 0)
-    assert copied.read_bytes() == b'{"sequence":99\n' + original
+    assert copied.read_bytes() == there + b"\n" + original
 
 
 @pytest.mark.parametrize(
