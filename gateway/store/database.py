@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import sqlite3
@@ -40,6 +41,8 @@ MAX_PENDING = 512
 BUSY_SHARE = 0.8
 """The share of a call's deadline for which SQLite waits for another process's write."""
 CONNECT_TIMEOUT = 2
+UNBOUNDED: Final = 130
+"""What psycopg makes of a `connect_timeout` of 0, in seconds."""
 GIVE_WAY: Final = 0.1
 """Seconds that the other one of two transactions that waited for each other has to end."""
 STEADY: Final = 1.0
@@ -191,23 +194,39 @@ def _demoted(context: sa.engine.ExceptionContext) -> None:
 
 
 def connect(dialect: sa.Dialect, record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-    """A connection of the driver's, which tries for `connect_timeout` seconds at each host. Where this process stood still meanwhile, it
-    tries once more. Raises as the driver does."""
+    """A connection of the driver's, which tries for `connect_timeout` seconds at each host, and not longer than its call waits. Where this
+    process stood still meanwhile, it tries once more. Raises as the driver does."""
     begun = time.monotonic()
+    seconds = _patience(named.get("connect_timeout"), begun)
     try:
-        return dialect.connect(*arguments, **named)
+        return dialect.connect(*arguments, **{**named, "connect_timeout": seconds})
     except Exception:  # boundary: the driver's; it is raised again, or the driver is asked again
-        seconds = str(named.get("connect_timeout"))
-        each = int(seconds) if seconds.isdigit() else CONNECT_TIMEOUT
-        if not slept(begun, each * len(str(named.get("host")).split(",")), time.monotonic()):
+        now = time.monotonic()
+        if not slept(begun, seconds * len(str(named.get("host")).split(",")), now):
             raise
-    return dialect.connect(*arguments, **named)
+    return dialect.connect(*arguments, **{**named, "connect_timeout": _patience(named.get("connect_timeout"), now)})
+
+
+def _patience(given: Any, now: float) -> int:
+    """Seconds to wait for each host. The deadline of the call bounds it, because a connection that is not open yet cannot be broken off:
+    a frozen server would hold the thread for as long as the URL's `connect_timeout` says."""
+    seconds = (int(given) or UNBOUNDED) if str(given).isdecimal() else CONNECT_TIMEOUT
+    ends = getattr(_thread, "ends", None)
+    return seconds if ends is None else min(seconds, max(CONNECT_TIMEOUT, math.ceil(ends - now)))
+
+
+_thread = threading.local()
+"""`ends`: when the call that this thread works on stops waiting, by the monotonic clock."""
 
 
 class Job:
-    """One transaction and how to break it off. Thread-safe."""
+    """One transaction and how to break it off. Thread-safe.
 
-    def __init__(self) -> None:
+    ends: when its caller stops waiting, by the monotonic clock.
+    """
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
         self._lock = threading.Lock()
         self._abort: Callable[[], None] | None = None
         self._own: socket.socket | None = None
@@ -288,7 +307,8 @@ class Database:
             raise StoreUnavailable("The store is closed.")
         if len(self._jobs) >= MAX_PENDING:
             raise StoreUnavailable("The store has too much to do.", retry_after=1.0)
-        job = Job()
+        seconds = deadline or self.deadline
+        job = Job(time.monotonic() + seconds)
         self._jobs.add(job)
         threads = self._writers if write else self._readers
         future = asyncio.get_running_loop().run_in_executor(threads, self._transaction, work, write, job)
@@ -300,7 +320,7 @@ class Database:
 
         future.add_done_callback(ended)
         try:
-            async with within(deadline or self.deadline):
+            async with within(seconds):
                 await asyncio.wait((future,))
         except TimeoutError:
             pass
@@ -377,6 +397,7 @@ class Database:
     def _connection(self, write: bool, job: Job) -> Iterator[sa.Connection]:
         if job.abandoned:
             raise StoreUnavailable(LATE)
+        _thread.ends = job.ends
         with self.engine.connect() as connection:
             job.attach(connection.connection.driver_connection)
             try:

@@ -193,6 +193,30 @@ async def test_a_frozen_server_costs_the_deadline_and_no_thread(
     await until(answers, "healing")
 
 
+async def test_a_call_that_has_to_connect_to_a_frozen_server_frees_its_thread_too(
+    postgres: PostgresServer,  # noqa: F811
+    opened: Callable[..., Awaitable[Store]],
+) -> None:
+    """A connection that is not open yet cannot be broken off: its own time is bounded, whatever the URL says."""
+    store = await opened(deadline=60.0)
+    await asyncio.gather(*(store.list("models") for _ in range(8)))
+
+    async def ask(deadline: float) -> Any:
+        return await store._database.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar(), deadline=deadline)
+
+    postgres.freeze()
+    try:
+        first = [asyncio.create_task(ask(2.0)) for _ in range(THREADS)]  # they hold every connection
+        await asyncio.sleep(0)
+        later = asyncio.create_task(ask(5.0))  # gets a thread whose connection was broken off
+        results = await asyncio.gather(*first, later, return_exceptions=True)
+        assert all(isinstance(result, StoreUnavailable) for result in results), results
+        await until(lambda: done(store.pending == 0), "the end of what hung", 30.0)  # of 60 s that the URL gives
+    finally:
+        postgres.thaw()
+    await back(store)
+
+
 async def test_of_two_transactions_that_wait_for_each_other_the_one_broken_off_is_done_again(
     postgres: PostgresServer,  # noqa: F811
     tmp_path: Path,

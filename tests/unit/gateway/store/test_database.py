@@ -180,6 +180,17 @@ def test_a_pause_of_this_process_while_it_connects_costs_no_connection(
     assert tried == [named] * tries
 
 
+@pytest.mark.parametrize(
+    ("given", "left", "seconds"),
+    [(None, None, 2), ("60", None, 60), ("60", 4.2, 5), ("60", -1.0, 2), (1, 0.5, 1), ("0", None, 130), ("0", 9.0, 9), ("x", 9.0, 2)],
+)
+def test_connecting_takes_no_longer_than_its_call_waits(
+    given: str | int | None, left: float | None, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_thread", SimpleNamespace() if left is None else SimpleNamespace(ends=1000.0 + left))
+    assert module._patience(given, 1000.0) == seconds
+
+
 async def test_a_transaction_that_failed_across_a_pause_is_done_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the server's statement_timeout is over by the time that it goes on."""
     now, calls = [1000.0], list[float]()
