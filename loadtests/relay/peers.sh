@@ -11,7 +11,7 @@ set -euo pipefail
 declare -A PINS=(
     [vllm-router]="vllm-router==0.1.17"
     [sglang-router]="sglang-router==0.3.2"
-    [litellm]="litellm[proxy]==1.109.1"
+    [litellm]="litellm[proxy]==1.108.7"
 )
 
 [ $# -gt 0 ] || set -- vllm-router sglang-router
