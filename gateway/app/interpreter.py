@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from gateway.core.tasks import TaskOwner
+from gateway.server.allocator import Allocator, tuned
 
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 """An exchange leaves no cycle behind, however it ends, but those under way are enough young objects for a collection every few requests."""
@@ -28,14 +29,15 @@ def tune(owner: TaskOwner) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    owner.every(COLLECT_SECONDS, Collector().collect, name="collect")
+    owner.every(COLLECT_SECONDS, Collector(tuned()).collect, name="collect")
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 class Collector:
-    """Collects garbage in rounds. `rounds`: how many there were."""
+    """Collects garbage in rounds, and once a minute gives free memory back. `rounds`: how many there were."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
         self.rounds = 0
 
     async def collect(self) -> None:
@@ -44,4 +46,8 @@ class Collector:
         if not gc.isenabled():
             return
         self.rounds += 1
-        gc.collect(0 if self.rounds % MIDDLE_EVERY else 1 if self.rounds % FULL_EVERY else 2)
+        if self.rounds % MIDDLE_EVERY:
+            gc.collect(0)
+            return
+        gc.collect(1 if self.rounds % FULL_EVERY else 2)
+        self.allocator.trim()

@@ -5,6 +5,9 @@ freed raises the threshold (to 32 MiB at most), so that after the first large bo
 its end: one small block that stays behind a large one keeps it. So the threshold is fixed, and after much was freed the heap's free pages
 in between are given back too (malloc_trim). Measured by loadtests/memory/held.py; docs/configuration.md has the figures.
 
+Small blocks leave holes, too: each peak leaves some, the next one does not fill all of them, and the heap creeps for hours though nothing
+is kept. So it is also trimmed now and then, whatever was freed (`trim`).
+
 An operator who sets MALLOC_MMAP_THRESHOLD_, MALLOC_ARENA_MAX or the same in GLIBC_TUNABLES has decided otherwise; other C libraries have
 none of these functions.
 """
@@ -30,6 +33,8 @@ QUIET_TRIM_AFTER: Final = 1024 * 1024
 """The same while nothing is held: what is left over from a burst."""
 QUIET_SECONDS: Final = 1.0
 """Between two trims of what bursts leave over."""
+TOP: Final = 128 * 1024
+"""Bytes at the heap's end that a trim at rest leaves: glibc's own step of growth (M_TOP_PAD)."""
 SHARE: Final = 0.05
 """Most of the loop's time that trims take: the next one waits so much longer than the last one took.
 
@@ -57,6 +62,11 @@ class Allocator:
         self._due = now + (self._clock() - began) / SHARE
         self._quiet_due = now + QUIET_SECONDS
         return True
+
+    def trim(self) -> None:
+        """Gives every free page back, except for `TOP` bytes that the next requests will want."""
+        if self._trim is not None:
+            self._trim(TOP)
 
 
 def tunables(environ: Mapping[str, str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import pytest
 from gateway.app import interpreter
 from gateway.app.gateway import Gateway
 from gateway.core.collecting import uncollected
+from gateway.server.allocator import TOP, Allocator
 from tests.waiting import reached
 
 
@@ -44,7 +45,7 @@ async def test_cycles_that_were_in_use_during_a_round_are_collected_later(older:
     for generation in range(older + 1):
         gc.collect(generation)
     del circle
-    collector = interpreter.Collector()
+    collector = interpreter.Collector(Allocator(None))
     gc.disable()  # nothing else is to collect it
     try:
         for _ in range(older + 1):
@@ -68,7 +69,7 @@ async def test_the_youngest_objects_are_left_alone_while_somebody_makes_many() -
 
     gc.callbacks.append(heard)
     try:
-        collector = interpreter.Collector()
+        collector = interpreter.Collector(Allocator(None))
         with uncollected():
             await collector.collect()
             assert collected == []
@@ -76,3 +77,16 @@ async def test_the_youngest_objects_are_left_alone_while_somebody_makes_many() -
         assert collected
     finally:
         gc.callbacks.remove(heard)
+
+
+async def test_free_memory_is_given_back_once_a_minute() -> None:
+    kept: list[int] = []
+
+    def trim(top: int) -> int:
+        kept.append(top)
+        return 1
+
+    collector = interpreter.Collector(Allocator(trim))
+    for _ in range(2 * interpreter.MIDDLE_EVERY):
+        await collector.collect()
+    assert kept == [TOP, TOP] and interpreter.MIDDLE_EVERY * interpreter.COLLECT_SECONDS == 60.0
