@@ -76,7 +76,7 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
         try:
             scope = scope_of(**asked)
         except ValueError as error:
-            raise CommandError(str(error)) from None
+            raise UsageError(str(error)) from None
         if directory and public_key:
             console = session.out.remarks
             with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -113,6 +113,8 @@ def _report(session: Session, report: dict[str, Any]) -> None:
         if report["ok"]:
             for writer in report["writers"]:
                 _remark_on_archived(session, writer)
+                if writer["signed"] and not writer["checkpoints"]:
+                    session.out.remark(f"writer {writer['writer']}: no checkpoints file is here: lines cut off the end would not be found")
             session.out.remark("ok: every line is as it was written")
     else:
         session.out.data(report)

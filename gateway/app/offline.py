@@ -44,6 +44,7 @@ from gateway.transport.address import tls_context as client_tls
 from gateway.transport.redis.address import target as redis_target
 from gateway.wire.table import OPERATIONS
 
+NO_LOG: Final = "there is no audit log here"
 OFFLINE_SECONDS: Final = 600.0
 """The deadline of one search, once the log is indexed."""
 
@@ -120,9 +121,13 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins, *, workers: bool
 def verify_audit_log(
     directory: Path, public_key: Path, scope: AuditScope, progress: Callable[[int, int], None] = lambda read, total: None
 ) -> dict[str, Any]:
-    """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError."""
+    """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError; the latter also where there is no log,
+    because a wrong directory, or one from which all was deleted, must not pass for a log in order."""
     verifier: CheckpointVerifier = load_verifier(public_key)
-    return verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress).as_dict()
+    report = verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress)
+    if not report.writers:
+        raise FileNotFoundError(ENOENT, NO_LOG, str(directory))
+    return report.as_dict()
 
 
 def search_audit_log(directory: Path, asked: AuditSearch, keys: Path | None, *, records: bool) -> tuple[list[dict[str, Any]], Unopened]:
@@ -130,7 +135,7 @@ def search_audit_log(directory: Path, asked: AuditSearch, keys: Path | None, *, 
     store and master key open what is encrypted. The entries; and how many are encrypted, so that it cannot be told whether they are
     wanted. Raises OSError, GatehouseError."""
     if not list_segments(directory):
-        raise FileNotFoundError(ENOENT, "there is no audit log here", str(directory))
+        raise FileNotFoundError(ENOENT, NO_LOG, str(directory))
     with TemporaryDirectory(prefix="gatehouse-") as place, nullcontext(CLOSED) if keys is None else opener_of(keys, os.environ) as opener:
         path = Path(place) / INDEX
         index = Index(path)

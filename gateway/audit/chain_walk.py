@@ -339,7 +339,10 @@ class Walk:
             self._file, self._line = segment_name(self.report.writer, self._first), 0
             self._problem("the first segment to verify is missing, and so is every later one")
         elif self._next is not None and not self._adopt:
-            self._line += 1
+            if self._file:
+                self._line += 1
+            else:  # no segment is left
+                self._file = segment_name(self.report.writer, 1)
             self._problem(
                 f"the log ends at {self._seq}, but checkpoint {self._next.number} covers {self._next.covers}: the end was cut off"
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +22,10 @@ from gateway.audit.journal import journal_name
 from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.parallel_verify import ParallelSummaries, Summary
-from gateway.audit.report import JournalReport, Problem, Report
+from gateway.audit.report import JournalReport, Problem, Report, WriterReport
 from gateway.audit.segments import file_size
 from gateway.audit.signing_keys import trusted
-from gateway.audit.sinks.file import checkpoints_name, list_segments
+from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
 from gateway.core.audit_questions import AuditScope
 
 PATIENCE: Final = 0.5
@@ -58,6 +58,7 @@ def verify_log(
     writers = sorted(writers_in(directory) | signed)
     walks = dict(zip(writers, _read(directory, source, verifier, scope, patience, writers, processes, progress), strict=True))
     gone = list(crosscheck(walks, directory, source, verifier, scope.archived))
+    gone += _unheard_of(scope, {*writers, *(report.writer for report in gone)})
     return Report(sorted([*(walk.report for walk in walks.values()), *gone], key=lambda report: report.writer))
 
 
@@ -87,6 +88,14 @@ def _read(
         return walk(lambda path: None)
     with ParallelSummaries(source, closed, processes, on_read) as ahead:
         return walk(ahead)
+
+
+def _unheard_of(scope: AuditScope, known: Collection[str]) -> Iterator[WriterReport]:
+    """Writers that must be there, of which there is neither a file nor a word of the others'."""
+    for writer, number in scope.starts.items():
+        if writer not in known and writer not in scope.archived:
+            reason = "the first segment to verify is missing, and so is every other file of this writer"
+            yield WriterReport(writer, problems=[Problem(segment_name(writer, number), 0, reason, writer)])
 
 
 def _read_one(

@@ -25,7 +25,8 @@ def run(tmp_path: Path, writer: dict[str, Any], *options: str) -> tuple[Result, 
     def verify(directory: Path, public_key: Path, scope: AuditScope, progress: Any) -> dict[str, Any]:
         progress(1, 2)
         asked.append(scope)
-        return {"ok": True, "first_problem": None, "writers": [{"writer": "0", "skipped": None, "journal": None, **writer}]}
+        found = {"writer": "0", "signed": 9, "checkpoints": 3, "skipped": None, "journal": None, **writer}
+        return {"ok": True, "first_problem": None, "writers": [found]}
 
     arguments = ["verify", "--dir", str(tmp_path), "--public-key", str(tmp_path), *options, "--output", "table"]
     return CliRunner().invoke(
@@ -48,10 +49,16 @@ def test_an_archived_writer_is_named_with_what_its_archive_must_hold(tmp_path: P
     assert f"archived as a whole. Its checkpoint 9 must cover line 120 with the hash {'cd' * 32}" in done.stderr
 
 
+@pytest.mark.parametrize(("checkpoints", "said"), [(0, True), (3, False)])
+def test_a_checkpoints_file_that_is_not_there_is_told_of(tmp_path: Path, checkpoints: int, said: bool) -> None:
+    done, _ = run(tmp_path, {"checkpoints": checkpoints})
+    assert done.exit_code == 0 and ("writer 0: no checkpoints file is here" in done.stderr) is said
+
+
 @pytest.mark.parametrize("wrong", ["x", "0", "-1", "gw=", "=3", "gw=x", "1.5", "٣", "999999999"])
 def test_a_segment_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, wrong: str) -> None:
     done, asked = run(tmp_path, {}, f"--from-segment={wrong}")
-    assert done.exit_code == 1 and not asked and "a number from 1 on, or WRITER=NUMBER" in done.stderr
+    assert done.exit_code == 2 and not asked and "a number from 1 on, or WRITER=NUMBER" in done.stderr
     with pytest.raises(ValueError, match="WRITER=NUMBER"):
         scope_of(wrong, "")
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 from gateway.app.configuration.plugins import OURS
@@ -188,3 +190,11 @@ def test_a_guardrail_that_asks_a_model_is_checked_without_a_gateway_around_it(
     file.write_text(config(tmp_path, guardrails=[{"name": "w", "type": kind, "on": ["request"], "models": ["n"], "settings": settings}]))
     done = CliRunner().invoke(app, ["check-config", str(file)])
     assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_directory_without_an_audit_log_is_not_in_order(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_bytes(Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    (tmp_path / "log").mkdir()
+    done = CliRunner().invoke(app, ["audit", "verify", "--dir", str(tmp_path / "log"), "--public-key", str(key)])
+    assert (done.exit_code, "there is no audit log here" in done.stderr) == (1, True)

@@ -327,3 +327,19 @@ def test_the_rest_is_read_after_a_break_the_writer_named(log_bench: Any, make: A
 
 def test_lines_are_those_of_the_chain() -> None:
     assert Chain().seal([]) == b""
+
+
+def test_a_writer_that_must_be_there_and_is_not_is_named(made: Path) -> None:
+    verifier = load_verifier(made / "keys" / "audit-signing.pub.pem")
+    (problem,) = verify_log(made / "audit", verifier, scope=AuditScope(1, {"gw-9": 4})).problems
+    assert (problem.file, problem.writer) == ("audit-gw-9-00000004.jsonl", "gw-9")
+    assert verify_log(made / "audit", verifier, scope=AuditScope(1, {"gw-9": 4}, ("gw-9",))).ok
+
+
+def test_a_log_that_is_gone_is_told_of_with_the_name_of_its_first_file(check: Any) -> None:
+    def tamper(directory: Path) -> None:
+        for path in segments(directory):
+            path.unlink()
+
+    problem = check(tamper).problems[0]
+    assert (problem.file, problem.line) == ("audit-0-00000001.jsonl", 0)
