@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from admin.cli.yamltext import written
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WIDE = 400
@@ -53,7 +54,7 @@ class Output:
     def data(self, value: Any) -> None:
         """JSON or YAML as asked for."""
         if self.format is Format.yaml:
-            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+            text = written(value).rstrip("\n")
         else:
             text = self.encoded(value)
         sys.stdout.write(text + "\n")

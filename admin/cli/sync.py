@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 
 from admin.cli.apply import lines, listed, named, text_of
 from admin.cli.client import LONG, ApiError, Client
 from admin.cli.errors import CommandError
 from admin.cli.output import Format, clean
 from admin.cli.session import DryRun, Session, connected
+from admin.cli.yamltext import written
 from gateway.core.errors import ConfigError
 from gateway.wire import yamltree
 
@@ -145,25 +145,8 @@ def replace(file: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes each text that the reader would take for something else, as YAML 1.2 does: `1e5` and `0o17`, which YAML 1.1 does not."""
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    plain = yamltree.untyped(value, True) == value
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
-
-
-_Dumper.add_representer(str, _text)
-
-
 def _differences(items: list[Any]) -> str:
     return f"{len(items)} difference{'' if len(items) == 1 else 's'}"
-
-
-def written(found: dict[str, Any]) -> str:
-    """As YAML that `read` gives back as it was."""
-    return str(yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
 
 
 def read(file: Path) -> dict[str, Any]:
