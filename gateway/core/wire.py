@@ -192,15 +192,16 @@ class TextFilter:
 class EventReader:
     """Reads one event stream of a format, in whole events with `\\n` as line end.
 
-    usage: what the engine has reported so far. finish: why it stopped generating, "" where it has not said so. ended: the format's end
-    marker has been forwarded. error: the engine reported a failure. largest: bytes of one event. inspects: guardrails read the events.
+    usage: what the engine has reported so far. untold: the event that tells it, which the client did not ask for. finish: why it stopped
+    generating, "" where it has not said so. ended: the format's end marker has been forwarded. error: the engine reported a failure.
+    largest: bytes of one event. inspects: guardrails read the events.
     """
 
-    __slots__ = ("ended", "error", "finish", "inspects", "largest", "usage")
+    __slots__ = ("ended", "error", "finish", "inspects", "largest", "untold", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
-        self.finish = ""
+        self.finish, self.untold = "", b""
         self.ended = self.inspects = False
         self.largest = MAX_EVENT_BYTES
         self.error: EngineError | None = None
@@ -224,8 +225,7 @@ class EventReader:
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
         """One event after its texts went through the guardrails, preceded by anything due before it; b"" if it is dropped or withheld.
 
-        Only what was read passes: comments and further fields of the event are dropped. Raises EngineError for an event that
-        cannot be read.
+        Only what was read passes, no comments and no further fields of the event. Raises EngineError for one that cannot be read.
         """
         raise NotImplementedError
 
@@ -461,8 +461,8 @@ class WireApi:
         """What follows the calls in one stream; None where a stream has none."""
         return None
 
-    def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
-        """A kept answer in the other form: whole as a stream's events (`stream`), or events as a whole one. Raises EngineError."""
+    def replayed(self, body: bytes, events: bool, stream: bool, include_usage: bool) -> bytes:
+        """A kept answer, whole or a stream's `events`, as a whole one or as a `stream`, as it is asked for. Raises EngineError."""
         raise EngineError("A kept answer of this operation has one form only.")
 
     def whole_steps(self, events: bytes) -> Steps[bytes]:

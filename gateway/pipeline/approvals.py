@@ -137,8 +137,8 @@ def sent(x: Exchange, form: str, body: bytes) -> None:
     request = x.request
     assert request is not None
     wanted: Form = "stream" if request.stream else "whole"
-    if form != wanted:
-        body = request.api.replayed(body, request.stream, request.include_usage)
+    if form != wanted or request.stream:  # a stream may have told the usage, and this one may not ask for it
+        body = request.api.replayed(body, form == "stream", request.stream, request.include_usage)
     if len(body) > UNCOUNTED:
         x.client.reserve(len(body))
     if request.stream:

@@ -78,7 +78,7 @@ class Seen:
             if reader.error is not None:
                 raise reader.error
             usage, finish = reader.usage, reader.finish
-            body = api.replayed(body, False, False) if texts and api.generates else b""
+            body = api.replayed(body, True, False, False) if texts and api.generates else b""
         else:
             body = api.received(request, body)
             usage, finish = api.answer_usage(request, body), api.answer_finish(body)

@@ -14,6 +14,7 @@ from gateway.core.approvals import HEADER
 from gateway.core.errors import EngineError, GuardrailViolation, PermissionDenied
 from gateway.core.tools import SEVERITY, CallReader, ToolFinding, ToolGuard, ToolUse
 from gateway.core.types import Principal
+from gateway.core.wire import EventReader
 from gateway.pipeline import approvals
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import Tally
@@ -165,15 +166,19 @@ class Gate:
             self._before = []
             self._size = 0
 
-    def whole(self, ending: bytes) -> bytes:
-        """The whole stream. ending: what its end lacks."""
-        return b"".join(self._before) + b"".join(self.kept) + ending
+    def whole(self, reader: EventReader, ending: bytes) -> bytes:
+        """The whole stream, with the usage also where its client did not ask for it: the retry may. ending: what its end lacks."""
+        events = self._before + self.kept
+        if reader.untold:
+            marked = len(events) > 0 and reader.is_end(events[-1].rstrip(b"\n"))
+            events.insert(len(events) - 1 if marked else len(events), reader.untold)
+        return b"".join(events) + ending
 
     def uses(self) -> Sequence[ToolUse]:
         return () if self._reader is None else self._reader.uses()
 
 
-async def _released(x: Exchange, gate: Gate, ending: bytes) -> bytes:
+async def _released(x: Exchange, gate: Gate, reader: EventReader, ending: bytes) -> bytes:
     """The events that were kept, once their calls are judged. Raises GuardrailViolation, ApprovalPending."""
     assert x.entry is not None
     if gate.begun:
@@ -181,7 +186,7 @@ async def _released(x: Exchange, gate: Gate, ending: bytes) -> bytes:
         if waits is not None:
             if gate.too_long:
                 raise GuardrailViolation("The answer is too long to be kept for approval.", code=waits.guard.name)
-            await approvals.hold(x, waits.guard, waits.findings, "stream", gate.whole(ending))
+            await approvals.hold(x, waits.guard, waits.findings, "stream", gate.whole(reader, ending))
     return b"".join(gate.kept)
 
 
@@ -204,7 +209,7 @@ class ToolRelay(InspectedRelay):
 
     async def release(self) -> None:
         """Raises GuardrailViolation, ApprovalPending before any part of a call has passed."""
-        rest = await _released(self.exchange, self._gate, self.ending())
+        rest = await _released(self.exchange, self._gate, self._reader, self.ending())
         if rest:
             StreamRelay.emit(self, rest)
         StreamRelay.finish_stream(self)
@@ -219,7 +224,7 @@ class HeldToolRelay(HeldRelay):
         """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
         gate = Gate(self.exchange)
         passing = gate.feed(await self.passed())
-        self.send(passing + await _released(self.exchange, gate, self.ending()))
+        self.send(passing + await _released(self.exchange, gate, self._reader, self.ending()))
 
 
 class GuardedTools:

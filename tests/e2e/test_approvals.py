@@ -199,6 +199,22 @@ def test_a_stream_shows_what_comes_before_the_call_and_the_retry_streams_the_res
     assert whole["message"]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS and whole["finish_reason"] == "tool_calls"
 
 
+ASKED: list[dict[str, Any]] = [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}]
+
+
+@pytest.mark.parametrize("first", ASKED)
+@pytest.mark.parametrize("retry", ASKED)
+def test_the_retry_is_told_the_usage_as_it_asks_for_it(running: list[Gatehouse], first: dict[str, Any], retry: dict[str, Any]) -> None:
+    text = "call delete_file " + json.dumps({"asked": [first, retry]})
+    id = re.search("apr-[0-9a-f]+", ask(running[0], text, **first).text)
+    assert id is not None and decide(running[0], id[0]).status_code == 200
+    again = ask(running[0], text, id[0], **retry)
+    events = [json.loads(line[6:]) for line in again.text.splitlines() if line.startswith("data: {")] or [again.json()]
+    told = [bool(event.get("usage")) for event in events]
+    assert (any(told), told[-1]) == ((True, True) if retry != {"stream": True} else (False, False))
+    assert again.text.endswith("data: [DONE]\n\n") == bool(retry)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_pipeline_waits_for_what_its_own_guardrail_holds_in_the_last_step(
     running: list[Gatehouse], engine: ToolEngine, stream: bool

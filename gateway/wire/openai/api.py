@@ -144,7 +144,9 @@ class OpenAiApi(JsonApi):
     def call_reader(self) -> CallReader | None:
         return calls.OpenAiCalls() if self.generates else None
 
-    def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
+    def replayed(self, body: bytes, events: bool, stream: bool, include_usage: bool) -> bytes:
+        if events == stream:
+            return replay.told(body, include_usage) if events else body
         return replay.as_stream(body, include_usage) if stream else replay.as_whole(body)
 
     def whole_steps(self, events: bytes) -> Steps[bytes]:

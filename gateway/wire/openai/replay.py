@@ -39,6 +39,20 @@ def as_stream(body: bytes, include_usage: bool) -> bytes:
     return b"".join([b"data: %b\n\n" % msgspec.json.encode(event) for event in events]) + DONE
 
 
+def told(events: bytes, include_usage: bool) -> bytes:
+    """The same stream, without the event that tells only the usage where it is not asked for."""
+    if include_usage:
+        return events
+    return b"".join([event + b"\n\n" for event in events.split(b"\n\n")[:-1] if not _tells_usage(event)])
+
+
+def _tells_usage(event: bytes) -> bool:
+    if b'"usage"' not in event or not event.startswith(b"data: {"):
+        return False
+    document = _decoded(event[6:])
+    return not document["choices"] and document.get("usage") is not None
+
+
 def as_whole(events: bytes) -> bytes:
     """The whole answer that the events say. Raises EngineError for what is not such a stream."""
     return at_once(whole_steps(events))

@@ -111,6 +111,7 @@ class OpenAiReader(EventReader):
             if view.usage is not None:
                 self.usage = usage_from(view.usage)
                 if not view.choices and not self._include_usage:
+                    self.untold = b"data: %b\n\n" % payload.replace(b"\n", b" ")
                     continue
             kept.append(event)
         return b"\n\n".join(kept) + b"\n\n" if kept else b""

@@ -224,7 +224,9 @@ class ResponsesApi(JsonApi):
     def call_reader(self) -> CallReader | None:
         return calls.ResponseCalls()
 
-    def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
+    def replayed(self, body: bytes, events: bool, stream: bool, include_usage: bool) -> bytes:
+        if events == stream:
+            return body
         return replay.as_stream(body) if stream else replay.as_whole(body)
 
     def whole_steps(self, events: bytes) -> Steps[bytes]:

@@ -334,8 +334,8 @@ def test_a_kept_answer_has_both_forms() -> None:
         {"type": "tool_use", "id": "t", "name": "f", "input": {"a": [1, "x"]}},
     ]
     body = json.dumps({**MESSAGE, "content": blocks}).encode()
-    stream = api.replayed(body, True, False)
-    assert json.loads(api.replayed(stream, False, False)) == json.loads(body)
+    stream = api.replayed(body, False, True, False)
+    assert json.loads(api.replayed(stream, True, False, False)) == json.loads(body)
     reader = api.call_reader()
     assert reader is not None
     passed = b"".join([reader.feed(event)[0] for event in stream.split(b"\n\n")[:-1]])

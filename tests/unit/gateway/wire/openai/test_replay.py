@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
 from gateway.wire.openai.calls import OpenAiCalls, of_answer
-from gateway.wire.openai.replay import as_stream, as_whole, whole_steps
+from gateway.wire.openai.replay import as_stream, as_whole, told, whole_steps
 from tests.steady import at_most, spent
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
@@ -47,6 +47,14 @@ def test_both_forms_hold_the_same_calls(message: dict[str, Any]) -> None:
     for event in as_stream(body, False).split(b"\n\n")[:-1]:
         reader.feed(event)
     assert [(use.names, use.arguments) for use in reader.uses()] == [(use.names, use.arguments) for use in of_answer(body)[1]]
+
+
+@given(st.lists(MESSAGE, min_size=1, max_size=3))
+def test_a_stream_tells_its_usage_only_who_asks(messages: list[dict[str, Any]]) -> None:
+    body = json.dumps(answer(*messages, usage={"prompt_tokens": 1})).encode()
+    whole = as_stream(body, True)
+    assert (told(whole, True), told(whole, False)) == (whole, as_stream(body, False))
+    assert told(as_stream(body, False), False) == as_stream(body, False)
 
 
 def test_pieces_are_put_together_and_the_usage_is_told_only_who_asks() -> None:
