@@ -63,8 +63,8 @@ def apply(
     with session.client() as client, session.out.remarks.status("apply"):
         params = {"dry_run": "true"} if dry_run else {}
         answer = client.json("PUT", "/config", content=text, headers=headers, params=params, timeout=LONG)
-    session.out.one(answer)
-    if answer.get("until_restart"):
+    session.out.one(_short(session, answer))
+    if answer["applied"] and answer.get("until_restart"):
         session.out.remark("Not in the gateway's file: a restart, or reading the file again, brings the file's configuration back.")
 
 

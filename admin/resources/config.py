@@ -9,6 +9,7 @@ import msgspec
 
 from admin import values
 from admin.operation import JSON, Answer, Call, Operation, Written
+from admin.resource import Change
 from gateway.core.errors import RequestError
 
 YAML = "application/yaml"
@@ -23,13 +24,15 @@ class ConfigView(msgspec.Struct):
 
 
 class Applied(msgspec.Struct):
-    """changed: the paths that differ from what was in force. applied: false after a dry run. until_restart: the configuration file says
-    something else, so a restart, or reading it again, brings that back."""
+    """changed: the paths that differ from what was in force. applied: false after a dry run, which also says what would change in `diff`,
+    secrets masked. until_restart: the configuration file says something else, so a restart, or reading it again, brings that back."""
 
     version: int
     changed: list[str]
     applied: bool
     until_restart: bool = False
+    dry_run: bool = False
+    diff: list[Change] | None = None
 
 
 async def show(call: Call) -> Answer:
@@ -59,7 +62,11 @@ async def reload(call: Call) -> Answer:
 
 
 def _answer(call: Call, before: dict[str, Any], outcome: dict[str, Any]) -> Answer:
-    call.diff = values.diff(before, call.ports.config.current())
+    if call.dry_run:
+        would = outcome.pop("would")
+        outcome = {"dry_run": True, "diff": values.diff(values.named(before), values.named(would)), **outcome}
+    else:
+        call.diff = values.diff(before, call.ports.config.current())
     return Answer(outcome, version=str(outcome["version"]))
 
 

@@ -64,7 +64,7 @@ class HistoryEntry(HistoryView, kw_only=True):
 
 
 class RolledBack(msgspec.Struct, kw_only=True):
-    """diff: what has changed, or would. version, until_restart: of a file, as for `PUT config`."""
+    """diff: what has changed, or in a dry run would, secrets masked. version, until_restart: of a file, as for `PUT config`."""
 
     number: int
     of: Literal["file", "store"]
@@ -73,6 +73,7 @@ class RolledBack(msgspec.Struct, kw_only=True):
     diff: list[Change]
     version: int | None = None
     until_restart: bool | None = None
+    dry_run: bool = False
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -161,11 +162,11 @@ async def _of_file(call: Call, row: ConfigurationRow, payload: dict[str, Any]) -
             restores=row.number,
         )
     )
+    diff = values.diff(values.named(before), values.named(outcome["would"] if call.dry_run else config.current()))
     if not call.dry_run:
-        call.diff = values.diff(values.named(before), values.named(config.current()))
+        call.diff = diff
     known = {key: outcome[key] for key in ("applied", "changed", "version", "until_restart")}
-    diff = call.diff or [{"path": path, "from": None, "to": None} for path in outcome["changed"]]
-    return Answer({"number": row.number, "of": "file", "diff": diff, **known})
+    return Answer({"dry_run": call.dry_run, "number": row.number, "of": "file", "diff": diff, **known})
 
 
 async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
@@ -189,7 +190,14 @@ async def _of_store(call: Call, row: ConfigurationRow, head: int) -> Answer:
     await sync.write(call, items, row.number, (found.seq, [kind for kind in kinds if kind != "users"]))  # logins make users all the time
     call.diff = await in_slices(sync.differing(items))
     changed = [item.path for item in items]
-    answer = {"number": row.number, "of": "store", "applied": not call.dry_run, "changed": changed, "diff": call.diff}
+    answer = {
+        "dry_run": call.dry_run,
+        "number": row.number,
+        "of": "store",
+        "applied": not call.dry_run,
+        "changed": changed,
+        "diff": call.diff,
+    }
     return Answer(answer)
 
 

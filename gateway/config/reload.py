@@ -120,7 +120,8 @@ class Reloader(Generic[T]):
     async def apply(
         self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
     ) -> dict[str, Any]:
-        """Applies a text: {"version", "changed": paths, "applied", "until_restart"}. With `dry_run` it is parsed and checked only.
+        """Applies a text: {"version", "changed": paths, "applied", "until_restart"}. With `dry_run` it is parsed and checked only; then
+        `would` is what would be in force, as `current` shows it.
 
         The file is not written, so `until_restart` says whether a restart brings something else back. Raises ConfigError when the text is
         invalid, VersionMismatch when the version in force is not the expected one; nothing has changed then.
@@ -142,6 +143,7 @@ class Reloader(Generic[T]):
                 "changed": await asyncio.to_thread(changes, self._spec, spec),
                 "applied": False,
                 "until_restart": spec != self._in_file,
+                "would": await asyncio.to_thread(describe, spec, self._steps.schemas),
             }
         return await self._change(read, source, actor, restores)
 

@@ -404,8 +404,8 @@ class ConfigApplier(Protocol):
     async def apply(
         self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
     ) -> dict[str, Any]:
-        """Applies a YAML or JSON text; returns what changed, and whether it counts only until a restart. actor, restores: for the history.
-        VersionMismatch when the version in force is not the expected one."""
+        """Applies a YAML or JSON text; returns what changed, whether it counts only until a restart, and of a dry run what `would` be in
+        force. actor, restores: for the history. VersionMismatch when the version in force is not the expected one."""
         ...
 
     async def reload(self, actor: str = "") -> dict[str, Any]:

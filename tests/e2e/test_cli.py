@@ -255,7 +255,11 @@ def test_the_configuration_is_shown_applied_and_read_again(cli: Cli, running: Ga
     config = yaml.safe_load(running.file.read_text())
     config["limits"].append({"name": "more", "requests": {"rate": 999}})
     file.write_text(yaml.safe_dump(config))
-    assert parsed(cli("config", "apply", str(file), "--dry-run", "-o", "json")) == {
+    planned = parsed(cli("config", "apply", str(file), "--dry-run", "-o", "json"))
+    (added,) = planned.pop("diff")
+    assert (added["path"], added["from"], added["to"]["requests"]["rate"]) == ("limits.more", None, 999)
+    assert planned == {
+        "dry_run": True,
         "version": parsed(cli("status", "-o", "json"))["config_version"],
         "changed": ["limits.more"],
         "applied": False,

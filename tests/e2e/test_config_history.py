@@ -78,7 +78,9 @@ def test_files_and_texts_with_who_and_when_and_the_way_back(tmp_path: Path, engi
         assert (read["by"], read["changed"]) == ("gatehouse", ["limits.other"])
 
         answer = back(api, begun["number"], dry_run="true").json()
-        assert (answer["applied"], answer["changed"]) == (False, ["limits.slow", "limits.other"])
+        assert (answer["dry_run"], answer["applied"], answer["changed"]) == (True, False, ["limits.slow", "limits.other"])
+        (gone,) = answer["diff"]
+        assert (gone["path"], sorted(gone["from"]), gone["to"]) == ("limits", ["other", "slow"], [])
         assert len(of_file(api, 3)) == 3
         answer = back(api, begun["number"], read["number"]).json()
         assert (answer["applied"], answer["until_restart"]) == (True, True)

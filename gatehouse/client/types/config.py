@@ -9,14 +9,17 @@ if TYPE_CHECKING:
 
 
 class ConfigApplied(TypedDict):
-    """changed: the paths that differ from what was in force. applied: false after a dry run. until_restart: the configuration file says
-    something else, so a restart, or reading it again, brings that back.
+    """changed: the paths that differ from what was in force. applied: false after a dry run, which also says what would change in
+    `diff`, secrets masked. until_restart: the configuration file says something else, so a restart, or reading it again, brings that
+    back.
     """
 
     version: int
     changed: list[str]
     applied: bool
     until_restart: NotRequired[bool]
+    dry_run: NotRequired[bool]
+    diff: NotRequired[list[ResourceChange] | None]
 
 
 class ConfigView(TypedDict):
@@ -74,7 +77,7 @@ class HistoryView(TypedDict):
 
 
 class RolledBack(TypedDict):
-    """diff: what has changed, or would. version, until_restart: of a file, as for `PUT config`."""
+    """diff: what has changed, or in a dry run would, secrets masked. version, until_restart: of a file, as for `PUT config`."""
 
     number: int
     of: Literal["file", "store"]
@@ -83,3 +86,4 @@ class RolledBack(TypedDict):
     diff: list[ResourceChange]
     version: NotRequired[int | None]
     until_restart: NotRequired[bool | None]
+    dry_run: NotRequired[bool]

@@ -46,6 +46,7 @@ R = TypeVar("R")
 RESTART_ONLY = (
     "listen.data",
     "listen.admin",
+    "listen.grpc",
     "state_dir",
     "replica",
     "store",

@@ -197,6 +197,7 @@ async def test_a_caller_that_goes_away_does_not_stop_a_change(world: World) -> N
 
 async def test_a_dry_run_says_what_would_change(world: World) -> None:
     outcome = await world.reloader.apply(TEXT + "watch: true\n", source="admin", dry_run=True)
+    assert outcome.pop("would") == {**world.reloader.current(), "watch": True}
     assert outcome == {"version": 1, "changed": ["watch"], "applied": False, "until_restart": True}
     with pytest.raises(ConfigError, match="unknown key"):
         await world.reloader.apply(TEXT + "wach: true\n", source="admin", dry_run=True)

@@ -162,6 +162,7 @@ async def test_the_collector_does_not_look_through_what_is_being_built(
     [
         ({"listen": {"data": "127.0.0.1:1"}}, "listen.data"),
         ({"listen": {"admin": "127.0.0.1:1"}}, "listen.admin"),
+        ({"listen": {"grpc": "127.0.0.1:1"}}, "listen.grpc"),
         ({"state_dir": "/tmp/elsewhere"}, "state_dir"),
         ({"audit": {"durability": "fsync"}}, "audit"),
         ({"identity": {}}, "identity.api_keys.static"),
