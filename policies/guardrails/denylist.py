@@ -22,9 +22,8 @@ from policies.guardrails.reading import data_of_all
 
 _AT_ONCE: Final = 4096
 _AT_ONCE_ASCII: Final = 64 * 1024
-"""Up to this many characters are searched at once: at worst about one millisecond for ASCII, five for other characters."""
-_SEARCHED: Final = 32 * 1024
-"""Characters of ASCII that are searched in one step."""
+"""Up to this many characters are searched at once, fewer of ASCII where there are many phrases (`PhraseSet.portion`): at worst some
+milliseconds."""
 
 
 class DenyListSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,6 +57,7 @@ class DenyList:
     def __init__(self, name: str, phrases: PhraseSet, *, mask: bool, replacement: str = "[removed]", label: bool = False) -> None:
         self.name = name
         self._phrases, self._mask, self._replacement, self._label = phrases, mask or label, replacement, label
+        self._at_once = min(_AT_ONCE_ASCII, 2 * phrases.portion)
         self._blocked = Verdict("block", name, REASON)
         self.trigger = phrases.trigger
         self.longest = phrases.longest
@@ -73,10 +73,10 @@ class DenyList:
         if len(texts) > _AT_ONCE:
             return self._steps(texts)
         data = data_of_all(texts)
-        if data is not None and len(data) <= _AT_ONCE_ASCII:
+        if data is not None and len(data) <= self._at_once:
             return self._verdict(texts, len(data), self._phrases.made) if self._phrases.may_occur_in(data) else ALLOW
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE) or has_nul(texts):
+        if len(text) > (self._at_once if text.isascii() else _AT_ONCE) or has_nul(texts):
             return self._steps(texts)
         return self._verdict(texts, len(text), self._phrases.made) if self._suspect(text) else ALLOW
 
@@ -104,7 +104,7 @@ class DenyList:
         batch: list[str] = []
         size, changed = 0, False
         data = data_of_all(texts)
-        if data is not None and len(data) > _AT_ONCE_ASCII and not (yield from self._occurs_in(data)):
+        if data is not None and len(data) > self._at_once and not (yield from self._occurs_in(data)):
             return ALLOW
         try:
             for number, text in enumerate(texts):
@@ -140,20 +140,20 @@ class DenyList:
 
     def _occurs(self, text: str) -> Steps[bool]:
         """Whether a long text of ASCII may have a phrase: windows that overlap by the longest one."""
-        overlap = self._phrases.longest + 2
-        for start in range(0, len(text), _SEARCHED):
+        overlap, portion = self._phrases.longest + 2, self._phrases.portion
+        for start in range(0, len(text), portion):
             if start:
                 yield
-            if self._phrases.may_occur(text[max(0, start - overlap) : start + _SEARCHED]):
+            if self._phrases.may_occur(text[max(0, start - overlap) : start + portion]):
                 return True
         return False
 
     def _occurs_in(self, data: bytes) -> Steps[bool]:
         """The same for the bytes of all texts, without control characters."""
-        overlap = self._phrases.longest + 2
-        for start in range(0, len(data), _SEARCHED):
+        overlap, portion = self._phrases.longest + 2, self._phrases.portion
+        for start in range(0, len(data), portion):
             yield
-            if self._phrases.may_occur_in(data[max(0, start - overlap) : start + _SEARCHED]):
+            if self._phrases.may_occur_in(data[max(0, start - overlap) : start + portion]):
                 return True
         return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
@@ -15,7 +16,7 @@ from unicodedata import combining
 
 import re2
 
-from policies.guardrails.folding import ASCII_BYTES, BOUNDARY, encoded, fold, fold_character, is_word
+from policies.guardrails.folding import ASCII_BYTES, BEFORE, BOUNDARY, encoded, fold, fold_character, is_word
 
 MAX_PHRASES = 20_000
 MAX_LENGTH = 200
@@ -34,12 +35,17 @@ PAUSE: Final = 0.02
 WINDOW = 1024
 """Characters that are searched at a time: the worst of them (U+FDFA folds to 18) take some milliseconds to follow."""
 _MEMORY = 256 * 1024 * 1024
+_LARGEST_PORTION = 32 * 1024
+_LEAST_PORTION = 2048
+_PORTION_WORK = 1_600_000_000
+"""Characters times instructions of the pattern that are searched in one step. Each character may add a state to its automaton, and making
+one takes the longer, the more phrases there are: with 20,000, a thousand characters of a new kind take a millisecond."""
 _ASCII_BOUNDARY = "[^0-9A-Za-z_]"
 _ASCII_SPACE = "[\\t-\\r\\x1c-\\x20]"
 """What folding turns into a space, of ASCII."""
 _NOTHING = "[^\\x00-\\xff]"
 """Matches nowhere."""
-_UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
+_START = re2._re2.RE2.Anchor.ANCHOR_START
 _RUN_OF_SPACES = re.compile(" +")
 
 
@@ -60,7 +66,8 @@ class Node:
     """One state of the trie: the phrases `members[low:high]` (sorted) agree in their first `depth` characters.
 
     Children are made on demand: the whole trie of thousands of phrases would take more memory than a data worker has, and texts visit
-    little of it. `spaces`: how many spaces in a row led here.
+    little of it. Those of a state in which only one phrase is left are not kept: a text with all phrases leaves a fraction of the trie.
+    `spaces`: how many spaces in a row led here.
     """
 
     __slots__ = ("_depth", "_high", "_low", "_members", "_next", "_spaces", "end")
@@ -74,8 +81,18 @@ class Node:
         """The state after one more character, or None if no phrase continues with it."""
         children = self._next
         if children is None:
+            if self._high - self._low == 1:
+                return self._only(character)
             children = self._next = self._expanded()
         return children.get(character)
+
+    def _only(self, character: str) -> Node | None:
+        """As `step`, where one phrase is left."""
+        if character == " " and 0 < self._spaces < MAX_SPACES:
+            return Node(self._members, self._low, self._high, self._depth, self._spaces + 1)
+        if self.end or self._members[self._low][self._depth] != character:
+            return None
+        return Node(self._members, self._low, self._high, self._depth + 1, 1 if character == " " else 0)
 
     def children(self) -> dict[str, Node]:
         if self._next is None:
@@ -86,10 +103,9 @@ class Node:
         members, depth, low = self._members, self._depth, self._low + self.end
         children: dict[str, Node] = {}
         while low < self._high:
-            character = members[low][depth]
-            high = low + 1
-            while high < self._high and members[high][depth] == character:
-                high += 1
+            first = members[low]
+            character = first[depth]
+            high = bisect_left(members, first[:depth] + chr(ord(character) + 1), low, self._high)
             children[character] = Node(members, low, high, depth + 1, 1 if character == " " else 0)
             low = high
         if 0 < self._spaces < MAX_SPACES:
@@ -99,7 +115,8 @@ class Node:
 
 class PhraseSet:
     """The compiled phrases. `longest`: the most folded characters that a match can have. `window`: how many characters to search at a
-    time, so that what must be followed one by one at the end of each is a small part.
+    time, so that what must be followed one by one at the end of each is a small part. `portion`: how many folded characters of ASCII may be
+    searched in one step.
 
     Raises ValueError that names a phrase that cannot be matched, or when there are none or too many.
     """
@@ -124,6 +141,7 @@ class PhraseSet:
             self._letters = self._exact = _compile(_pattern(folded, BOUNDARY, " "))
         else:
             self._letters = _compile(_pattern(folded, "", " "))
+        self.portion = max(_LEAST_PORTION, min(_LARGEST_PORTION, _PORTION_WORK // self._letters.ProgramSize()))
         self.harmless: Callable[[str], bool | None] = lru_cache(65536)(self._harmless)
         """For a character outside of a match: None when it may begin one or must wait for its marks, else whether a word may go on
         behind it."""
@@ -176,13 +194,13 @@ class PhraseSet:
 
 def _read(pattern: re2._re2.RE2, data: bytes) -> bool:
     """Whether it matches somewhere. The letter of an escape of JSON is read as one, and as none."""
-    if pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0:
+    if pattern.Match(_START, data, 0, len(data))[0][0] >= 0:
         return True
     if b"\\" not in data:
         return False
     for escape in _ESCAPES:
         data = data.replace(escape, b"\\;")
-    return bool(pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+    return bool(pattern.Match(_START, data, 0, len(data))[0][0] >= 0)
 
 
 def _checked(phrase: str) -> str:
@@ -228,7 +246,8 @@ def _compile(pattern: str) -> re2._re2.RE2:
     options = re2.Options()
     options.max_mem = _MEMORY
     options.never_capture = True
-    made = re2._re2.RE2(pattern.encode(), options)
+    options.log_errors = False
+    made = re2._re2.RE2(f"{BEFORE}(?:{pattern})".encode(), options)
     if not made.ok():
         raise ValueError(f"the phrases cannot be compiled: {made.error()}")
     return made

@@ -7,17 +7,25 @@ of a configuration are one RE2 pattern. Ordinary prose has none of them, so one 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Final
 
 import re2
 
-from policies.guardrails.folding import CONTROL_CLASS, has_nul
+from policies.guardrails.folding import BEFORE, CONTROL_CLASS, has_nul
 from policies.guardrails.reading import MOST, Reading
 
-_UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
+_START: Final = re2._re2.RE2.Anchor.ANCHOR_START
 _MEMORY: Final = 32 * 1024 * 1024
 LARGEST: Final = 256 * 1024
 """Bytes of all triggers together. Larger ones (a list of ten thousand phrases) would cost more memory and time than they save."""
+PORTION: Final = 8 * 1024
+"""Bytes that are scanned before it is asked how long that takes."""
+OVERLAP: Final = 1024
+"""Bytes of the portion before that are scanned again: more than any trigger is long, with what stands around it."""
+PATIENCE: Final = 2_000_000
+"""Nanoseconds after which a scan is given up. It takes long only where the text is of a new kind to a pattern with thousands of phrases,
+whose automaton grows with what it sees; the guardrails themselves read such a text in steps."""
 _QUOTES: Final = bytes.maketrans(b'"\x01', b'\x00"')
 
 
@@ -34,7 +42,7 @@ class Prefilter:
         # A backslash may be the escape of anything in JSON inside of a text: that is for the guardrails to read.
         # A control character may stand inside of what they look for.
         whole = "|".join([*(f"(?:{trigger})" for trigger in triggers), r"\\", CONTROL_CLASS])
-        self._pattern = re2._re2.RE2(whole.encode("ascii"), options)
+        self._pattern = re2._re2.RE2(rf"{BEFORE}(?:{whole})".encode("ascii"), options)
         if not self._pattern.ok():
             raise ValueError(f"the triggers cannot be compiled: {self._pattern.error()}")
         self._match = self._pattern.Match
@@ -44,8 +52,7 @@ class Prefilter:
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
         if len(text) > MOST or not text.isascii() or has_nul(texts):
             return False
-        data = text.encode("ascii")
-        return bool(self._match(_UNANCHORED, data, 0, len(data))[0][0] < 0)
+        return self._without(text.encode("ascii"))
 
     def shared(self, texts: Sequence[str]) -> Sequence[str]:
         """The texts, for all guardrails behind the triggers: what each of them would make of the texts is made once."""
@@ -64,7 +71,20 @@ class Prefilter:
             return False
         else:
             data = data.replace(b'\\"', b"\x01").replace(b"\\n", b"\n").translate(_QUOTES)
-        return bool(self._match(_UNANCHORED, data, 0, len(data))[0][0] < 0)
+        return self._without(data)
+
+    def _without(self, data: bytes) -> bool:
+        """Whether there is no trigger for certain."""
+        size = len(data)
+        if size <= PORTION:
+            return bool(self._match(_START, data, 0, size)[0][0] < 0)
+        until = perf_counter_ns() + PATIENCE
+        for start in range(0, size, PORTION):
+            if self._match(_START, data, max(0, start - OVERLAP), min(size, start + PORTION))[0][0] >= 0:
+                return False
+            if perf_counter_ns() > until:
+                return False
+        return True
 
 
 def prefilter(triggers: Sequence[str]) -> Prefilter | None:

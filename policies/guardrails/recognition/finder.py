@@ -53,6 +53,12 @@ class _Signed:
         least = start
         at = data.find(self.sign, start, stop)
         while at >= 0:
+            if at == least or not self._local[data[at - 1]]:  # as in a row of signs: nothing stands before it
+                if at >= end:
+                    return _LATER, at
+                least = at + 1
+                at = data.find(self.sign, least, stop)
+                continue
             low = at
             bottom = max(least, at - self.most)
             while low > bottom and self._local[data[low - 1]]:

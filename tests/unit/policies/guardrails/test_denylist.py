@@ -335,6 +335,15 @@ def test_no_step_is_long_and_the_whole_is_linear(guardrail: DenyList, shape: str
     at_most(LONG_STEP, lambda: held(guardrail, [text]))
 
 
+def test_a_list_of_thousands_reads_a_long_text_in_more_steps() -> None:
+    text = "all is well " * 4000
+    few = DenyList("few", PhraseSet(["bad"]), mask=False)
+    assert few.check([text]) is ALLOW
+    many = DenyList("many", PhraseSet([f"{number * 7919:x} is bad" for number in range(9000)]), mask=False)
+    found = many.check([text])
+    assert isinstance(found, Generator) and sum(1 for _ in found) > 5
+
+
 def test_many_short_texts_are_judged_in_steps_too() -> None:
     texts = ["bad", "good"] * 50_000
     at_most(LONG_STEP, lambda: held(MASK, texts))

@@ -188,6 +188,15 @@ def test_very_many_texts_are_read_in_steps() -> None:
     assert isinstance(found, Generator) and sum(1 for _ in found) > 1000
 
 
+@pytest.mark.parametrize("unit", ["@", "%@", ".@"])
+def test_a_long_text_of_signs_is_read_in_short_steps(unit: str) -> None:
+    """32 KiB of them in one step took 24 ms."""
+    found = ALL.check([unit * 20_000])
+    assert isinstance(found, Generator)
+    assert sum(1 for _ in found) >= len(unit * 20_000) // (16 * 1024)
+    assert rewritten(ALL, "@@" + EMAIL) == "@@[EMAIL]"
+
+
 @pytest.mark.parametrize("filler", ["word ", "слово ", "言葉"])
 def test_an_entity_at_the_seam_of_two_windows_is_found(filler: str) -> None:
     size = 128 * 1024 if filler.isascii() else 4096
