@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct
 
 from gateway.caches.near import NearAnswers
+from gateway.core.slices import Steps, at_once
 
 Eviction = Literal["lru", "lfu", "fifo"]
 OVERHEAD: Final = 512
@@ -23,6 +24,9 @@ OVERHEAD: Final = 512
 SLICE: Final = 500
 """Purged answers whose memory is given back at once: some two milliseconds among a million."""
 SHARDS: Final = 128
+LARGE: Final = 256 * 1024
+"""Bytes of a value above which it is compressed and decompressed in slices: a MiB of numbers takes 18 ms, and 6 ms."""
+_PORTION: Final = 128 * 1024
 _LEVEL: Final = 1
 """The level of zlib. Answers are read more often than written, and a hit pays for decompression only."""
 
@@ -58,12 +62,13 @@ class Statistics(Struct, kw_only=True):
 
 
 class _Entry:
-    """uses: how often it was found or stored. size: what it costs of the store's bytes. born: its number among all that were stored."""
+    """length: bytes of the value where it is kept compressed, else 0. uses: how often it was found or stored. size: what it costs of the
+    store's bytes. born: its number among all that were stored."""
 
-    __slots__ = ("born", "compressed", "expires", "size", "tenant", "uses", "value")
+    __slots__ = ("born", "expires", "length", "size", "tenant", "uses", "value")
 
-    def __init__(self, value: bytes, compressed: bool, tenant: str, expires: float) -> None:
-        self.value, self.compressed, self.tenant, self.expires = value, compressed, tenant, expires
+    def __init__(self, value: bytes, length: int, tenant: str, expires: float) -> None:
+        self.value, self.length, self.tenant, self.expires = value, length, tenant, expires
         self.size = len(value) + OVERHEAD
         self.uses = 1
         self.born = 0
@@ -168,8 +173,9 @@ class AnswerStore:
         self.epoch = 0
         """Rises with each purge. Whoever means to store an answer remembers the epoch from before it was asked for."""
 
-    def find(self, key: bytes, *, similar: bool = False) -> bytes | None:
-        """The value, or None where there is none that may still be given. similar: it counts as found for a similar request."""
+    def find(self, key: bytes, *, similar: bool = False) -> bytes | Steps[bytes] | None:
+        """The value, of a LARGE one the steps to it; None where there is none that may still be given. similar: it counts as found for a
+        similar request."""
         entry = self._shards[key[0] % SHARDS].get(key)
         if entry is not None and (entry.expires <= self._now() or (self._floors and self._is_dead(entry))):
             if not self._is_dead(entry):
@@ -184,7 +190,9 @@ class AnswerStore:
             self.counted.hits += 1
         self._order.used(key, entry.uses)
         entry.uses += 1
-        return zlib.decompress(entry.value) if entry.compressed else entry.value
+        if not entry.length:
+            return entry.value
+        return zlib.decompress(entry.value) if entry.length <= LARGE else _decompressed(entry.value)
 
     def holds(self, key: bytes) -> bool:
         """Whether there is a value, which nobody takes now."""
@@ -193,16 +201,22 @@ class AnswerStore:
     def store(self, key: bytes, value: bytes, *, tenant: str, ttl: float, epoch: int) -> bool:
         """Keeps the value for `ttl` seconds, in the place of an older one; whether it is kept. It is not where it is larger than a value
         may be, and where anything was purged since `epoch`: the purge may have meant it."""
-        if epoch != self.epoch or len(value) > self._bounds.largest or ttl <= 0:
+        return at_once(self.store_steps(key, value, tenant=tenant, ttl=ttl, epoch=epoch))
+
+    def store_steps(self, key: bytes, value: bytes, *, tenant: str, ttl: float, epoch: int) -> Steps[bool]:
+        """The same in slices, if it is LARGE."""
+        length = len(value)
+        if epoch != self.epoch or length > self._bounds.largest or ttl <= 0:
             self.counted.refused += 1
             return False
-        compressed = False
-        if 0 < self._bounds.compress_above < len(value):
-            smaller = zlib.compress(value, _LEVEL)
-            if len(smaller) < len(value):
-                value, compressed = smaller, True
-        entry = _Entry(value, compressed, tenant, self._now() + ttl)
-        if entry.size > self._bounds.bytes:
+        expires = self._now() + ttl
+        compressed = 0
+        if 0 < self._bounds.compress_above < length:
+            smaller = zlib.compress(value, _LEVEL) if length <= LARGE else (yield from _compressed(value))
+            if len(smaller) < length:
+                value, compressed = smaller, length
+        entry = _Entry(value, compressed, tenant, expires)
+        if entry.size > self._bounds.bytes or epoch != self.epoch:
             self.counted.refused += 1
             return False
         shard = self._shards[key[0] % SHARDS]
@@ -318,3 +332,28 @@ class AnswerStore:
             self._live[entry.tenant] = left
         else:
             del self._live[entry.tenant]
+
+
+def _compressed(value: bytes) -> Steps[bytes]:
+    """In slices, as `zlib.compress` does it."""
+    packer = zlib.compressobj(_LEVEL)
+    found: list[bytes] = []
+    for start in range(0, len(value), _PORTION):
+        found.append(packer.compress(value[start : start + _PORTION]))
+        yield
+    found.append(packer.flush())
+    return b"".join(found)
+
+
+def _decompressed(value: bytes) -> Steps[bytes]:
+    """In slices, as `zlib.decompress` does it."""
+    unpacker = zlib.decompressobj()
+    found: list[bytes] = []
+    for start in range(0, len(value), _PORTION // 2):
+        piece = value[start : start + _PORTION // 2]
+        while piece:
+            found.append(unpacker.decompress(piece, _PORTION))
+            piece = unpacker.unconsumed_tail
+            yield
+    found.append(unpacker.flush())
+    return b"".join(found)

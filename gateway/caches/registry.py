@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -13,12 +15,12 @@ import msgspec
 from gateway.caches.behind import Behind
 from gateway.caches.embedding import Embedder
 from gateway.caches.keys import Alike, asked_last, domain_of, key_of, key_steps
-from gateway.caches.memory import AnswerStore, Bounds
+from gateway.caches.memory import LARGE, AnswerStore, Bounds
 from gateway.caches.near import Vector
 from gateway.caches.place import Place
 from gateway.core import questions
 from gateway.core.caching import Answer, CachesAsked, CachesTold, Looked, Question, Similar
-from gateway.core.slices import Steps
+from gateway.core.slices import SLICE, Steps, at_once
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.caches import CacheSpec, SemanticSpec
 from gateway.core.types import InferenceRequest, Principal
@@ -26,6 +28,10 @@ from gateway.core.waiting import Signal
 
 ZERO: Final = frozenset({b"0", b"0.0"})
 CHAT: Final = b"/v1/chat/completions"
+MOST_LATER: Final = 64 * 1024 * 1024
+"""Bytes of large answers that may wait at once for being kept."""
+AHEAD: Final = 60.0
+"""Seconds by which the clocks of those who share answers may differ."""
 _FACTS: Final = msgspec.msgpack.Encoder()
 _PACKED: Final = msgspec.msgpack.Encoder()
 _Stored = tuple[list[tuple[bytes, bytes]], bool, list[bytes], bytes]
@@ -40,6 +46,7 @@ class ModelCache:
         "_asked",
         "_behind",
         "_compress",
+        "_later",
         "_operations",
         "_secret",
         "_sharing",
@@ -63,8 +70,10 @@ class ModelCache:
         secret: bytes,
         store: AnswerStore,
         behind: Behind | None,
+        later: Callable[[Steps[None], int], bool],
         asked: Asked | None = None,
     ) -> None:
+        self._later = later
         self.model, self._version, self._secret, self._store = model.name, version, secret, store
         self._operations, self._any = frozenset(spec.operations), spec.temperature == "any"
         self._sharing, self._ttl = spec.sharing or model.prefix_sharing, spec.ttl
@@ -89,29 +98,42 @@ class ModelCache:
     def key_steps(self, principal: Principal, request: InferenceRequest) -> Steps[bytes]:
         return key_steps(self._secret, principal, self._sharing, self._version, request)
 
-    def find(self, key: bytes) -> Answer | None:
-        found = self._store.find(key)
-        return None if found is None else Answer(*_UNPACKED.decode(found))
+    def find(self, key: bytes) -> Answer | Steps[Answer] | None:
+        return _answer(self._store.find(key))
 
     def look(self, key: bytes, tenant: str) -> Signal[Looked | None] | None:
         return None if self._behind is None else self._behind.find(Place(key, self.model, tenant))
 
     def taken(self, key: bytes, tenant: str, looked: Looked, epoch: int) -> Answer | None:
-        if looked.value is None:
+        if looked.value is None or looked.left > self._ttl + AHEAD:  # the clock was ahead when it was kept
             return None
         try:
             answer = Answer(*_UNPACKED.decode(looked.value))
         except msgspec.DecodeError:  # of another version
             return None
-        self._store.store(key, looked.value, tenant=tenant, ttl=min(looked.left, self._ttl), epoch=epoch)
+        ttl = min(looked.left, self._ttl)
+        if len(looked.value) <= LARGE:
+            self._store.store(key, looked.value, tenant=tenant, ttl=ttl, epoch=epoch)
+        else:
+            self.later(self._kept(key, looked.value, tenant, ttl, epoch), len(looked.value))
         self._store.counted.hits += 1
         return answer
 
     def store(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> None:
+        at_once(self.store_steps(key, answer, tenant, epoch, marks))
+
+    def store_steps(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> Steps[None]:
         value = _PACKED.encode((list(answer.headers), answer.foreign, answer.parts, answer.prefix))
         if epoch == self._store.epoch and marks and self._behind is not None:
             self._behind.store(Place(key, self.model, tenant), value, marks, self._ttl, self._compress)
-        self._store.store(key, value, tenant=tenant, ttl=self._ttl, epoch=epoch)
+        yield from self._kept(key, value, tenant, self._ttl, epoch)
+
+    def _kept(self, key: bytes, value: bytes, tenant: str, ttl: float, epoch: int) -> Steps[None]:
+        yield from self._store.store_steps(key, value, tenant=tenant, ttl=ttl, epoch=epoch)
+
+    def later(self, steps: Steps[None], size: int) -> None:
+        if not self._later(steps, size):
+            self._store.counted.refused += 1
 
     def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
         asked = self._asked
@@ -145,11 +167,11 @@ class ModelCache:
         found = near.find(question.bucket, vector.value, asked.spec.threshold, partial(asked.fits, question.read))
         if found is None:
             return None
-        value = self._store.find(found.key, similar=True)
-        if value is None:  # it was evicted, or has expired
+        answer = _answer(self._store.find(found.key, similar=True))
+        if answer is None:  # it was evicted, or has expired
             near.drop(found.key)
             return None
-        return Similar(found.key, Answer(*_UNPACKED.decode(value)), found.source, found.similarity)
+        return Similar(found.key, answer, found.source, found.similarity)
 
     def learn(self, question: Question, key: bytes, source: str, epoch: int) -> None:
         asked, vector = self._asked, question.vector
@@ -171,6 +193,18 @@ class ModelCache:
 
     def bypassed(self) -> None:
         self._store.counted.bypassed += 1
+
+
+def _answer(value: bytes | Steps[bytes] | None) -> Answer | Steps[Answer] | None:
+    """The answer that was kept as this value."""
+    if value is None:
+        return None
+    return Answer(*_UNPACKED.decode(value)) if isinstance(value, bytes) else _unpacked(value)
+
+
+def _unpacked(steps: Steps[bytes]) -> Steps[Answer]:
+    value = yield from steps
+    return Answer(*_UNPACKED.decode(value))
 
 
 class Asked:
@@ -213,6 +247,8 @@ class AnswerCaches:
         self.behind: dict[str, Behind] = {}
         """What stands behind the memory, by its name in the configuration."""
         self._stores: WeakValueDictionary[str, AnswerStore] = WeakValueDictionary()
+        self._waiting: deque[tuple[Steps[None], int]] = deque()
+        self._waiting_bytes = 0
 
     def of(self, model: ModelSpec, version: bytes, secret: bytes, tenants: Iterable[str] = (), embeds: bytes = b"") -> ModelCache | None:
         """The cache of a model, with the answers that it had before; None if it has none. tenants: those that asked for answers to similar
@@ -230,7 +266,39 @@ class AnswerCaches:
         if spec.semantic is not None and self._embedder is not None and (chosen := frozenset(tenants)):
             asked = Asked(spec.semantic, chosen, embeds, self._embedder)
         store.near.keep(frozenset() if asked is None else asked.tenants)
-        return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""), asked)
+        return ModelCache(model, spec, version, secret, store, self.behind.get(spec.also_in or ""), self._later, asked)
+
+    def _later(self, steps: Steps[None], size: int) -> bool:
+        """Long work for which nobody waits: a slice each time that the loop comes round; all at once where there is no loop. False where
+        too much of it waits."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            at_once(steps)
+            return True
+        if self._waiting_bytes + size > MOST_LATER and self._waiting:
+            return False
+        self._waiting.append((steps, size))
+        self._waiting_bytes += size
+        if len(self._waiting) == 1:
+            loop.call_soon(self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        steps, size = self._waiting[0]
+        end, over = time.monotonic() + SLICE, True
+        try:
+            while time.monotonic() < end:
+                next(steps)
+            over = False
+        except StopIteration:
+            pass
+        finally:
+            if over:
+                self._waiting.popleft()
+                self._waiting_bytes -= size
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """The caches by model."""

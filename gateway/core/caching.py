@@ -82,7 +82,7 @@ class Similar(NamedTuple):
     """The answer to a similar request. key: of the answer. source: the identifier of that request. similarity: the cosine."""
 
     key: bytes
-    answer: Answer
+    answer: Answer | Steps[Answer]
     source: str
     similarity: float
 
@@ -120,8 +120,8 @@ class AnswerCache(Protocol):
         """The same in slices, for large requests."""
         ...
 
-    def find(self, key: bytes) -> Answer | None:
-        """The answer in memory, which counts as a hit. A caller that then asks an engine calls `missed`."""
+    def find(self, key: bytes) -> Answer | Steps[Answer] | None:
+        """The answer in memory, which counts as a hit; of a large one the steps to it. A caller that then asks an engine calls `missed`."""
         ...
 
     def look(self, key: bytes, tenant: str) -> Signal[Looked | None] | None:
@@ -135,6 +135,14 @@ class AnswerCache(Protocol):
 
     def store(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> None:
         """epoch, marks: from before the engine was asked; without marks it is kept in memory only."""
+        ...
+
+    def store_steps(self, key: bytes, answer: Answer, tenant: str, epoch: int, marks: bytes = b"") -> Steps[None]:
+        """The same in slices, for large answers."""
+        ...
+
+    def later(self, steps: Steps[None], size: int) -> None:
+        """Has this done in slices, between other work. Too much of it at once is dropped. size: bytes that it holds meanwhile."""
         ...
 
     def question(self, principal: Principal, request: InferenceRequest) -> Question | None:

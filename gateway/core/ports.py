@@ -319,6 +319,9 @@ class Route(Protocol):
     def uncounted(self) -> None:
         """An endpoint could not count prompts, so none is asked for a while."""
 
+    def insist(self, labels: frozenset[str]) -> None:
+        """Raises PermissionDenied(label_not_cleared) where no endpoint may see data with these labels, as `acquire` does."""
+
     def serves(self, labels: frozenset[str]) -> bool:
         """Whether an endpoint that is cleared for these labels can take a request now."""
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from gateway.core.caching import Answer, AnswerCache, Question, Similar
 from gateway.core.errors import EngineError
+from gateway.core.slices import Steps
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Completion, Signal, check
@@ -38,6 +39,8 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         key: bytes = await x.plane.turns.run(cache.key_steps(x.principal, request))  # type: ignore[arg-type]
     else:
         key = cache.key(x.principal, request)  # type: ignore[arg-type]
+    if request.labels:
+        entry.route.insist(request.labels)  # as where an engine is asked
     looks, keeps = wishes(x.headers)
     if not keeps:
         cache.bypassed()
@@ -50,9 +53,9 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     question: Question | None = None
     similar = cache.semantic and not x.layers  # pseudonyms stand for other values in each request
     while looks and tries:
-        answer = cache.find(key)
-        if answer is not None:
-            return await _stored(x, cache, key, answer, ticket, relay_type)
+        found = cache.find(key)
+        if found is not None:
+            return await _stored(x, cache, key, found, ticket, relay_type)
         joinable: Flight | None = cache.flights.get(place) if shares else None
         if joinable is not None:
             relay = await _joined(x, cache, key, joinable, ticket, relay_type)
@@ -67,8 +70,8 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         elif similar:
             similar = False
             question = cache.question(x.principal, request)  # type: ignore[arg-type]
-            if question is not None and (found := await _similar(cache, question)) is not None:
-                return await _stored(x, cache, found.key, found.answer, ticket, relay_type, found)
+            if question is not None and (like := await _similar(cache, question)) is not None:
+                return await _stored(x, cache, like.key, like.answer, ticket, relay_type, like)
         else:
             break
     if similar:
@@ -130,12 +133,13 @@ async def _stored(
     x: Exchange,
     cache: AnswerCache,
     key: bytes,
-    answer: Answer,
+    found: Answer | Steps[Answer],
     ticket: Signal[None],
     relay_type: type[AnswerRelay],
     similar: Similar | None = None,
 ) -> AnswerRelay:
     """The relay of an answer from the cache. similar: whose it is, where it was given to another request than this one."""
+    answer: Answer = found if isinstance(found, Answer) else await x.plane.turns.run(found)
     if similar is None:
         _say(x, "hit", key)
     else:

@@ -16,11 +16,12 @@ from gateway.core.caching import Answer, AnswerCache, Question
 from gateway.core.errors import ClientStalled, EngineError
 from gateway.core.ports import Attempt, AttemptResult, Call
 from gateway.core.prices import SlotTime
+from gateway.core.slices import Steps, at_once
 from gateway.core.types import InferenceRequest, ResponseHead
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.led import LedAttempt
 from gateway.pipeline.stream import AnswerRelay
-from gateway.wire.identifiers import cut
+from gateway.wire.identifiers import cut_steps
 
 FULL: Final = (429, 503)
 """Statuses by which an engine says that it has no room for the request now."""
@@ -28,6 +29,8 @@ READ_HEADERS: Final = frozenset({b"content-type"})
 """Of an engine's answer, those that relays read. The others are about that answer alone."""
 UNFINISHED: Final = frozenset({"", "content_filter", "error"})
 """Reasons to stop generating of which no answer is kept; "": the engine gave none, so the answer may be cut."""
+LARGE: Final = 256 * 1024
+"""Bytes of an answer above which it is kept in slices, behind the request that caused it."""
 BEHIND: Final = "The client reads an answer that it shares with others too slowly."
 
 
@@ -381,11 +384,23 @@ class Flight(Recording):
         if exchange.spent is not None or (request.api.generates and (relay is None or relay.finish() in UNFINISHED)):
             return
         self._kept = True
-        parts, prefix = cut(b"".join(self.pieces), request.stream)
+        steps = self._keeping(head, request.stream, principal.tenant, exchange.request_id.decode())
+        if self.size > LARGE:
+            self._cache.later(steps, self.size)
+        else:
+            at_once(steps)
+
+    def _keeping(self, head: ResponseHead, stream: bool, tenant: str, source: str) -> Steps[None]:
+        """source: the identifier of the request."""
+        body = b"".join(self.pieces)
+        if len(body) > LARGE:
+            yield
+        parts, prefix = yield from cut_steps(body, stream)
         headers = [(name.lower(), value) for name, value in head.headers if name.lower() in READ_HEADERS]
-        self._cache.store(self._key, Answer(headers, self._request.foreign, parts, prefix), principal.tenant, self._epoch, self._marks)
+        answer = Answer(headers, self._request.foreign, parts, prefix)
+        yield from self._cache.store_steps(self._key, answer, tenant, self._epoch, self._marks)
         if self._question is not None:
-            self._cache.learn(self._question, self._key, exchange.request_id.decode(), self._epoch)
+            self._cache.learn(self._question, self._key, source, self._epoch)
 
 
 class StoredAttempt:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from gateway.core.slices import Steps, at_once
 from gateway.wire.sse import data_of
 
 _PREFIX: Final = re.compile(rb'"([A-Za-z]{1,16}[-_])')
@@ -19,6 +20,10 @@ _LONGEST: Final = 256
 """Of an identifier. Longer ones stay."""
 _FIRST: Final = 64 * 1024
 """Bytes of a stream in which its identifier is looked for."""
+_PORTION: Final = 256 * 1024
+"""Bytes in which it is looked for in one step."""
+_MARK: Final = re.compile(rb'"id"\s{0,8}:\s{0,8}("[^"\\]{1,%d}")' % _LONGEST)
+_LONGEST_MARK: Final = 4 + 8 + 1 + 8 + _LONGEST + 2
 
 
 class _Inner(Struct):
@@ -37,13 +42,26 @@ _NAMED: Final = msgspec.json.Decoder(_Named)
 def cut(body: bytes, stream: bool) -> tuple[list[bytes], bytes]:
     """The body cut at its identifier, each time with the quotes around it, and what the identifier begins with, such as `chatcmpl-`. The
     body in one piece where it has none."""
+    return at_once(cut_steps(body, stream))
+
+
+def cut_steps(body: bytes, stream: bool) -> Steps[tuple[list[bytes], bytes]]:
+    """The same in slices. The longest one reads all of an answer that is no stream: 1.3 ms for each MiB."""
     quoted = _identifier(body, stream)
     if not quoted:
         return [body], b""
-    pieces = re.split(rb'("id"\s{0,8}:\s{0,8})' + re.escape(quoted), body)
-    parts = [pieces[index] + pieces[index + 1] for index in range(0, len(pieces) - 1, 2)]
+    parts: list[bytes] = []
+    size, at, done = len(body), 0, 0
+    while at < size:
+        if at:
+            yield
+        for match in _MARK.finditer(body, at, min(size, at + _PORTION + _LONGEST_MARK)):
+            if match[1] == quoted:
+                parts.append(body[done : match.start(1)])
+                done = match.end()
+        at = max(at + _PORTION, done)
     prefix = _PREFIX.match(quoted)
-    return [*parts, pieces[-1]], b"" if prefix is None else prefix[1]
+    return [*parts, body[done:]], b"" if prefix is None else prefix[1]
 
 
 def _identifier(body: bytes, stream: bool) -> bytes:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway.caches.registry import AnswerCaches, ModelCache, cold
-from gateway.core.caching import Answer
+from gateway.caches.registry import AHEAD, MOST_LATER, AnswerCaches, ModelCache, cold
+from gateway.core.caching import Answer, Looked
+from gateway.core.slices import Steps
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.caches import CacheSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.wire import Memory
 from gateway.wire.table import parse
+from tests.waiting import reached
 
 SECRET = b"s" * 32
 CALLER = Principal("k", "acme", "api_key")
@@ -46,7 +50,7 @@ def stored(cache: ModelCache, request: InferenceRequest | None = None) -> bytes:
 def test_an_answer_comes_back_as_it_was() -> None:
     cache = made(AnswerCaches(lambda: 0.0), model())
     found = cache.find(stored(cache))
-    assert found is not None
+    assert isinstance(found, Answer)
     assert (list(found.headers), found.foreign, found.parts, found.prefix) == (ANSWER.headers, True, ANSWER.parts, ANSWER.prefix)
 
 
@@ -124,3 +128,44 @@ def test_requests_of_a_conversation_that_is_kept_are_left_alone() -> None:
     request = chat()
     request.memory = Memory("", keeps=True)
     assert not made(AnswerCaches(lambda: 0.0), model()).concerns(request)
+
+
+def test_an_answer_of_a_clock_that_was_ahead_is_not_taken() -> None:
+    """It would be given until that time has come."""
+    cache = made(AnswerCaches(lambda: 0.0), model(ttl=60.0))
+    value = msgspec.msgpack.encode(([], False, [b"{}"], b""))
+    key = cache.key(CALLER, chat())
+    assert cache.taken(key, "acme", Looked(b"", value, 61.0 + AHEAD), cache.epoch) is None and cache.find(key) is None
+    assert cache.taken(key, "acme", Looked(b"", value, 59.0 + AHEAD), cache.epoch) is not None and cache.find(key) is not None
+
+
+async def test_large_answers_are_kept_one_after_the_other_between_other_work_and_not_too_many_of_them() -> None:
+    cache = made(AnswerCaches(lambda: 0.0), model())
+    done: list[str] = []
+    slow = 0.001  # of a step: longer than a slice
+    loop = asyncio.get_running_loop()
+
+    def work(name: str) -> Steps[None]:
+        for _ in range(3):
+            end = time.monotonic() + slow
+            while time.monotonic() < end:
+                pass
+            done.append(name)
+            yield
+
+    cache.later(work("one"), MOST_LATER)
+    cache.later(work("two"), 1)
+    assert cache._store.counted.refused == 1
+    cache.later(work("three"), 0)
+
+    def turn() -> None:
+        done.append("turn")
+        if done.count("three") < 3:
+            loop.call_soon(turn)
+
+    loop.call_soon(turn)
+    await reached(lambda: done.count("three") == 3)
+    assert [name for name in done if name != "turn"] == ["one"] * 3 + ["three"] * 3
+    assert done.count("turn") >= 6
+    cache.later(work("four"), MOST_LATER)
+    await reached(lambda: done.count("four") == 3)

@@ -17,6 +17,7 @@ from gateway.core.types import Peer, Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve
 from tests.unit.gateway.pipeline.world import CHAT, DONE, JSON_HEAD, SSE_HEAD, USAGE, Client, World, chunk
+from tests.waiting import reached
 
 ANSWER = (
     b'{"id":"chatcmpl-first","choices":[{"index":0,"message":{"role":"assistant","content":"hello \\"id\\":\\"chatcmpl-first\\""},'
@@ -317,6 +318,24 @@ def test_a_hit_of_a_large_stream_waits_for_a_client_that_does_not_read() -> None
     assert client.complete
     assert client.body.count(b"x" * 1000) == 100
     assert len(world.engine.calls) == 1
+
+
+async def test_a_large_answer_is_kept_and_given_between_other_work() -> None:
+    world = World()
+    cache = cached(world)
+    request = b'{"model":"m","input":"a text"}'
+    numbers = ",".join(f"{number * 0.6180339887 % 2 - 1:.7f}" for number in range(60_000))
+    answer = EMBEDDING.replace(b"1.0", numbers.encode()).replace(b'{"object"', b'{"id":"embd-first","object"', 1)
+    asked(world, request, answer, path=b"/v1/embeddings")
+    assert cache._store.statistics().entries == 0  # behind the request that caused it
+    await reached(lambda: cache._store.statistics().entries)
+    before = len(world.engine.calls)
+    _, client = world.start(request, path=b"/v1/embeddings")
+    assert not client.ends
+    await reached(lambda: client.ends)
+    assert len(world.engine.calls) == before and client.headers["x-gatehouse-cache"] == "hit"
+    given = json.loads(client.body)
+    assert given["data"] == json.loads(answer)["data"] and given["id"].startswith("embd-") and given["id"] != "embd-first"
 
 
 def test_a_fallback_has_its_own_cache() -> None:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.caches.registry import AnswerCaches
 from gateway.core.asking import Answered
 from gateway.core.errors import EngineError, PermissionDenied
 from gateway.core.labels import Labels
-from gateway.core.specs import LabelSpec
+from gateway.core.specs import LabelSpec, ModelSpec
+from gateway.core.specs.caches import CacheSpec
 from gateway.core.types import ALLOW, Peer, Principal, Usage, Verdict
 from gateway.core.waiting import Maybe
 from gateway.guardrails.classifier import Classifier, ClassifierSettings
@@ -19,7 +21,7 @@ from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.guarded import Guarded
 from policies.patterns import matches
 from tests.fakes.asker import FakeAsker
-from tests.unit.gateway.pipeline.world import BODY, CHAT, Route, World
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, Route, World
 from tests.waiting import reached
 
 KNOWN = {"restricted": LabelSpec(tenants=("clinic-*",)), "pii": LabelSpec(models=("n", "guard")), "secret": LabelSpec()}
@@ -204,3 +206,18 @@ def test_an_answer_is_judged_by_nobody_who_may_not_see_the_request() -> None:
     world.start(headers={HEADER: b"secret"}, peer=PROXY)
     world.call.answer()
     assert seen == [frozenset({"secret"})] and CHAT and Usage()
+
+
+def test_an_answer_that_is_kept_is_not_given_once_no_engine_may_see_the_label() -> None:
+    """As where an engine is asked: a clearance that was taken back is no more."""
+    world = world_of()
+    world.identity.caller = Principal("k", "clinic-1", "api_key", ("*",))
+    cache = AnswerCaches(lambda: 0.0).of(ModelSpec(name="m", pool=("a",), cache=CacheSpec(temperature="any")), b"1", b"s" * 32)
+    world.entry.cache = cache
+    world.start()
+    world.call.answer(ANSWER.replace(b"}}],", b'},"finish_reason":"stop"}],'))
+    assert world.start()[1].headers["x-gatehouse-cache"] == "hit"
+    world.route.cleared = False
+    _, client = world.start()
+    assert client.status == 403 and json.loads(client.body)["error"]["code"] == "label_not_cleared"
+    assert len(world.engine.calls) == 1

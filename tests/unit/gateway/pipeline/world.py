@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.errors import EngineError, GatehouseError, PermissionDenied
 from gateway.core.isolation import Salts
 from gateway.core.ports import AttemptResult, Guardrail, Receiver
 from gateway.core.prices import SlotTime
@@ -242,6 +242,7 @@ class Route:
         self.retries: list[float] = []
         self.made: list[int] = []
         self.leaves = self.elsewhere = False
+        self.cleared = True
         self.refused: list[tuple[str, float | None]] = []
         self.upstream_model: str | None = None
         self.apis: tuple[str, ...] = ()
@@ -288,6 +289,10 @@ class Route:
 
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         return self.leaves
+
+    def insist(self, labels: frozenset[str]) -> None:
+        if not self.cleared:
+            raise PermissionDenied("No engine of m may see data with the label x.", code="label_not_cleared")
 
     def serves(self, labels: frozenset[str]) -> bool:
         return self.ready

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.caching import Answer
-from gateway.wire.identifiers import cut
+from gateway.core.slices import at_once
+from gateway.wire.identifiers import _PORTION, cut, cut_steps
 
 
 def renewed(body: bytes, stream: bool = False, identity: bytes = b"new") -> bytes:
@@ -69,3 +70,16 @@ def test_only_the_identifier_changes(text: str, name: str, escaped: bool) -> Non
         assert renewed(body) == body
         return
     assert {**found, "id": ""} == {**json.loads(body), "id": ""}
+
+
+def test_a_long_answer_is_cut_in_slices_wherever_its_identifier_stands() -> None:
+    event = b'data: {"id": "chatcmpl-1","choices":[{"delta":{"content":"x"}}]}\n\n'
+    begin = _PORTION // len(event) * len(event)
+    for shift in range(len(event) + 1):
+        body = event * 4 + b":" + b"." * (begin - 5 * len(event) + shift) + b"\n\n" + event * (2 * _PORTION // len(event))
+        steps = cut_steps(body, True)
+        next(steps)
+        next(steps)
+        parts, prefix = at_once(steps)
+        assert prefix == b"chatcmpl-" and len(parts) == body.count(event) + 1
+        assert b'"chatcmpl-1"'.join(parts) == body

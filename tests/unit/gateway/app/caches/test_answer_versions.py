@@ -9,6 +9,7 @@ import pytest
 
 from gateway.app.caches.answer_versions import version_of
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec, PoolMemberSpec
+from gateway.core.specs.caches import CacheSpec
 
 ENGINE = EngineSpec(name="a", runtime="external", url="http://a")
 MODEL = ModelSpec(name="m", pool=("a",))
@@ -22,7 +23,16 @@ def version(
 
 
 @pytest.mark.parametrize(
-    "change", [{"url": "http://b"}, {"version": "2"}, {"options": {"x": 1}}, {"context": 4096}, {"model": "other"}, {"runtime": "onnx"}]
+    "change",
+    [
+        {"url": "http://b"},
+        {"version": "2"},
+        {"options": {"x": 1}},
+        {"context": 4096},
+        {"model": "other"},
+        {"runtime": "onnx"},
+        {"headers": {"x-deployment": "2"}},
+    ],
 )
 def test_an_engine_that_runs_something_else(change: dict[str, Any]) -> None:
     assert version(engines=(msgspec.structs.replace(ENGINE, **change),)) != version()
@@ -57,3 +67,10 @@ def test_a_file_that_may_have_changed_counts_with_each_configuration() -> None:
     reading = msgspec.structs.replace(GUARD, settings={"phrases_file": "words.txt"})
     assert version(guards=(reading,), number=2) != version(guards=(reading,), number=1)
     assert version(number=2) == version(number=1)
+
+
+def test_an_answer_that_was_kept_for_another_time_is_another() -> None:
+    """One of three days ago is not given where answers are kept for an hour now."""
+    kept = [msgspec.structs.replace(MODEL, cache=CacheSpec(ttl=ttl)) for ttl in (7 * 86_400.0, 3600.0)]
+    assert version(kept[0]) != version(kept[1])
+    assert version(msgspec.structs.replace(kept[0], cache=CacheSpec(ttl=7 * 86_400.0, charge=False))) == version(kept[0])
