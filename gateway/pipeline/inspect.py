@@ -28,7 +28,7 @@ from gateway.pipeline.stream import StreamRelay
 
 LARGE_REQUEST: Final = 16 * 1024
 """Estimated tokens of a prompt above which its texts are read in turns of the loop."""
-LARGE_READ: Final = 16 * 1024
+LARGE_READ: Final = 4 * 1024
 """Bytes of events in one read above which they are inspected in turns of the loop, in events of at most PIECE characters a text."""
 PIECE: Final = 4096
 MAX_BACKLOG: Final = 4 * MAX_EVENT_BYTES

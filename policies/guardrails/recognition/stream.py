@@ -31,14 +31,18 @@ _GLIDE: Final = 192
 """The most characters that are followed one by one."""
 _FIRST: Final = 8
 """Characters beyond ASCII that are read at a time while regions begin and end; behind the beginning of one, where it may end at once."""
+_ASCII_AHEAD: Final = 48
+"""The same of ASCII; twice as many each time that no region begins. Were all of a piece read behind each region, a piece of regions in a
+row would cost the square of its length."""
 _MOST_KEPT: Final = 64 * 1024
 """Bytes of a region whose text is kept; a longer one is masked where it would get a pseudonym."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 
 
-def _ahead(text: str, most: int) -> tuple[str, str]:
-    """What to read of a text now, and what later. Folding ASCII costs nothing: a text of it is read at once."""
-    return (text, "") if text.isascii() else (text[:most], text[most:])
+def _ahead(text: str, most: int, of_ascii: int) -> tuple[str, str]:
+    """What to read of a text now, and what later: so many characters, or so many of ASCII, which costs little to fold."""
+    head = text[:of_ascii]
+    return (head, text[of_ascii:]) if head.isascii() else (text[:most], text[most:])
 
 
 class _Region:
@@ -111,7 +115,6 @@ class EntityStream:
         "_hidden",
         "_json",
         "_lead",
-        "_leadless",
         "_nesting",
         "_place",
         "_region",
@@ -134,7 +137,6 @@ class EntityStream:
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
         self._stale = False  # whether `_before` has moved on without `_before_data`, and may be longer than is needed
-        self._leadless = False  # whether nothing in the piece at hand leads to anything
         self._veiled = False  # whether control characters stand in other shapes here
         self._json: _Json | None = _Json()
         self._nesting = actions.nesting()
@@ -197,7 +199,6 @@ class EntityStream:
         return self._advance(self._held, True) if self._held or self._region is not None else ""
 
     def _advance(self, text: str, final: bool) -> str:
-        self._leadless = False
         if self._stale:
             self._stale = False
             self._before = self._before[-_BEFORE:]
@@ -213,7 +214,7 @@ class EntityStream:
         """What may pass of a text where a region goes on, and of what follows it."""
         out: list[str] = []
         while (region := self._region) is not None:
-            head, more = _ahead(text, _AHEAD if region.size else _FIRST)
+            head, more = _ahead(text, _AHEAD if region.size else _FIRST, max(_ASCII_AHEAD, region.size))
             passed, text = self._dropped(region, head, final and not more)
             out.append(passed)
             text += more
@@ -227,8 +228,10 @@ class EntityStream:
     def _searched_in_pieces(self, text: str, final: bool) -> tuple[str, str]:
         """As `_searched`, but where one region follows another, what lies ahead of them is not folded again for each."""
         out: list[str] = []
+        of_ascii = _ASCII_AHEAD
         while True:
-            head, text = _ahead(text, _AHEAD)
+            head, text = _ahead(text, _AHEAD, of_ascii)
+            of_ascii *= 2
             passed, rest = self._searched(self._held + head, final and not text)
             out.append(passed)
             if self._region is not None or not text:
@@ -239,8 +242,7 @@ class EntityStream:
         finder, start = self._actions.finder, len(self._before)
         new = fold(text)
         folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
-        around = Around(()) if self._leadless else finder.around(data, start)
-        self._leadless = not around.leads
+        around = finder.around(data, start)
         limit = len(data) if final else len(data) - finder.longest
         match, limit, settled = self._next(data, folded, start, limit, final, around)
         if match is None and new is text:  # in most cases: all of ASCII

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.errors import GuardrailViolation
+from gateway.core.plugins import Context
+from gateway.core.slices import at_once
+from gateway.core.types import Verdict
+from policies.guardrails import content
 from policies.guardrails.folding import MAX_HIDDEN, veiled
 from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
 from policies.guardrails.recognition.actions import Actions
 from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.guardrail import EntityGuardrail
 from policies.guardrails.recognition.normal import as_bytes, fold
 from policies.guardrails.recognition.stream import EntityStream
+from policies.guardrails.secrets import guardrail as secrets
+from tests.steady import at_most, spent
 from tests.unit.policies.guardrails.pii.finding import ALL
 
 MASK = Actions("g", ALL, dict.fromkeys(ENTITIES, "mask"), b"k")
@@ -190,3 +198,66 @@ def test_long_runs_of_invisible_characters_do_not_grow_what_is_held() -> None:
         stream.feed("\u200b" * 100)
     assert len(stream.held) <= 1 + MAX_HIDDEN
     assert stream.feed("111 1111 1111 1111") + stream.finish() == "[CARD]"
+
+
+HERE = Context(name="g")
+SECRETS = secrets.build(secrets.SecretsSettings(action="mask"), HERE)
+ADDRESSES = content.build(content.ContentSettings(urls=content.UrlSettings(allow=("ok.example",)), action="mask"), HERE)
+ENDLESS: dict[str, tuple[EntityGuardrail | content.Content, tuple[str, ...]]] = {
+    "secrets": (
+        SECRETS,
+        (
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefgh1234 ",
+            "password=Tr0ub4dor&3x ",
+            "postgres://u:secretpw1@h/db ",
+            "-----BEGIN PRIVATE KEY-----\nMIIBVgIBADANBgkqhkiG9w0B\n-----END PRIVATE KEY-----\n",
+        ),
+    ),
+    "content": (
+        ADDRESSES,
+        (
+            "https://evil.example/a?b ",
+            "![a](http://evil.example/x.png) ",
+            "https://ok.example/ ",
+            '<img src="//evil.example">',
+            "](javascript:x) ",
+        ),
+    ),
+}
+"""Guardrails of entities without a greatest length, and what they find."""
+
+
+def passed(guardrail: EntityGuardrail | content.Content, *pieces: str) -> str:
+    matcher = guardrail.stream()
+    return "".join([matcher.feed(piece) for piece in pieces]) + matcher.finish()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("filler", ["word ", "ein \u00dcber ", "\u8a00\u8449"])
+def test_what_stands_far_behind_an_entity_without_a_greatest_length_is_found(name: str, filler: str) -> None:
+    """Beyond ASCII it was not, where it stood more than 48 characters behind one in the same piece."""
+    guardrail, found = ENDLESS[name]
+    for seed in range(12):
+        draw = random.Random(seed)
+        text = "".join([draw.choice(found) + filler * draw.choice((0, 1, 9, 40)) for _ in range(12)])
+        one_by_one = passed(guardrail, *text)
+        assert "Tr0ub" not in one_by_one and "secretpw1" not in one_by_one and "evil" not in one_by_one
+        cuts = sorted(draw.sample(range(len(text)), 5))
+        assert passed(guardrail, text) == one_by_one == passed(guardrail, *[text[a:b] for a, b in pairwise([0, *cuts, len(text)])])
+        checked = guardrail.check([text])
+        verdict = checked if isinstance(checked, Verdict) else at_once(checked)
+        assert verdict.texts == (one_by_one,)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("content", "![a](http://"), ("content", "see https://evil.example/x?y "), ("content", "](//x ")]
+)
+def test_a_piece_of_such_entities_in_a_row_costs_what_it_is_long(name: str, unit: str) -> None:
+    """Images in one event of 16 KiB held the loop for a second: behind each of them all of the rest was searched."""
+    guardrail = ENDLESS[name][0]
+
+    def ratio() -> float:
+        short, long = ((unit * size)[:size] for size in (2048, 16_384))
+        return spent(lambda: passed(guardrail, long)) / spent(lambda: passed(guardrail, short))
+
+    at_most(16.0, ratio)
