@@ -73,8 +73,7 @@ class Injection:
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
         findings: list[Finding] = []
         worst, done = 0.0, 0
-        for number, given in enumerate(texts):
-            text = veiled(given) if has_control(given) else given
+        for number, text in enumerate(texts):
             found: list[Finding] = []
             for start in range(0, max(1, len(text)), _WINDOW):
                 done += min(len(text) - start, _WINDOW) + 64
@@ -82,7 +81,8 @@ class Injection:
                     yield
                     done = 0
                 begin = flag_around(text, max(0, start - _OVERLAP))
-                found += self._window(text[begin : start + _WINDOW], begin, number)
+                window = text[begin : start + _WINDOW]
+                found += self._window(veiled(window) if has_control(window) else window, begin, number)
             worst = max(worst, combined(found))
             findings += found[: MOST_FINDINGS - len(findings)]
         if worst < self._threshold:
