@@ -102,7 +102,7 @@ def mistakes(expression: str, known: dict[str, Documented]) -> list[str]:
         for label, value in matchers:
             if label not in of.labels | TARGET:
                 wrong.append(f"{name} has no label {label}")
-            elif not value.startswith(("$", ".")) and not value.isdigit():
+            elif label not in TARGET and not value.startswith(("$", ".")) and not value.isdigit():
                 wrong += [f"{name}: {label} is never {v!r}" for v in value.split("|") if not re.search(rf"\b{re.escape(v)}\b", of.row)]
         if growth and of.kind == "gauge":
             wrong.append(f"{name} is a gauge: it has no rate")

@@ -291,10 +291,26 @@ def test_a_release_of_any_name_has_replicas_with_valid_ids(release: str) -> None
         assert all(isinstance(value, str) for value in item["metadata"]["labels"].values())
 
 
-def test_the_rules_in_the_cluster_are_those_of_prometheus() -> None:
+def test_the_rules_in_the_cluster_are_those_of_prometheus(tmp_path: Path) -> None:
     held = yaml.safe_load((KUSTOMIZE / "components/monitoring/prometheusrule.yaml").read_text())["spec"]["groups"]
     files = [yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"] for name in ("recording.yaml", "alerts.yaml")]
     assert held == files[0] + files[1]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": held}))
+    done = subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yaml"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # in one file no two groups have one name
+
+
+def test_each_installation_is_a_job_of_its_own(objects: Objects) -> None:
+    """The rules add up the gateways of a job."""
+    for monitor in of(objects, "ServiceMonitor"):
+        namespace, (endpoint,) = monitor["metadata"].get("namespace", "n"), monitor["spec"]["endpoints"]
+        made = {one["targetLabel"]: one for one in endpoint["relabelings"]}
+        assert made["instance"] == {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}
+        job = made["job"]["replacement"].replace("$1", namespace)
+        assert ("$1" in made["job"]["replacement"]) == (made["job"].get("sourceLabels") == ["__meta_kubernetes_namespace"])
+        assert job.startswith(f"gatehouse/{namespace}")
+        for scaler in of(objects, "ScaledObject"):
+            assert f'job="{job}"' in scaler["spec"]["triggers"][0]["metadata"]["query"]
 
 
 def test_the_chart_is_clean_and_refuses_wrong_values() -> None:

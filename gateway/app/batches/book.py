@@ -44,7 +44,8 @@ class BatchBook:
         self._settings, self._files_settings, self._kept, self._files, self._record = settings, files_settings, kept, files, record
         self._entropy: Entropy = entropy or SystemEntropy()
         self.made: Callable[[], None] = lambda: None
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] | None = None
+        """By state; None until they could be counted, and while they cannot be."""
         self.lines = dict.fromkeys(LINES, 0)
         self.running: Callable[[], int] = lambda: 0
 
@@ -131,7 +132,7 @@ class BatchBook:
         try:
             self.counts = await self._kept.counts()
         except GatehouseError:
-            self.counts = {}
+            self.counts = None
 
     def ended(self, batch: BatchRecord) -> None:
         counts = {name: getattr(batch, name) for name in ("total", "completed", "failed", "repeated", "unknown")}
@@ -141,8 +142,9 @@ class BatchBook:
 
     def collect(self) -> Iterable[Metric]:
         kept = GaugeMetricFamily("gatehouse_batches", "Batches in the store by state", labels=["state"])
-        for state in STATES:
-            kept.add_metric([state], float(self.counts.get(state, 0)))
+        if self.counts is not None:  # else no series: those of a store that is away would seem to be new when it is back
+            for state in STATES:
+                kept.add_metric([state], float(self.counts.get(state, 0)))
         yield kept
         yield GaugeMetricFamily("gatehouse_batch_lines_running", "Lines of batches that run in this process", value=float(self.running()))
         lines = CounterMetricFamily("gatehouse_batch_lines", "Lines of batches by what became of them", labels=["outcome"])

@@ -47,7 +47,8 @@ class JobBook:
         self._entropy: Entropy = entropy or SystemEntropy()
         self.changed: Callable[[], None] = lambda: None
         self.stopped: Callable[[Creator], bool] = lambda creator: False
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] | None = None
+        """By state; None until they could be counted, and while they cannot be."""
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}
         self.running: Callable[[], int] = lambda: 0
@@ -206,12 +207,13 @@ class JobBook:
         try:
             self.counts = await self._kept.counts()
         except GatehouseError:
-            self.counts = {}
+            self.counts = None
 
     def collect(self) -> Iterable[Metric]:
         kept = GaugeMetricFamily("gatehouse_jobs", "Jobs of operators in the store by state", labels=["state"])
-        for state in STATES:
-            kept.add_metric([state], float(self.counts.get(state, 0)))
+        if self.counts is not None:  # else no series: those of a store that is away would seem to be new when it is back
+            for state in STATES:
+                kept.add_metric([state], float(self.counts.get(state, 0)))
         yield kept
         yield GaugeMetricFamily("gatehouse_jobs_running", "Jobs of operators that run in this process", value=float(self.running()))
         attempts = CounterMetricFamily("gatehouse_job_attempts", "Attempts at jobs by what became of them", labels=["kind", "outcome"])
