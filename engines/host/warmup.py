@@ -15,6 +15,7 @@ import msgspec
 
 from engines.runtimes import Ask, RuntimeRow
 from gateway.core.errors import GatehouseError
+from gateway.core.secret import MASK
 from gateway.core.specs import EngineSpec
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
@@ -58,4 +59,7 @@ async def warm(address: str, row: RuntimeRow, spec: EngineSpec, health: Mapping[
     finally:
         await client.aclose()
     if answer.head.status != 200:
-        raise WarmupFailed(f"{path} answered {answer.head.status}: {answer.body.decode('utf-8', 'replace')[:MAX_REASON]}")
+        said = answer.body.decode("utf-8", "replace")
+        if spec.api_key is not None:
+            said = said.replace(spec.api_key.reveal(), MASK)  # an engine that refuses it may repeat it
+        raise WarmupFailed(f"{path} answered {answer.head.status}: {said[:MAX_REASON]}")

@@ -337,18 +337,22 @@ PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 def exposed(collector: Collector, accept: str) -> tuple[bytes, str]:
     """A scrape in the format that the `Accept` header asks for: OpenMetrics 1.0 or the Prometheus text format. prometheus_client's own
-    choice fails for a version that is no number."""
-    if any(_asks_for_open_metrics(part) for part in accept.lower().split(",")):
+    choice fails for a version that is no number, and does not see which of the two is preferred."""
+    ranges = accept.lower().split(",")
+    wanted = max([_quality(part, "application/openmetrics-text", ("0.0.1", "1.0.0")) for part in ranges])
+    if wanted > 0 and wanted >= max([_quality(part, "text/plain", ()) for part in ranges]):
         return generate_open_metrics(collector), OPEN_METRICS  # type: ignore[no-untyped-call]
     return generate_latest(collector), PLAIN
 
 
-def _asks_for_open_metrics(wanted: str) -> bool:
-    """wanted: a media range (RFC 9110, 12.5.1), in lower case."""
-    kind, *rest = (field.strip() for field in wanted.split(";"))
+def _quality(wanted: str, kind: str, versions: tuple[str, ...]) -> float:
+    """How much a media range in lower case (RFC 9110, 12.5.1) wants this kind, 0 to 1. versions: that there are, where not any will do."""
+    named, *rest = (field.strip() for field in wanted.split(";"))
     fields = dict(field.split("=", 1) for field in rest if "=" in field)
+    if named != kind or (versions and fields.get("version", versions[0]) not in versions):
+        return 0.0
     try:
-        refused = float(fields.get("q", "1")) <= 0
+        quality = float(fields.get("q", "1"))
     except ValueError:
-        return False
-    return kind == "application/openmetrics-text" and not refused and fields.get("version", "1.0.0") in ("0.0.1", "1.0.0")
+        return 0.0
+    return quality if 0.0 < quality <= 1.0 else 0.0

@@ -13,6 +13,8 @@ class HttpReceiver:
         self.answers: list[tuple[int, bytes]] = []
         self.retry_after: str | None = None
         """A header of the answers that are no success."""
+        self.content_type: str | None = None
+        """A header of all answers."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -22,6 +24,8 @@ class HttpReceiver:
                 status, answer = outer.answers.pop(0) if outer.answers else (200, b"{}")
                 self.send_response(status)
                 self.send_header("content-length", str(len(answer)))
+                if outer.content_type is not None:
+                    self.send_header("content-type", outer.content_type)
                 if outer.retry_after is not None and status >= 300:
                     self.send_header("retry-after", outer.retry_after)
                 self.end_headers()

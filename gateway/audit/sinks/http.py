@@ -15,6 +15,7 @@ from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.addresses import quotable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
+from gateway.core.secret import MASK
 from gateway.core.specs.sinks import HttpSinkSpec
 from gateway.transport.address import tls_context
 
@@ -56,6 +57,8 @@ class HttpSink:
         headers = {name: value.reveal() for name, value in settings.headers.items()}
         if settings.token is not None:
             headers["authorization"] = f"{SCHEMES.get(settings.format, 'Bearer')} {settings.token.reveal()}"
+        secrets = [*settings.headers.values(), *([] if settings.token is None else [settings.token])]
+        self._secrets = sorted((one.reveal().encode() for one in secrets if len(one)), key=len, reverse=True)
         headers["content-type"] = self._content_type
         verify = tls_context(settings.tls) if url.scheme == "https" else True
         self._client = httpx.Client(headers=headers, verify=verify, timeout=settings.timeout, trust_env=False, follow_redirects=False)
@@ -68,9 +71,9 @@ class HttpSink:
             body = self._body(records(batch.writer, lines), self._settings.index, self._host)
         status, answer = self._post(body)
         if status in NEVER:
-            raise Unacceptable(f"{status}: {answer[:200]!r}")
+            raise Unacceptable(f"{status}: {self._quoted(answer)}")
         if not 200 <= status < 300:
-            raise OSError(f"{self._settings.url}: it answered {status}: {answer[:200]!r}")
+            raise OSError(f"{self._settings.url}: it answered {status}: {self._quoted(answer)}")
         if self._settings.format == "elastic_bulk":
             _check_bulk(answer, len(lines))
 
@@ -93,6 +96,12 @@ class HttpSink:
                 return response.status_code, bytes(answer)
         except (self._errors, RuntimeError) as error:  # RuntimeError: it is closed
             raise OSError(f"{self._settings.url}: {error or type(error).__name__}") from None
+
+    def _quoted(self, answer: bytes) -> str:
+        """The beginning of an answer for the log, without the credentials: a receiver that refuses them may repeat them."""
+        for secret in self._secrets:
+            answer = answer.replace(secret, MASK.encode())
+        return repr(answer[:200])
 
 
 def named(writer: str, lines: Sequence[bytes]) -> bytes:

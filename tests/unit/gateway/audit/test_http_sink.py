@@ -160,3 +160,13 @@ async def test_a_line_that_is_no_object_is_sent_as_text(receiver: HttpReceiver) 
 def test_an_address_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="write https://HOST/PATH"):
         HttpSink(HttpSinkSpec(url=url))
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_a_receiver_that_repeats_a_credential_does_not_bring_it_into_the_log(receiver: HttpReceiver, status: int) -> None:
+    made = sink(receiver, token=Secret("s3cret-token"), headers={"x-api-key": Secret("s3cret-token-of-the-header"), "x-empty": Secret("")})
+    receiver.answers = [(status, b"Invalid key: s3cret-token-of-the-header, s3cret-token")]
+    with pytest.raises((OSError, Unacceptable), match=r"Invalid key: \*+, \*+'$") as caught:
+        made.write(batch())
+    assert "s3cret" not in str(caught.value)
+    await made.aclose()

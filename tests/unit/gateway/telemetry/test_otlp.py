@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs.telemetry import TracesSpec
+from gateway.telemetry import otlp
 from gateway.telemetry.otlp import ANSWER_BYTES, OtlpTraces, url_of
 from tests.fakes.http_receiver import HttpReceiver
 from tests.unit.gateway.telemetry.test_spans import traced
@@ -93,4 +99,50 @@ def test_a_long_answer_is_not_read_to_its_end(receiver: HttpReceiver) -> None:
     receiver.answers = [(200, b"x" * (4 * ANSWER_BYTES))]
     assert traces.send([traced()]) == 0
     assert traces.send([traced()]) == 0
+    traces.close()
+
+
+def partial(refused: int, message: str = "") -> bytes:
+    told = ExportTracePartialSuccess(rejected_spans=refused, error_message=message)
+    return bytes(ExportTraceServiceResponse(partial_success=told).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "lost", "told"),
+    [
+        ("application/x-protobuf", partial(1, "too\nold" + "x" * 999), 1, "it refused 1 spans: 'too\\nold"),
+        ("application/x-protobuf", partial(9000), 2, "it refused 9000 spans"),
+        ("application/x-protobuf", partial(0, "a hint"), 0, ""),
+        ("application/x-protobuf", b"", 0, ""),
+        ("application/x-protobuf", b"\xff\xffgarbage", 0, "cannot be read"),
+        ("application/json", b'{"partialSuccess":{}}', 0, ""),
+        ("text/html; charset=utf-8", b"<html>Log in, please", 2, "no receiver of traces"),
+        (None, b"garbage", 0, ""),
+    ],
+)
+def test_an_answer_of_success_may_say_that_spans_are_refused(
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture, kind: str | None, answer: bytes, lost: int, told: str
+) -> None:
+    traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    receiver.answers, receiver.content_type = [(200, answer)], kind
+    with caplog.at_level(logging.WARNING, "gatehouse.telemetry"):
+        assert traces.send([traced(), traced()]) == lost
+    assert len(receiver.requests) == 1, "it is not sent again"
+    assert told in caplog.text and bool(told) == bool(caplog.records) and len(caplog.text) < 600
+    traces.close()
+
+
+def test_a_receiver_that_refuses_every_other_body_does_not_fill_the_log(
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    receiver.answers = [(400, b""), (200, b"")] * 20
+    with caplog.at_level(logging.WARNING, "gatehouse.telemetry"):
+        assert sum(traces.send([traced()]) for _ in range(40)) == 20
+        assert [record.getMessage().split(" at ")[0] for record in caplog.records] == ["traces do not arrive", "traces arrive"]
+        monkeypatch.setattr(otlp, "QUIET", 0.0)
+        traces._quiet_until = 0.0
+        receiver.answers = [(400, b"")]
+        traces.send([traced()])
+    assert len(caplog.records) == 3
     traces.close()
