@@ -251,6 +251,13 @@ def test_services_budgets_and_policies_select_the_pods(objects: Objects) -> None
             assert any(wanted.items() <= found.items() for found in labels), f"{kind} {item['metadata']['name']}"
 
 
+def test_gateways_are_spread_over_nodes_and_zones(objects: Objects) -> None:
+    for gateways in of(objects, "StatefulSet"):
+        spread = gateways["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+        assert all(one["labelSelector"] == gateways["spec"]["selector"] for one in spread)
+
+
 def test_what_scales_names_what_is_there(objects: Objects) -> None:
     for scaler in of(objects, "HorizontalPodAutoscaler"):
         target = scaler["spec"]["scaleTargetRef"]
@@ -271,6 +278,14 @@ def test_nobody_but_the_gateways_asks_the_engines() -> None:
     assert set(named["values"]) == {of(found, "StatefulSet")[0]["metadata"]["namespace"] for found in gateways} | {"monitoring"}
     grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace > ListenSpec().request_timeout + 10, "an answer may take as long as the gateway lets it"
+
+
+def test_prometheus_finds_the_monitor_by_the_labels_that_it_selects() -> None:
+    (monitor,) = of(
+        helm("serviceMonitor.enabled=true,serviceMonitor.labels.release=prometheus,serviceMonitor.interval=30s"), "ServiceMonitor"
+    )
+    assert monitor["metadata"]["labels"].items() >= {"release": "prometheus", "app.kubernetes.io/name": "gatehouse"}.items()
+    assert monitor["spec"]["endpoints"][0]["interval"] == "30s"
 
 
 def test_the_chart_gives_pods_what_a_cluster_asks_of_them() -> None:
@@ -332,6 +347,7 @@ def test_the_chart_is_clean_and_refuses_wrong_values() -> None:
         ("config.listen.data=null", "config.listen.data must be"),
         ("config.listen.admin=0.0.0.0:9001", "config.listen.admin must have the port 8081"),
         ("config.listen.admin_tls=null", "needs config.listen.admin_tls"),
+        ("serviceMonitor.interval=5m", "/serviceMonitor/interval"),
         (
             "serviceMonitor.enabled=true,adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null",
             "serviceMonitor",
