@@ -40,13 +40,14 @@ from gateway.app.limits.budget_ledger import BudgetLedger
 from gateway.app.limits.shared_states import SharedLimitStates
 from gateway.app.limits.states import LimitStates
 from gateway.app.quickstart import Credentials, environment, greeting
-from gateway.app.replicas.replica import StateLock
+from gateway.app.replicas.replica import prepared
 from gateway.app.sockets import Sockets, listening, shared_by_workers
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.telemetry.observing import log_as_configured
 from gateway.app.telemetry.troubles import Troubles
 from gateway.app.telemetry.vitals import Vitals
+from gateway.app.upgrade.children import reap_others
 from gateway.app.upgrade.handover import HandOver, become, handled, last_signals, take
 from gateway.app.upgrade.upgrader import Upgrader
 from gateway.app.workers.control import Workers
@@ -288,13 +289,22 @@ class Process:
     async def run(self) -> int:
         """Returns the exit code. Raises ConfigError if the start fails. Leaves nothing running either way."""
         self._signals()
-        if self.handed is not None:
-            handled()
-        lock = self._prepare_state_dir()
+        watching = TaskOwner("watchdog")  # from the first step to the last: between two programs as well, and while a large store is loaded
+        self.manager.watch(watching, self._alive)
+        self.manager.feed()  # the program before this one has done so just before it ended
         try:
-            return await self._run()
+            if self.handed is not None:
+                handled()
+                reap_others(self.handed)
+            lock = prepared(Path(self.spec.state_dir))
+            try:
+                return await self._run()
+            finally:
+                lock.release()
         finally:
-            lock.release()
+            await watching.aclose()
+            if self.successor is not None:
+                self.manager.feed()  # for the time until the next program can
 
     async def _run(self) -> int:
         before = self.handed
@@ -321,19 +331,6 @@ class Process:
         if self.fatal is not None:
             raise self.fatal
         return 0
-
-    def _prepare_state_dir(self) -> StateLock:
-        path = Path(self.spec.state_dir)
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            probe = path / f".probe-{os.getpid()}"
-            probe.touch(mode=0o600)
-            probe.unlink()
-        except (FileExistsError, NotADirectoryError):
-            raise ConfigError(f"the state directory {path} cannot be made: a file is in its place", path="state_dir") from None
-        except OSError as error:
-            raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
-        return StateLock(path)
 
     async def _serve(self, gateway: Gateway, sockets: Sockets) -> None:
         plane, listen, link = gateway.plane, self.spec.listen, gateway.store_link
@@ -367,7 +364,6 @@ class Process:
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         assert isinstance(ports.audit_index, AuditIndex)
         plane.tasks.spawn(ports.audit_index.resume(), name="audit index")
-        self.manager.watch(plane.tasks, self._alive)
         try:
             await self._until_the_end(upgrader)
             started.cancel()
@@ -477,7 +473,7 @@ class Process:
 
     async def _alive(self) -> bool:
         """Whether the watchdog may be fed. That this runs shows that the loop turns; with workers, one of them must answer too."""
-        return self.workers is None or not self.has_started or self.workers.answering
+        return self.workers is None or not self.has_started or self.leaving.asked.is_set() or self.workers.answering
 
     def _status(self) -> str:
         """One line for the service manager."""

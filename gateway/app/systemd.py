@@ -78,11 +78,16 @@ class ServiceManager:
 
         async def feed() -> None:
             if await alive():
-                self._tell("WATCHDOG=1")
+                self.feed()
             else:
                 log.error("the watchdog is not fed: a worker does not answer")
 
         owner.every(self._watchdog / 2, feed, name="watchdog")
+
+    def feed(self) -> None:
+        """Gives the watchdog its time once more."""
+        if self._watchdog is not None:
+            self._tell("WATCHDOG=1")
 
     def _tell(self, *lines: str) -> None:
         if self._address is None:

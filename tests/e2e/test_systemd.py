@@ -55,6 +55,8 @@ class Service(Gatehouse):
     """Started as systemd does it: descriptors from 3 on, and variables that name the process."""
 
     manager: Manager
+    watchdog = 400_000
+    """Microseconds."""
 
     def launch(self) -> Gatehouse:
         data, admin = (self.manager.sockets[name].fileno() for name in ("data", "admin"))
@@ -63,7 +65,7 @@ class Service(Gatehouse):
         names = "LISTEN_FDS=2 LISTEN_FDNAMES=admin:data LISTEN_PID=$$ WATCHDOG_PID=$$"
         self.process = subprocess.Popen(
             ["/bin/bash", "-c", f"{move}; {names} exec {command}"],
-            cwd=ROOT, env={**self.environ, "NOTIFY_SOCKET": self.manager.name, "WATCHDOG_USEC": "400000"}, text=True,
+            cwd=ROOT, env={**self.environ, "NOTIFY_SOCKET": self.manager.name, "WATCHDOG_USEC": str(self.watchdog)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(data, admin),
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -156,6 +158,22 @@ def test_an_upgrade_is_a_reload_of_the_same_process_on_the_same_sockets(service:
     until(lambda: manager.heard.count("WATCHDOG=1") > fed + 2, what="the watchdog's food")
     assert gatehouse.chat().status_code == 200 and gatehouse.process.poll() is None
     assert gatehouse.url.endswith(f":{manager.port('data')}")
+
+
+def test_an_upgrade_feeds_the_watchdog_before_and_after_the_exec(service: Callable[..., Service]) -> None:
+    """Otherwise its time would have to cover the rest of an interval, the new program's start, and another interval."""
+    gatehouse = service(workers=1)
+    manager = gatehouse.manager
+    gatehouse.watchdog = 3_600_000_000  # so nothing is due by itself
+    gatehouse.start()
+    until(lambda: "READY=1" in manager.heard, what="the readiness")
+    assert gatehouse.process is not None
+    fed = manager.heard.count("WATCHDOG=1")
+    gatehouse.process.send_signal(signal.SIGUSR2)
+    until(lambda: manager.heard.count("READY=1") == 2, what="the end of the upgrade")
+    assert manager.heard.count("WATCHDOG=1") == fed + 2
+    first, second = [number for number, line in enumerate(manager.heard) if line == "WATCHDOG=1"][fed:]
+    assert manager.heard.index("RELOADING=1") < first < second
 
 
 def test_a_socket_for_another_address_ends_the_start(service: Callable[..., Service]) -> None:

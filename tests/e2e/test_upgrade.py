@@ -256,6 +256,7 @@ def test_an_upgrade_whose_workers_do_not_start_gives_way_to_the_next(start: Star
     shown = CliRunner().invoke(app, ["upgrade", *options])
     assert shown.exit_code == 1 and "the old workers go on" in shown.output and "exit code 3" in shown.output
     assert set(workers) <= set(gatehouse.engines()) and gatehouse.chat().status_code == 200
+    os.kill(workers[0], signal.SIGKILL)  # its successors do not start either
 
     def accepted() -> bool:
         with admin(gatehouse, "operator") as client:

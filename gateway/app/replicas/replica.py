@@ -111,3 +111,17 @@ class StateLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def prepared(path: Path) -> StateLock:
+    """Makes a state directory where there is none, and holds it. Raises ConfigError if it cannot be written or another process has it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}"
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"the state directory {path} cannot be made: a file is in its place", path="state_dir") from None
+    except OSError as error:
+        raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
+    return StateLock(path)

@@ -235,15 +235,8 @@ class Workers:
         self.hub.change(KeysMissed())  # what the store changed in between, nobody has heard
 
     async def renew(self, failed: Callable[[str], Awaitable[None]]) -> None:
-        """Replaces the adopted workers that serve, one by one; returns when each has a successor that serves. failed: called with the
-        reason why one does not start, while the old one goes on; when it returns, that is tried again."""
-        while adopted := self.pool.adopted():
-            try:
-                await self.pool.replace(adopted[0])
-            except (GatehouseError, OSError) as error:
-                log.error("worker %s continues with the previous program, because its successor does not start: %s", adopted[0], error)
-                self._record("upgrade_incomplete", adopted[0], {"reason": str(error)}, "failed")
-                await failed(str(error))
+        """See Pool.renew."""
+        await self.pool.renew(failed)
 
     # --- what workers are told
 

@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.app.workers import states
@@ -100,36 +100,50 @@ class Pool:
             self.drain(worker, 0.0, others=True)
 
     async def let_go(self) -> None:
-        """Leaves all workers to the program that takes this one's place: nobody is replaced, ended or asked any more."""
+        """Leaves all workers to the program that takes this one's place: nobody is replaced or asked any more. Those that still start
+        are ended: they could not be told the rest of their state, and have served nobody."""
         self._leaving = True
         for keeper in self._keepers:
             keeper.cancel()
+        starting = [worker for worker in self._hub.workers.values() if worker.state == "starting"]
+        for worker in starting:
+            self._dismiss(worker)
+        for worker in starting:
+            await _within(worker.over, END_SECONDS)
         await self._tasks.aclose()
 
     def busy(self) -> str | None:
-        """Why the workers cannot be handed over now, or None."""
+        """Why the workers cannot be handed over now, or None. A place whose worker has died is no reason: where successors do not start
+        it stays so, and the program that could start them would never come."""
         for place in self._places:
-            if place.worker is None or place.worker.state != "ready" or place.replacing.locked():
+            if place.worker is None or place.worker.state == "starting" or place.replacing.locked():
                 return "a worker is being started or replaced"
         return None
 
     def adopted(self) -> list[str]:
-        """Ids of the workers that serve and were started by another program."""
-        return [place.worker.id for place in self._places if place.worker is not None and place.worker.adopted]
+        """Ids of the workers that serve and were started by another program. One that has died is not renewed: it has a successor."""
+        workers = [place.worker for place in self._places if place.worker is not None]
+        return [worker.id for worker in workers if worker.adopted and worker.live]
 
     async def ready(self) -> None:
         """Returns once every place has a worker that serves. Raises GatehouseError with the reason when the first one of a place fails;
-        one that another program has started does not count as that: it may die, and has a successor."""
+        one that another program has started does not count as that: it may die, and has a successor. While one of that program serves,
+        no failure ends the gateway: the place is tried again."""
         for place in self._places:
             while True:
+                failed = ""
                 if (worker := place.worker) is not None:
                     await worker.ready.wait()
                     if worker.state != "failed":
                         break
                     if not worker.adopted:
-                        raise GatehouseError(f"worker {worker.id} did not start: {worker.reason}")
+                        failed = f"worker {worker.id} did not start: {worker.reason}"
                 elif place.failed:
-                    raise GatehouseError(f"a worker could not be started: {place.failed}")
+                    failed = f"a worker could not be started: {place.failed}"
+                if failed and not self.adopted():
+                    raise GatehouseError(failed)
+                if failed:
+                    break
                 await asyncio.sleep(0.01)
 
     async def leave(self, delay: float) -> None:
@@ -188,6 +202,17 @@ class Pool:
                 raise GatehouseError(f"the worker that was to replace {id} did not start: {new.reason}", code="worker_failed", status=502)
             place.worker = new
             self.drain(old, 0.0, others=True)
+
+    async def renew(self, failed: Callable[[str], Awaitable[None]]) -> None:
+        """Replaces the adopted workers that serve, one by one; returns when each has a successor that serves. failed: called with the
+        reason why one does not start, while the old one goes on; when it returns, that is tried again."""
+        while adopted := self.adopted():
+            try:
+                await self.replace(adopted[0])
+            except (GatehouseError, OSError) as error:
+                log.error("worker %s continues with the previous program, because its successor does not start: %s", adopted[0], error)
+                self._record("upgrade_incomplete", adopted[0], {"reason": str(error)}, "failed")
+                await failed(str(error))
 
     def drain(self, worker: Worker, delay: float, *, others: bool = False) -> None:
         """Has a worker finish. others: other workers go on accepting. It is ended if it takes longer than its deadlines allow."""

@@ -132,6 +132,14 @@ async def test_a_watchdog_that_is_off_or_for_another_process_is_not_fed(
     await owner.aclose()
 
 
+def test_the_watchdog_gets_its_time_once_more_where_there_is_one(manager: tuple[socket.socket, str]) -> None:
+    sock, name = manager
+    ServiceManager({"NOTIFY_SOCKET": name}).feed()
+    assert heard(sock) == []
+    ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "600000000"}).feed()
+    assert heard(sock) == [["WATCHDOG=1"]]
+
+
 async def test_a_loop_that_hangs_does_not_feed_the_watchdog(manager: tuple[socket.socket, str]) -> None:
     sock, name = manager
     owner = TaskOwner("test")

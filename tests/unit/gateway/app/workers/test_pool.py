@@ -333,6 +333,92 @@ async def test_workers_of_the_program_before_are_adopted_and_replaced_one_by_one
         await heir.aclose()
 
 
+async def test_an_adopted_worker_that_leaves_before_its_turn_is_not_renewed(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "REAP_SECONDS", 60.0)  # its successor has not been started yet
+    farm.pool.start()
+    await farm.pool.ready()
+    heir = Farm()
+    asked: list[str] = []
+    replace = heir.pool.replace
+
+    async def counted(id: str) -> None:
+        asked.append(id)
+        assert len(asked) < 9, "the loop does not turn any more"
+        await replace(id)
+
+    async def failed(reason: str) -> None:
+        raise AssertionError(reason)
+
+    heir.pool.replace = counted  # type: ignore[method-assign]
+    try:
+        _, second = await handed_over(farm, heir)
+        await heir.pool.ready()
+        left = heir.hub.workers["gw-2"]
+        left.grace = 60.0
+        second.channel.end("a fault")
+        await reached(lambda: left.state == "draining")
+        await heir.pool.renew(failed)
+        assert asked == ["gw-1"]
+        second.end(-9)
+        await reached(lambda: len(heir.ids()) == 2 and heir.pool.adopted() == [])
+    finally:
+        await heir.aclose()
+
+
+async def test_a_program_whose_workers_do_not_start_lets_those_before_serve_and_the_next_program_come(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    heir = Farm()
+    heir.on_state = lambda fake: fake.end(3)
+    try:
+        _, second = await handed_over(farm, heir)
+        second.end(-9)
+        await reached(lambda: heir.gone[:1] == ["gw-2"] and heir.made)
+        await heir.pool.ready()
+        assert heir.pool.adopted() == ["gw-1"]
+        await reached(lambda: heir.pool.busy() is None)
+        reasons: list[str] = []
+
+        async def failed(reason: str) -> None:
+            reasons.append(reason)
+            heir.on_state = FakeWorker.ready
+
+        await heir.pool.renew(failed)
+        assert len(reasons) == 1
+        await reached(lambda: len(heir.ids()) == 2)
+    finally:
+        await heir.aclose()
+
+
+async def test_the_last_worker_of_the_program_before_takes_the_gateway_with_it_where_no_other_starts(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    heir = Farm()
+    heir.on_state = lambda fake: fake.fail("broken")
+    try:
+        for fake in await handed_over(farm, heir):
+            fake.end(-9)
+        await reached(lambda: {"gw-1", "gw-2"} <= set(heir.gone))
+        with pytest.raises(GatehouseError, match="did not start: broken"):
+            await heir.pool.ready()
+    finally:
+        await heir.aclose()
+
+
+async def test_a_worker_that_still_starts_is_ended_with_the_program(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.on_state = lambda fake: None
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: len(farm.made) == 3 and farm.made[2].state is not None)
+    await farm.pool.let_go()
+    assert [fake.killed for fake in farm.made] == [False, False, True]
+    assert farm.ids() == ["gw-2"] and farm.ids("starting") == [], "nobody else can reap it"
+    channel = farm.hub.workers.pop("gw-2").channel  # as with the exec
+    assert channel is not None
+    await channel.aclose()
+
+
 async def test_more_adopted_workers_than_places_finish(farm: Farm) -> None:
     farm.pool.start()
     await farm.pool.ready()
