@@ -40,7 +40,7 @@ from gateway.app.limits.budget_ledger import BudgetLedger
 from gateway.app.limits.shared_states import SharedLimitStates
 from gateway.app.limits.states import LimitStates
 from gateway.app.quickstart import Credentials, environment, greeting
-from gateway.app.replicas.replica import prepared
+from gateway.app.replicas.replica import StateLock, prepared
 from gateway.app.sockets import Sockets, listening, shared_by_workers
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
@@ -282,6 +282,7 @@ class Process:
         self.upgrader: Upgrader | None = None
         self.successor: HandOver | None = None
         """What the program that takes this one's place is handed, once that has been decided."""
+        self.lock: StateLock | None = None
         self.reload_asked = self.has_started = False
         self.grpc = self.spec.listen.grpc or ""
         """The address of the gRPC listener; "" without one."""
@@ -296,11 +297,11 @@ class Process:
             if self.handed is not None:
                 handled()
                 reap_others(self.handed)
-            lock = prepared(Path(self.spec.state_dir))
+            self.lock = prepared(Path(self.spec.state_dir), -1 if self.handed is None else self.handed.lock)
             try:
                 return await self._run()
             finally:
-                lock.release()
+                self.lock.release()
         finally:
             await watching.aclose()
             if self.successor is not None:
@@ -337,6 +338,7 @@ class Process:
         data, admin = sockets.data, sockets.admin
         workers = self.workers = self._make_workers(gateway, data)
         upgrader = self.upgrader = Upgrader(Path(self.loaded.file), self.environ, gateway, sockets, workers, self.leaving, self.handed)
+        upgrader.lock = self.lock
         upgrader.on_stuck = lambda: self.manager.ready("the upgrade is not complete: `gatehouse upgrade` and the log say why")
         serving = None if workers is None else lambda: (workers.serving, self.count)
         known = (lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)

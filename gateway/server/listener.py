@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Generator
 from typing import Any
@@ -131,6 +132,8 @@ def bind(address: str, setting: str, *, shared: bool = False) -> socket.socket:
     except (OSError, ValueError, OverflowError) as error:
         sock.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            reason += " (`ss -ltnp` names the process: it may be a worker of a gateway that was killed)"
         raise ConfigError(f"cannot listen on {address}: {reason}", path=setting) from None
     return sock
 

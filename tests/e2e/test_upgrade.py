@@ -19,6 +19,8 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.app.main import app
+from gateway.app.replicas.replica import StateLock
+from gateway.core.errors import ConfigError
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, external
@@ -234,6 +236,32 @@ def test_a_signal_to_end_counts_whenever_it_comes(start: Start) -> None:
     gatehouse.process.send_signal(signal.SIGTERM)  # one program hands over to the other
     assert gatehouse.ended() == 0
     until(lambda: any("leaving: " in line for line in gatehouse.lines), what="the log of the program that left")
+
+
+STANDS_STILL = """
+import os, signal
+if os.environ.get("GATEHOUSE_HANDOVER"):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+"""As the next program begins, before it has anything in its hands."""
+
+
+def test_nobody_else_gets_the_state_directory_between_two_programs(start: Start, tmp_path: Path) -> None:
+    hook = made_in(tmp_path / "hook")
+    (hook / "sitecustomize.py").write_text(STANDS_STILL)
+    gatehouse = start(workers=1, environ={"PYTHONPATH": str(hook)})
+    assert gatehouse.process is not None
+    status = Path(f"/proc/{gatehouse.process.pid}/status")
+    by_the_api(gatehouse)
+    until(lambda: "\nState:\tT" in status.read_text(), 120, "the standstill")
+    try:
+        with pytest.raises(ConfigError, match="is running with the state directory"):
+            StateLock(gatehouse.state_dir)
+    finally:
+        gatehouse.process.send_signal(signal.SIGCONT)
+    until(lambda: upgrades(gatehouse) == 1, 120, "the upgrade")
+    with pytest.raises(ConfigError, match="is running with the state directory"):
+        StateLock(gatehouse.state_dir)
 
 
 FAILS = """

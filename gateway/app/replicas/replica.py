@@ -81,12 +81,18 @@ def _make(path: Path, id: str) -> None:
 class StateLock:
     """Holds a state directory for this process, from the construction to `release` or the process's end, however it ends.
 
-    The lock (flock) belongs to one open file that no child process inherits; after an exec in place the new image takes it again.
-    Raises ConfigError when another process has it. advice: what to do then.
+    The lock (flock) belongs to one open file that no child process inherits. An exec in place hands it over (`kept`), so that nobody else
+    can have the directory in between. Raises ConfigError when another process has it. advice: what to do then. held: a descriptor of that
+    file, from the program before this one; -1: there is none.
     """
 
-    def __init__(self, state_dir: Path, advice: str = "give each one a directory of its own") -> None:
+    def __init__(self, state_dir: Path, advice: str = "give each one a directory of its own", held: int = -1) -> None:
         path = state_dir / LOCK
+        if held >= 0:
+            if path.exists() and os.path.samestat(os.fstat(held), path.stat()):
+                self._descriptor = held
+                return
+            os.close(held)  # another directory's, or the file was deleted
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -106,6 +112,10 @@ class StateLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
+    def kept(self) -> int:
+        """A descriptor of its own, which holds the directory also after `release`, until it is closed."""
+        return os.dup(self._descriptor)
+
     def release(self) -> None:
         """May be called again."""
         if self._descriptor >= 0:
@@ -113,8 +123,9 @@ class StateLock:
             self._descriptor = -1
 
 
-def prepared(path: Path) -> StateLock:
-    """Makes a state directory where there is none, and holds it. Raises ConfigError if it cannot be written or another process has it."""
+def prepared(path: Path, held: int = -1) -> StateLock:
+    """Makes a state directory where there is none, and holds it. held: see StateLock. Raises ConfigError if it cannot be written or another
+    process has it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = path / f".probe-{os.getpid()}"
@@ -124,4 +135,4 @@ def prepared(path: Path) -> StateLock:
         raise ConfigError(f"the state directory {path} cannot be made: a file is in its place", path="state_dir") from None
     except OSError as error:
         raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
-    return StateLock(path)
+    return StateLock(path, held=held)

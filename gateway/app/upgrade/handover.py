@@ -60,7 +60,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. version: of the program that hands over. data, admin: descriptors of the listening sockets. change: number of the last
+    """Everything. version: of the program that hands over. data, admin: descriptors of the listening sockets. lock: of the state
+    directory's lock; -1: the next program, of an earlier version, locks it anew. change: number of the last
     change that workers were sent. engines: the sidecars. limits: the state of the lease book. slots: the workers' shares of the
     engines' slots. certificates: of the listeners, by setting. upgrades: how many there were, with this one. began: seconds since the
     epoch. actor: who asked."""
@@ -69,6 +70,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     data: int
     admin: int
+    lock: int = -1
     workers: list[HeldWorker] = []
     change: int = 0
     engines: HeldEngines = HeldEngines()
@@ -82,7 +84,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
 
     def descriptors(self) -> list[int]:
         """Those that must survive the exec."""
-        return [self.data, self.admin, *(worker.feed for worker in self.workers), *self.engines.descriptors()]
+        lock = [self.lock] if self.lock >= 0 else []
+        return [self.data, self.admin, *lock, *(worker.feed for worker in self.workers), *self.engines.descriptors()]
 
 
 def encode(message: object) -> bytes:

@@ -45,13 +45,14 @@ class UpgradeRefused(GatehouseError):
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the program that is installed now. reason: why it could not take over; empty if it could. sharing: where it would
-    offer models; "" for nowhere."""
+    offer models; "" for nowhere. keeps_lock: it takes over the lock of the state directory; an earlier version locks it anew."""
 
     reason: str = ""
     version: str = ""
     listen: ListenSpec = ListenSpec()
     state_dir: str = ""
     sharing: str = ""
+    keeps_lock: bool = False
 
 
 def answer(config: Path) -> int:
@@ -63,7 +64,8 @@ def answer(config: Path) -> int:
             raise ConfigError(message.removeprefix("error: "))
         spec = load(config, dict(os.environ), installed().schemas()).spec
         asyncio.run(could_start(spec, os.environ, installed()))
-        found = Checked(version=release(), listen=spec.listen, state_dir=spec.state_dir, sharing=spec.model_sharing.listen or "")
+        sharing = spec.model_sharing.listen or ""
+        found = Checked(version=release(), listen=spec.listen, state_dir=spec.state_dir, sharing=sharing, keeps_lock=True)
     except GatehouseError as error:
         found = Checked(reason=one_line(str(error)))
     sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")

@@ -81,6 +81,9 @@ class Upgrader:
         self._last: dict[str, Any] | None = None
         self._actor = ""
         self._passed: tuple[int, int] = (-1, -1)
+        self._keeps_lock = False
+        self.lock: StateLock | None = None
+        """Of the state directory."""
 
     # --- the admin API's port
 
@@ -110,7 +113,7 @@ class Upgrader:
         if dry_run:
             self._go_on(before)
         else:
-            self.state, self._actor = "handing over", actor
+            self.state, self._actor, self._keeps_lock = "handing over", actor, checked.keeps_lock
             data, admin = (bound.get(name, sock).fileno() for name, sock in (("data", self._sockets.data), ("admin", self._sockets.admin)))
             self._passed = (os.dup(data), os.dup(admin))
             detail = {"from": release(), "to": checked.version}
@@ -189,7 +192,8 @@ class Upgrader:
         mirror = self._gateway.fleet.mirror
         slots = [] if mirror is None else mirror.hand_over()
         number = self._workers.hub.number
-        return msgspec.structs.replace(message, workers=workers, limits=limits, slots=slots, engines=engines, change=number)
+        lock = self.lock.kept() if self._keeps_lock and self.lock is not None else -1
+        return msgspec.structs.replace(message, lock=lock, workers=workers, limits=limits, slots=slots, engines=engines, change=number)
 
     def _message(self) -> HandOver:
         """The part of the hand-over that can be read without stopping anything."""

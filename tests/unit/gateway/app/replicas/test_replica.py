@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app.replicas.replica import LOCK, StateLock, replica_id, valid
+from gateway.app.replicas.replica import LOCK, StateLock, prepared, replica_id, valid
 from gateway.core.errors import ConfigError
 
 
@@ -108,6 +108,31 @@ def test_a_killed_process_holds_nothing_and_its_children_neither(tmp_path: Path)
         os.kill(child, 9)
         process.kill()
         process.communicate()
+
+
+def test_a_lock_that_was_handed_over_is_held_all_the_time(tmp_path: Path) -> None:
+    before = StateLock(tmp_path)
+    held = before.kept()
+    before.release()
+    with pytest.raises(ConfigError, match="another gateway"):
+        StateLock(tmp_path)
+    after = prepared(tmp_path, held)
+    with pytest.raises(ConfigError, match="another gateway"):
+        StateLock(tmp_path)
+    after.release()
+    StateLock(tmp_path).release()
+
+
+def test_a_lock_of_another_directory_is_let_go_and_this_one_is_locked(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    before = prepared(first)
+    held = before.kept()
+    before.release()
+    after = prepared(second, held)
+    StateLock(first).release()
+    with pytest.raises(ConfigError, match="another gateway"):
+        StateLock(second)
+    after.release()
 
 
 def test_the_lock_names_no_process_that_it_does_not_know(tmp_path: Path) -> None:

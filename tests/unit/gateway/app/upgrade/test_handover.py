@@ -54,6 +54,11 @@ def test_what_cannot_be_read_is_refused_with_a_reason(data: bytes) -> None:
         decode(data)
 
 
+def test_the_lock_survives_where_the_next_program_takes_it() -> None:
+    assert HandOver(version="1", data=3, admin=4, lock=5).descriptors() == [3, 4, 5]
+    assert HandOver(version="1", data=3, admin=4).descriptors() == [3, 4]
+
+
 def test_another_format_is_refused() -> None:
     with pytest.raises(ConfigError, match=f"this version reads format {FORMAT}"):
         decode(encode(msgspec.structs.replace(whole(), format=FORMAT + 1)))
