@@ -23,7 +23,7 @@ from gateway.app.replicas.replica import StateLock
 from gateway.core.errors import ConfigError
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, external
+from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, alive, configuration, external
 from tests.e2e.resilience import Load, busiest, uncut, with_operator
 from tests.fakes.answers import Step
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
@@ -251,9 +251,9 @@ def test_nobody_else_gets_the_state_directory_between_two_programs(start: Start,
     (hook / "sitecustomize.py").write_text(STANDS_STILL)
     gatehouse = start(workers=1, environ={"PYTHONPATH": str(hook)})
     assert gatehouse.process is not None
-    status = Path(f"/proc/{gatehouse.process.pid}/status")
+    pid = gatehouse.process.pid
     by_the_api(gatehouse)
-    until(lambda: "\nState:\tT" in status.read_text(), 120, "the standstill")
+    until(lambda: stands_still(pid), 120, "the standstill")
     try:
         with pytest.raises(ConfigError, match="is running with the state directory"):
             StateLock(gatehouse.state_dir)
@@ -262,6 +262,36 @@ def test_nobody_else_gets_the_state_directory_between_two_programs(start: Start,
     until(lambda: upgrades(gatehouse) == 1, 120, "the upgrade")
     with pytest.raises(ConfigError, match="is running with the state directory"):
         StateLock(gatehouse.state_dir)
+
+
+HANGS = """
+import os, signal, sys
+if "--preflight" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_signal_to_end_ends_the_check_too_and_whoever_asked_hears_of_it(start: Start, tmp_path: Path) -> None:
+    hook = made_in(tmp_path / "hook")
+    (hook / "sitecustomize.py").write_text(HANGS)
+    gatehouse = start(workers=1, environ={"PYTHONPATH": str(hook)})
+    assert gatehouse.process is not None
+    workers = gatehouse.engines()
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(refused, gatehouse)
+
+        def hangs() -> int | None:
+            return next((pid for pid in gatehouse.engines() if pid not in workers and stands_still(pid)), None)
+
+        check = until(hangs, 120, "the check")
+        gatehouse.process.send_signal(signal.SIGTERM)
+        assert asked.result(60)["detail"] == "The gateway is ending."
+    assert gatehouse.ended() == 0
+    assert check is not None and not alive(check)
+
+
+def stands_still(pid: int) -> bool:
+    return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
 
 
 FAILS = """

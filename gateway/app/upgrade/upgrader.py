@@ -34,6 +34,7 @@ from gateway.app.upgrade.handover import VARIABLE, HandOver, Mark
 from gateway.app.upgrade.preflight import Checked, UpgradeRefused
 from gateway.app.workers.control import Workers
 from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.tasks import TaskOwner
 from gateway.server.leaving import Leaving
 from gateway.server.listener import bind
 
@@ -41,6 +42,7 @@ log = logging.getLogger("gatehouse.upgrade")
 State = Literal["idle", "checking", "handing over", "renewing"]
 RENEW_SECONDS: Final = 10.0
 """Between two tries to start a worker's successor."""
+ENDING: Final = "The gateway is ending."
 KEPT: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables of the service manager that the next program needs too; its sockets are handed over."""
 
@@ -99,7 +101,7 @@ class Upgrader:
             before, self.state = self.state, "checking"
             self._checked.clear()
             try:
-                checked = await preflight.ask(program(), self._config, self._bare(), self._message())
+                checked = await self._check()
                 self._refuse_if_busy()
                 bound = self._bind(checked)
             except BaseException:
@@ -124,6 +126,20 @@ class Upgrader:
             sock.close()  # the next program has a descriptor of its own
         return {**self.view(), "to": checked.version}
 
+    async def _check(self) -> Checked:
+        """The check's answer. Raises UpgradeRefused, also as soon as the gateway is asked to end: the check is ended then, and
+        whoever asked for it hears why while there still is a listener."""
+        owner = TaskOwner("upgrade")
+        try:
+            asked = owner.spawn(preflight.ask(program(), self._config, self._bare(), self._message()), name="check")
+            leaving = owner.spawn(self._leaving.asked.wait(), name="end")
+            await asyncio.wait((asked, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise UpgradeRefused(ENDING)
+            return asked.result()
+        finally:
+            await owner.aclose()
+
     def _go_on(self, state: State) -> None:
         self.state = state
         self._checked.set()
@@ -145,7 +161,7 @@ class Upgrader:
     def _refuse_if_busy(self) -> None:
         assert self._workers is not None
         if self._leaving.asked.is_set():
-            raise UpgradeRefused("The gateway is ending.")
+            raise UpgradeRefused(ENDING)
         reason = self._gateway.fleet.supervisor.busy() or self._workers.pool.busy()
         if reason is None and self._gateway.changes.reloader.status.state != "idle":
             reason = "the configuration is being changed"
