@@ -12,9 +12,12 @@ from typing import Final
 
 from gateway.core.approvals import HEADER, ApprovalDesk, Form, Held, HeldUse, Hold, Take, Taken, request_hash, requester_of
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation, PermissionDenied
+from gateway.core.slices import Steps, at_once
 from gateway.core.snapshot import ModelEntry
-from gateway.core.tools import ToolFinding, ToolGuard, ToolUse
+from gateway.core.tools import CallReader, ToolFinding, ToolGuard, ToolUse
+from gateway.pipeline import shapes
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
+from gateway.pipeline.held import AT_ONCE
 from gateway.pipeline.memory import UNCOUNTED
 from gateway.pipeline.stream import OK, STREAM_HEADERS
 
@@ -132,13 +135,19 @@ def _refused(state: str) -> PermissionDenied:
     return PermissionDenied(message, code=code, headers=NO_RETRY)
 
 
-def sent(x: Exchange, form: str, body: bytes) -> None:
-    """Gives an answer of this form to the client in the form that it asks for. Raises EngineError for one that has no such form."""
+async def in_form(x: Exchange, form: str, body: bytes) -> bytes:
+    """An answer of this form in the one that the client asks for. Raises EngineError for one that has no such form."""
     request = x.request
     assert request is not None
-    wanted: Form = "stream" if request.stream else "whole"
-    if form != wanted or request.stream:  # a stream may have told the usage, and this one may not ask for it
-        body = request.api.replayed(body, form == "stream", request.stream, request.include_usage)
+    if request.stream:  # a stream that was kept may tell the usage, and this one may not ask for it
+        return request.api.replayed(body, form == "stream", True, request.include_usage)
+    return body if form == "whole" else await shapes.whole(x, body)
+
+
+def sent(x: Exchange, body: bytes) -> None:
+    """Gives the client an answer that is in the form that it asks for."""
+    request = x.request
+    assert request is not None
     if len(body) > UNCOUNTED:
         x.client.reserve(len(body))
     if request.stream:
@@ -154,8 +163,9 @@ def sent(x: Exchange, form: str, body: bytes) -> None:
     x.answer_hash = x.snapshot.audit.hash_body(body)
 
 
-def calls_of(x: Exchange, form: str, body: bytes) -> Sequence[ToolUse]:
-    """The calls of a kept answer, to be judged by the rules in force now. Raises EngineError."""
+async def calls_of(x: Exchange, form: str, body: bytes) -> Sequence[ToolUse]:
+    """The calls of a kept answer, to be judged by the rules in force now. Those of a long stream are read in turns of the loop. Raises
+    EngineError."""
     request = x.request
     assert request is not None
     if form == "whole":
@@ -163,6 +173,16 @@ def calls_of(x: Exchange, form: str, body: bytes) -> Sequence[ToolUse]:
     reader = request.api.call_reader()
     if reader is None:
         raise EngineError("The kept answer cannot be read.")
-    for event in body.split(b"\n\n")[:-1]:
-        reader.feed(event)
+    events = body.split(b"\n\n")[:-1]
+    steps = _followed(reader, events)
+    if len(events) <= AT_ONCE:
+        at_once(steps)
+    else:
+        await x.plane.turns.run(steps)
     return reader.uses()
+
+
+def _followed(reader: CallReader, events: Sequence[bytes]) -> Steps[None]:
+    for event in events:
+        reader.feed(event)
+        yield

@@ -19,11 +19,10 @@ from gateway.pipeline import attempt
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.flights import Flight, Orphaned, Recording, StoredAttempt
 from gateway.pipeline.stream import AnswerRelay
+from gateway.wire.sse import portions
 
 TRIES: Final = 3
 """How often a request joins others before it asks by itself, whatever they do."""
-SLICE: Final = 16 * 1024
-"""Bytes of a stored stream that are sent at once, so that a client that reads slowly can pause it."""
 LARGE: Final = 256 * 1024
 """Bytes of a request whose key is computed in turns of the loop."""
 LINE: Final = b"x-gatehouse-cache: "
@@ -154,7 +153,7 @@ async def _stored(
     recording = Recording(0)
     recording.head = ResponseHead(200, list(answer.headers))
     body = answer.body(x.plane.next_id().replace(b"-", b""))
-    recording.pieces = _slices(body) if request.stream and len(body) > SLICE else [body]
+    recording.pieces = portions(body) if request.stream else [body]  # a client that reads slowly can pause between them
     recording.ended = True
     request.foreign = answer.foreign
     relay = await _read(x, recording, relay_type)
@@ -228,18 +227,3 @@ def _say(x: Exchange, word: str, key: bytes) -> None:
         x.cors = x.cors[:at]
     x.cors += b"%b%b\r\n" % (LINE, word.encode())
     x.detail = {**(x.detail or {}), "cache": word, "cache_key": key.hex()}
-
-
-def _slices(body: bytes) -> list[bytes]:
-    """The events of a stream in pieces of some size, each with whole events."""
-    found: list[bytes] = []
-    start = 0
-    while len(body) - start > SLICE:
-        end = body.find(b"\n\n", start + SLICE) + 2
-        if end == 1:
-            break
-        found.append(body[start:end])
-        start = end
-    if start < len(body):
-        found.append(body[start:])
-    return found

@@ -482,7 +482,7 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: the part of the body that its hash in the audit record covers."""
     if x.request.stream and x.request.api.generates:  # type: ignore[union-attr]  # the engine has not heard of streams
-        return approvals.sent(x, "whole", body)
+        return approvals.sent(x, x.request.api.replayed(body, False, True, x.request.include_usage))  # type: ignore[union-attr]
     if x.upload is not None and x.body is None:  # the engine has answered before it had all of it
         x.keep_alive = False
     lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]

@@ -12,11 +12,13 @@ from typing import Final
 
 from gateway.core.approvals import Taken
 from gateway.core.errors import EngineError, GuardrailViolation, PermissionDenied
+from gateway.core.slices import at_once
 from gateway.core.snapshot import ModelEntry
 from gateway.core.tools import ToolUse
 from gateway.core.types import ResponseHead
 from gateway.pipeline import approvals, held, inspect, shapes, tools
 from gateway.pipeline.exchange import Exchange
+from gateway.wire.sse import PORTION, read_steps
 
 _HEAD: Final = ResponseHead(200, [(b"content-type", b"application/json")])
 _GONE: Final = "The model that gave the answer may not answer this request any more."
@@ -57,28 +59,28 @@ def _answering(x: Exchange, asked: ModelEntry, model: str) -> ModelEntry:
 async def release(x: Exchange, found: Taken) -> None:
     """Gives the retry the answer that was found for it, once. Raises GuardrailViolation where what is in force now does not allow it, and
     any error of the guardrails: then the approval stays."""
-    form, body = await _judged(x, found.form, found.body)
+    body = await approvals.in_form(x, found.form, await _judged(x, found.form, found.body))
     await approvals.asked(x, False)
-    approvals.sent(x, form, body)
+    approvals.sent(x, body)
 
 
-async def _judged(x: Exchange, form: str, body: bytes) -> tuple[str, bytes]:
+async def _judged(x: Exchange, form: str, body: bytes) -> bytes:
     """The answer as it may be passed on. A guardrail may rewrite its texts, but not the calls: those were approved as they are."""
     entry, request = x.entry, x.request
     assert entry is not None and request is not None
     if not body:
         raise EngineError("The kept answer cannot be read.")
-    uses = approvals.calls_of(x, form, body)
+    uses = await approvals.calls_of(x, form, body)
     if entry.response_guardrails or x.layers:
         passing = await (_whole(x, body) if form == "whole" else _stream(x, body))
-        again = approvals.calls_of(x, form, passing)
+        again = await approvals.calls_of(x, form, passing)
         if _said(again) != _said(uses):
             raise GuardrailViolation(_CHANGED, code=x.guardrail or "guardrail")
         body = passing
     tools.judged(x, entry.response_tools, uses)
     if x.shapes:
         shapes.judged(x, body if form == "whole" else await shapes.whole(x, body)).settle()
-    return form, body
+    return body
 
 
 async def _whole(x: Exchange, body: bytes) -> bytes:
@@ -93,10 +95,8 @@ async def _stream(x: Exchange, body: bytes) -> bytes:
     reader = request.api.reader(request)
     request.include_usage = asked
     reader.inspects = True
-    data = reader.read(body)
-    if reader.error is not None:
-        raise reader.error
-    _ = reader.forwarded(data)
+    steps = read_steps(reader, body)
+    data = at_once(steps) if len(body) <= PORTION else await x.plane.turns.run(steps)
     data = await held.inspected(x, reader, data, True)
     return data if reader.ended else data + reader.ending()
 

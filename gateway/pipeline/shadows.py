@@ -21,6 +21,7 @@ from gateway.core.errors import AuditUnavailable, EngineTimeout, GatehouseError
 from gateway.core.likeness import likeness
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.rollouts import ShadowFigures, Side, class_of
+from gateway.core.slices import in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.rollouts import ShadowSpec
@@ -282,7 +283,7 @@ class Shadow:
             if isinstance(seen.error, Stopped):
                 self._state.figures.skip("stopped")
             else:
-                self._compare(entry, job, seen, detail)
+                await self._compare(entry, job, seen, detail)
             try:
                 await self._recorded(snapshot, "mirror_answered", detail, job, "ok" if seen.status == 200 else "failed")
             except AuditUnavailable:
@@ -338,11 +339,11 @@ class Shadow:
 
     # --- what came of it
 
-    def _compare(self, entry: ModelEntry, job: Job, seen: Seen, detail: dict[str, Any]) -> None:
+    async def _compare(self, entry: ModelEntry, job: Job, seen: Seen, detail: dict[str, Any]) -> None:
         """Counts both answers, and how alike they are."""
         figures, compares = self._state.figures, self._spec.compare
-        ours, _ = note(figures.model, job.request, job.seen, compares)
-        theirs, usage = note(figures.shadow, job.request, seen, compares)
+        ours, _ = await note(figures.model, job.request, job.seen, compares)
+        theirs, usage = await note(figures.shadow, job.request, seen, compares)
         seconds = seen.ended - seen.began
         entry.meter.record(OPERATION, seen.status or 504, "failed" if failed(seen) else "ok", 0.0, seconds, usage)
         detail |= {"status": seen.status, "duration_ms": round(seconds * 1000, 3)}
@@ -418,7 +419,7 @@ def covered(job: Job, candidate: ModelEntry) -> bool:
     return all([guardrail in job.read for guardrail in readers(candidate, job.principal)])
 
 
-def note(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tuple[list[str], Usage | None]:
+async def note(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tuple[list[str], Usage | None]:
     """Counts an answer; its texts and its usage."""
     side.answers += 1
     if failed(seen):
@@ -433,7 +434,7 @@ def note(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tupl
     if not seen.whole:
         return [], None
     try:
-        usage, _, found, refused = seen.read(request, texts)
+        usage, _, found, refused = await in_slices(seen.read(request, texts))
     except GatehouseError:
         side.errors += 1
         return [], None

@@ -7,8 +7,10 @@ from time import perf_counter
 from typing import Any
 
 from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
+from gateway.core.slices import Steps
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.pipeline.wrapping import WrappedAttempt
+from gateway.wire.sse import read_steps
 
 
 class Room:
@@ -65,20 +67,18 @@ class Seen:
         self._room.left += self._held
         self._held = 0
 
-    def read(self, request: InferenceRequest, texts: bool) -> tuple[Usage | None, str, list[str], bool]:
-        """(usage, why the model stopped, the texts of the answer, whether it refused) of a whole answer with status 200. Changes the
-        request's `foreign`. Raises EngineError for what cannot be read."""
+    def read(self, request: InferenceRequest, texts: bool) -> Steps[tuple[Usage | None, str, list[str], bool]]:
+        """(usage, why the model stopped, the texts of the answer, whether it refused) of a whole answer with status 200, in slices. Changes
+        the request's `foreign`. Raises EngineError for what cannot be read."""
         request.foreign = self.foreign
         api, body = request.api, b"".join(self.parts)
         streams = request.stream and (self.head is not None and (self.head.get(b"content-type") or b"").startswith(b"text/event-stream"))
         if streams:
             reader = api.reader(request)
             events = body.replace(b"\r\n", b"\n")
-            body = reader.read(events[: events.rfind(b"\n\n") + 2])
-            if reader.error is not None:
-                raise reader.error
+            body = yield from read_steps(reader, events[: events.rfind(b"\n\n") + 2])
             usage, finish = reader.usage, reader.finish
-            body = api.replayed(body, True, False, False) if texts and api.generates else b""
+            body = (yield from api.whole_steps(body)) if texts and api.generates else b""
         else:
             body = api.received(request, body)
             usage, finish = api.answer_usage(request, body), api.answer_finish(body)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.approvals import HEADER
 from gateway.core.errors import EngineError, GuardrailViolation, PermissionDenied
+from gateway.core.slices import Steps
 from gateway.core.tools import SEVERITY, CallReader, ToolFinding, ToolGuard, ToolUse
 from gateway.core.types import Principal
 from gateway.core.wire import EventReader
@@ -21,6 +22,7 @@ from gateway.pipeline.guarded import Tally
 from gateway.pipeline.held import HOLD_BYTES, HeldRelay
 from gateway.pipeline.inspect import InspectedRelay
 from gateway.pipeline.stream import StreamRelay
+from gateway.wire.sse import PORTION
 
 log = logging.getLogger("gatehouse.guardrails")
 SHOWN_NAME: Final = 64
@@ -144,15 +146,32 @@ class Gate:
             return data
         passing: list[bytes] = []
         for event in data.split(b"\n\n")[:-1]:
-            read, found = reader.feed(event)
-            self.begun = self.begun or found
-            if self.begun:
-                self.kept.append(read)
-                self._size += len(read)
-                if self._size > HOLD_BYTES:
-                    raise EngineError("The engine's answer is too long after a tool call.")
-            else:
-                passing.append(read)
+            self._take(reader, event, passing)
+        return self._passed(passing)
+
+    def feed_steps(self, data: bytes) -> Steps[bytes]:
+        """The same in slices, for many events at once."""
+        reader = self._reader
+        if reader is None:
+            return data
+        passing: list[bytes] = []
+        for event in data.split(b"\n\n")[:-1]:
+            self._take(reader, event, passing)
+            yield
+        return self._passed(passing)
+
+    def _take(self, reader: CallReader, event: bytes, passing: list[bytes]) -> None:
+        read, found = reader.feed(event)
+        self.begun = self.begun or found
+        if not self.begun:
+            passing.append(read)
+            return
+        self.kept.append(read)
+        self._size += len(read)
+        if self._size > HOLD_BYTES:
+            raise EngineError("The engine's answer is too long after a tool call.")
+
+    def _passed(self, passing: list[bytes]) -> bytes:
         passed = b"".join(passing)
         if self.records and passed:
             self._remember(passed)
@@ -222,8 +241,8 @@ class HeldToolRelay(HeldRelay):
 
     async def release(self) -> None:
         """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
-        gate = Gate(self.exchange)
-        passing = gate.feed(await self.passed())
+        gate, data = Gate(self.exchange), await self.passed()
+        passing = gate.feed(data) if len(data) <= PORTION else await self.exchange.plane.turns.run(gate.feed_steps(data))
         self.send(passing + await _released(self.exchange, gate, self._reader, self.ending()))
 
 

@@ -3,11 +3,16 @@ events end."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.core.errors import EngineError
+from gateway.core.slices import Steps
+from gateway.core.wire import EventReader
+
+PORTION: Final = 16 * 1024
+"""Bytes of a whole stream that are passed on, or read, at once."""
 
 
 def data_of(event: bytes) -> bytes:
@@ -29,6 +34,35 @@ def data_of(event: bytes) -> bytes:
 def says_nothing(rest: bytes) -> bool:
     """Whether the beginning of an event is only empty lines and comments."""
     return all(not line or line.startswith(b":") for line in rest.splitlines())
+
+
+def portions(body: bytes) -> list[bytes]:
+    """The events of a stream in pieces of about PORTION, each with whole events."""
+    found: list[bytes] = []
+    start = 0
+    while len(body) - start > PORTION:
+        end = body.find(b"\n\n", start + PORTION) + 2
+        if end == 1:
+            break
+        found.append(body[start:end])
+        start = end
+    if start < len(body):
+        found.append(body[start:])
+    return found
+
+
+def read_steps(reader: EventReader, events: bytes) -> Steps[bytes]:
+    """What a reader passes on of a whole stream, in slices. Raises the error of an engine that failed."""
+    passed: list[bytes] = []
+    for some in portions(events):
+        found = reader.read(some)
+        if reader.error is not None:
+            raise reader.error
+        if found:
+            reader.forwarded(found)
+            passed.append(found)
+        yield
+    return b"".join(passed)
 
 
 def opened(payload: bytes, whole: str) -> dict[str, Any]:

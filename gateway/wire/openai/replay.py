@@ -47,7 +47,7 @@ def told(events: bytes, include_usage: bool) -> bytes:
 
 
 def _tells_usage(event: bytes) -> bool:
-    if b'"usage"' not in event or not event.startswith(b"data: {"):
+    if b'"usage"' not in event or b'"delta"' in event or not event.startswith(b"data: {"):  # few are worth decoding
         return False
     document = _decoded(event[6:])
     return not document["choices"] and document.get("usage") is not None

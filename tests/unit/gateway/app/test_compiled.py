@@ -130,7 +130,6 @@ SLICES = {
         "found[place:place + count]": "a list",
     },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
-    "gateway/pipeline/cached.py": {"body[start:end]": "end was looked for from start on, or found nowhere, which ends the loop"},
     "gateway/pipeline/nested_stream.py": {"text[at:at + PIECE]": "a str", "text[at:end]": "a str"},
     "gateway/telemetry/tracing.py": {name: "constants" for name in ("header[3:35]", "header[36:52]", "header[53:55]")},
     "gateway/transport/repeated.py": {
@@ -167,6 +166,7 @@ SLICES = {
         "event[6:first]": "the first line end is behind what the event begins with",
         "event[first:first + 7]": "first is the place of a line end",
         "event[first + 7:size - 2]": "the line that ends at size - 2 begins with `data: `",
+        "body[start:end]": "end was looked for from start on, or found nowhere, which ends the loop",
     },
     "gateway/wire/anthropic/stream.py": {
         "data[start:end]": "returned before",
