@@ -8,10 +8,12 @@ two spellings that an engine could tell apart are two requests. The parser has r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from gateway.caches.views import PlainMessage
 from gateway.core.isolation import KEY, TENANT, domain
@@ -36,29 +38,41 @@ _PARTS: Final = msgspec.msgpack.Encoder()
 """Says the length of each part, which keeps them apart."""
 
 
-_MESSAGES: Final = msgspec.json.Decoder(list[PlainMessage])
+_MESSAGES: Final = msgspec.json.Decoder(list[Raw])
+_DIGEST: Final = b"\0"
+"""Begins what stands for a large frame: no JSON begins so."""
+_MESSAGE: Final = msgspec.json.Decoder(PlainMessage)
 
 
 class Alike(NamedTuple):
-    """What a request of plain text asks last, and the rest of its messages with the facts of the question."""
+    """What a request of plain text asks last, and the rest of its messages, or what stands for them, with the facts of the question."""
 
     text: str
     frame: bytes
 
 
-def asked_last(request: InferenceRequest) -> Alike | None:
-    """The last text of the user, and all before it; None for a request of another kind: with tools, files, names, or parts of messages
-    that this version does not know."""
+def asked_last(request: InferenceRequest) -> Steps[Alike | None]:
+    """The last text of the user, and all before it, in slices; None for a request of another kind: with tools, files, names, or parts of
+    messages that this version does not know."""
     given = request.fields.get(MESSAGES)
     if given is None or request.raw or any([name in request.fields for name in TOOLS]):
         return None
     try:
         messages = _MESSAGES.decode(given)
+        if not messages:
+            return None
+        last = _MESSAGE.decode(messages.pop())
+        if last.role != "user":
+            return None
+        before: list[bytes] = []
+        for message in messages:
+            yield
+            before.append(_FRAME.encode(_MESSAGE.decode(message)))
     except msgspec.DecodeError:
         return None
-    if not messages or messages[-1].role != "user":
-        return None
-    return Alike(messages[-1].content, _FRAME.encode(messages[:-1]))
+    if sum([len(part) for part in before]) > LARGE:
+        return Alike(last.content, _DIGEST + (yield from _hashed(before)))
+    return Alike(last.content, b"[%b]" % b",".join(before))
 
 
 def domain_of(principal: Principal, sharing: Sharing) -> bytes:
@@ -109,16 +123,23 @@ def key_of(
     return hashed.digest()
 
 
-def key_steps(secret: bytes, principal: Principal, sharing: Sharing, version: bytes, request: InferenceRequest) -> Steps[bytes]:
+def key_steps(
+    secret: bytes,
+    principal: Principal,
+    sharing: Sharing,
+    version: bytes,
+    request: InferenceRequest,
+    question: Alike | None = None,
+) -> Steps[bytes]:
     """The same in slices."""
     digests: dict[str, list[bytes]] = {}
     if len(request.raw) > LARGE:
         digests[_RAW] = yield from _digest(request.raw)
     for name, field in request.fields.items():
         value = bytes(field)
-        if len(value) > LARGE:
+        if len(value) > LARGE and (question is None or name != MESSAGES):
             digests[name] = yield from _digest(value)
-    return key_of(secret, principal, sharing, version, request, None, digests)
+    return key_of(secret, principal, sharing, version, request, question, digests)
 
 
 def _part(value: bytes) -> Any:
@@ -132,8 +153,13 @@ def _part(value: bytes) -> Any:
 
 def _digest(value: bytes) -> Steps[list[bytes]]:
     """What stands for a large value: in a list, which no value is. Its spaces count, as taking them out of megabytes takes long."""
+    return [(yield from _hashed([value]))]
+
+
+def _hashed(parts: Sequence[bytes]) -> Steps[bytes]:
     hashed = sha256()
-    for start in range(0, len(value), PIECE):
-        hashed.update(value[start : start + PIECE])
-        yield
-    return [hashed.digest()]
+    for part in parts:
+        for start in range(0, len(part), PIECE):
+            hashed.update(part[start : start + PIECE])
+            yield
+    return hashed.digest()

@@ -135,15 +135,18 @@ class ModelCache:
         if not self._later(steps, size):
             self._store.counted.refused += 1
 
-    def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
+    def question(self, principal: Principal, request: InferenceRequest) -> Steps[Question | None]:
         asked = self._asked
-        if asked is None or principal.tenant not in asked.tenants or request.path != CHAT or (alike := asked_last(request)) is None:
+        if asked is None or principal.tenant not in asked.tenants or request.path != CHAT:
+            return None
+        alike = yield from asked_last(request)
+        if alike is None:
             return None
         read = asked.read(alike.text)
         if read is None:
             return None
         frame = Alike("", _FACTS.encode((alike.frame, read.facts)))
-        bucket = key_of(self._secret, principal, self._sharing, self._version + asked.version, request, frame)
+        bucket = yield from key_steps(self._secret, principal, self._sharing, self._version + asked.version, request, frame)
         question = Question(principal.tenant, domain_of(principal, self._sharing), bucket, alike.text, read)
         question.vector = asked.embedder.ask(asked.spec.model, alike.text, request.labels, asked.spec.timeout)
         if question.vector is None:

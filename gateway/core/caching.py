@@ -145,8 +145,9 @@ class AnswerCache(Protocol):
         """Has this done in slices, between other work. Too much of it at once is dropped. size: bytes that it holds meanwhile."""
         ...
 
-    def question(self, principal: Principal, request: InferenceRequest) -> Question | None:
-        """What is compared with other requests, with the vector already asked for; None if only an equal request may have the answer."""
+    def question(self, principal: Principal, request: InferenceRequest) -> Steps[Question | None]:
+        """What is compared with other requests, in slices, with the vector already asked for; None if only an equal request may have the
+        answer."""
         ...
 
     def rivals(self, question: Question) -> bool:

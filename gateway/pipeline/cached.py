@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.core.caching import Answer, AnswerCache, Question, Similar
 from gateway.core.errors import EngineError
-from gateway.core.slices import Steps
+from gateway.core.slices import Steps, at_once
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Completion, Signal, check
@@ -68,13 +68,13 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
                 return await _stored(x, cache, key, answer, ticket, relay_type)
         elif similar:
             similar = False
-            question = cache.question(x.principal, request)  # type: ignore[arg-type]
+            question = await _question(x, cache)
             if question is not None and (like := await _similar(cache, question)) is not None:
                 return await _stored(x, cache, like.key, like.answer, ticket, relay_type, like)
         else:
             break
     if similar:
-        question = cache.question(x.principal, request)  # type: ignore[arg-type]
+        question = await _question(x, cache)
     if behind:  # its answer is to take the place of the one there
         _, marks = await _looked_up(x, cache, key, take=False)
     _say(x, "miss", key)
@@ -90,6 +90,12 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         raise
     flight.stays()
     return relay
+
+
+async def _question(x: Exchange, cache: AnswerCache) -> Question | None:
+    """What is compared with other requests; that of a large one is read in turns of the loop."""
+    steps = cache.question(x.principal, x.request)  # type: ignore[arg-type]
+    return await x.plane.turns.run(steps) if len(x.body or b"") > LARGE else at_once(steps)
 
 
 async def _looked_up(x: Exchange, cache: AnswerCache, key: bytes, *, take: bool = True) -> tuple[Answer | None, bytes]:

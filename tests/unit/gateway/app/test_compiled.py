@@ -124,7 +124,7 @@ SLICES = {
         "data[position:end]": "end was looked for from position on",
         "data[end + 2:end + 2 + size]": "size is positive",
     },
-    "gateway/caches/keys.py": {"value[start:start + PIECE]": "PIECE is positive"},
+    "gateway/caches/keys.py": {"part[start:start + PIECE]": "PIECE is positive"},
     "gateway/limits/redis/advance.py": {
         "found[place + count:place + 2 * count]": "a list",
         "found[place:place + count]": "a list",

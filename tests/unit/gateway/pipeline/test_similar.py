@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.caches.near import unit
 from gateway.caches.registry import AnswerCaches, ModelCache
+from gateway.core import slices
 from gateway.core.caching import Answer
+from gateway.core.slices import at_once
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.caches import CacheSpec, SemanticSpec
 from gateway.core.types import Principal
@@ -21,6 +24,8 @@ from tests.unit.gateway.pipeline.test_cached import ANSWER, STREAM, asked, body,
 from tests.unit.gateway.pipeline.world import CHAT, SSE_HEAD, World
 
 QUESTION, SAME, NOT = "How do I reset my password?", "hello, how do i reset my password", "How do I not reset my password?"
+LONG = 1000
+"""Messages."""
 VECTOR = unit([1.0 + n % 3 for n in range(32)])
 
 
@@ -286,7 +291,7 @@ def test_no_answer_passes_to_another_isolation_domain(callers: list[tuple[str, s
         principal = Principal(key, tenant, "api_key", user=user)
         mine = (tenant,) if sharing == "tenant" else (tenant, key, user)
         request = parse(CHAT, body(SAME if polite else QUESTION), {})
-        question = cache.question(principal, request)
+        question = at_once(cache.question(principal, request))
         assert question is not None
         near = cache.nearest(question)
         assert (near is not None) == (mine in kept.values())
@@ -298,3 +303,24 @@ def test_no_answer_passes_to_another_isolation_domain(callers: list[tuple[str, s
             cache.store(own, Answer([], False, [b"x"]), tenant, cache.epoch)
             cache.learn(question, own, str(number), cache.epoch)
             kept[str(number)] = mine
+
+
+def long(question: str, *changes: str) -> bytes:
+    """A request with a long conversation before its question. changes: the first messages of it."""
+    said = [*changes, *[f"{number} " + "lorem ipsum " * 30 for number in range(LONG - len(changes))], question]
+    return body(messages=[{"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(said)])
+
+
+async def test_a_long_conversation_is_compared_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no time for a slice, every step is a turn."""
+    monkeypatch.setattr(slices, "SLICE", 0.0)
+    world = World()
+    similar(world)
+    for request, word in ((long(QUESTION), "miss"), (long(SAME), "semantic"), (long(SAME, "another beginning"), "miss")):
+        taken, (_, client) = 0, world.start(request)
+        while not client.ends:
+            taken += 1
+            await asyncio.sleep(0)
+            if world.engine.calls and not world.call.over:
+                world.call.answer(ANSWER)
+        assert taken > 2 * LONG and client.headers["x-gatehouse-cache"] == word
