@@ -53,6 +53,17 @@ def plain(raw: Raw, field: str) -> Any:
         raise RequestError(f"{field} has a value that cannot be read: {problem}.", param=field) from None
 
 
+def refuse_infinite(fields: dict[str, Raw], read: frozenset[str], settled: bool) -> None:
+    """Refuses a number like 1e999, which is infinity to some readers and an error to others, in the fields that no view has read. settled:
+    values with objects were decoded. Raises RequestError."""
+    for name, value in fields.items():
+        if name in read:
+            continue
+        first = memoryview(value)[0]
+        if first == 45 or 48 <= first <= 57 or (first == 91 and not (settled and bytes(value).find(b"{") >= 0)):  # -, a digit, [
+            plain(value, name)
+
+
 _SETTINGS: Final = frozenset(
     {
         b'"auto"',

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import EngineError, RequestError
 from gateway.core.types import Headers, InferenceRequest, Usage
 from gateway.core.wire import JSON, WireApi
-from gateway.wire.bodies import unreadable
+from gateway.wire.bodies import refuse_infinite, unreadable
 from gateway.wire.openai.answers import is_json
 from gateway.wire.openai.structure import Structure
 from gateway.wire.openai.usage import usage_of
@@ -29,7 +29,7 @@ ENCODER: Final = msgspec.json.Encoder()
 class JsonApi(WireApi):
     """view: the type of the request. known: the names at its top level that may reach an engine."""
 
-    __slots__ = ("_decoder", "_known")
+    __slots__ = ("_decoder", "_known", "_read", "_unread")
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class JsonApi(WireApi):
         super().__init__(operation, paths, prefix=prefix, generates=generates, moderates=moderates, dialect=dialect)
         self._decoder = msgspec.json.Decoder(view)
         self._known = known
+        self._read = frozenset([field.encode_name for field in msgspec.structs.fields(view)])
+        self._unread = known - self._read
 
     # --- requests
 
@@ -59,9 +61,12 @@ class JsonApi(WireApi):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise unreadable(body, error) from None
         request = InferenceRequest(self, path, view.model, fields, view, content=self._content(headers))
-        if not (self._known.issuperset(fields) and self._in_order(request, body)):
+        settled = not (self._known.issuperset(fields) and self._in_order(request, body))
+        if settled:
             for _ in self._settled(request, body):
                 pass
+        if settled or not self._unread.isdisjoint(fields):
+            refuse_infinite(fields, self._read, settled)
         self._finish(request, len(body))
         return request
 
@@ -80,9 +85,12 @@ class JsonApi(WireApi):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise unreadable(body, error) from None
         request = InferenceRequest(self, path, view.model, fields, view, content=self._content(headers))
-        if not (self._known.issuperset(fields) and (yield from self._in_order_steps(request, body))):
+        settled = not (self._known.issuperset(fields) and (yield from self._in_order_steps(request, body)))
+        if settled:
             yield
             yield from self._settled(request, body)
+        if settled or not self._unread.isdisjoint(fields):
+            refuse_infinite(fields, self._read, settled)
         self._finish(request, len(body))
         return request
 

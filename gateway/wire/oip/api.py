@@ -6,6 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+import msgspec
+
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.slices import at_once
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
@@ -14,11 +16,12 @@ from gateway.wire.bodies import unreadable
 from gateway.wire.oip import codec, frames
 from gateway.wire.oip.tensors import TensorAnswer, TensorTexts, TensorView, json_part, summary, too_many
 from gateway.wire.openai.fields import refused
-from gateway.wire.scan import steps
+from gateway.wire.scan import SEGMENT, steps
 
 TRITON_CLIENT: Final = b"python/gevent-http-client"
 """The user agent of tritonclient's HTTP client (that of the library it uses)."""
 BINARY: Final = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_AROUND: Final = b"[] \t\r\n"
 _HEADER: Final = codec.HEADER_LENGTH.encode()
 
 
@@ -62,6 +65,9 @@ class InferApi(WireApi):
             if tensor.datatype != "BYTES" and not tensor.binary and bytes(tensor.raw).find(b'"') >= 0:  # no guardrail would read it
                 raise codec.TensorError(tensor.subject, f"data of {tensor.datatype}", "a text in it")
         yield
+        for tensor in view.inputs:
+            if tensor.datatype != "BYTES" and not tensor.binary:
+                yield from _finite(bytes(tensor.raw), tensor.subject)
         unknown = yield from frames.steps(head)
         elements = sum([tensor.elements for tensor in view.inputs])
         content = JSON if length is None else BINARY % length
@@ -128,6 +134,31 @@ class InferApi(WireApi):
         if headers.get(b"user-agent", b"").startswith(TRITON_CLIENT):
             return codec.encode_error(error.message, code=error.code, param=error.param)
         return error.body()
+
+
+def _finite(data: bytes, subject: str) -> Generator[None, None, None]:
+    """Refuses a number like 1e999 in a tensor of JSON, of which engines make infinity or an error. Raises TensorError."""
+    if data.count(b"e") == data.count(b"e-") and data.count(b"E") == data.count(b"E-"):
+        return
+    start = 0
+    while start < len(data):
+        yield
+        end = len(data)
+        if end - start > SEGMENT:  # numbers end before commas
+            end = data.rfind(b",", start, start + SEGMENT)
+            if end <= start and (end := data.find(b",", start + SEGMENT)) < 0:
+                end = len(data)
+        numbers = data[start:end].translate(None, _AROUND)
+        try:
+            try:
+                msgspec.json.decode(b"[%b]" % numbers)
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:  # of empty arrays, commas are left
+                msgspec.json.decode(b"[%b]" % b",".join([number for number in numbers.split(b",") if number]))
+        except msgspec.DecodeError:
+            raise codec.TensorError(subject, "finite numbers", "one that is too large") from None
+        start = end + 1
 
 
 APIS: Final[tuple[WireApi, ...]] = (InferApi(),)

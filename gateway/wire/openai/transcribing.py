@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import WholeAnswer, WireApi
+from gateway.wire.bodies import plain
 from gateway.wire.openai.api import OpenAiApi
+from gateway.wire.openai.fields import names
 from gateway.wire.openai.transcribing_views import FACTS, TRANSCRIPTS, Facts, Piece, Transcript, TranscriptionForm
 from gateway.wire.openai.usage import MAX_USAGE
 
@@ -26,6 +29,10 @@ MAX_DEPTH: Final = 8
 MAX_NODES: Final = 1024
 REWRITTEN: Final = 5
 """Of the texts of a transcript, those that may be rewritten."""
+NUMBERS: Final = names(
+    "temperature seed top_p top_k min_p frequency_penalty repetition_penalty presence_penalty max_completion_tokens",
+)
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
 _CUES: Final = re.compile(r"(?m)^(?:WEBVTT.*|\d+|(?:\d+:)?\d+:\d+[.,]\d+ *--> *.*|)$\n?")
 """The lines of subtitles that nobody says."""
 _SEGMENT: Final = frozenset(
@@ -54,7 +61,11 @@ class TranscriptionsApi(OpenAiApi):
         return self.parse(path, body, headers, max_depth, max_nodes)
 
     def form(self, path: bytes, fields: bytes, headers: Headers) -> InferenceRequest:
-        return super().parse(path, fields, headers, MAX_DEPTH, MAX_NODES)
+        request = super().parse(path, fields, headers, MAX_DEPTH, MAX_NODES)
+        for name in NUMBERS:
+            if name in request.fields and not _is_number(plain(request.fields[name], name)):
+                raise RequestError(f"{name}: Expected a finite number.", param=name, code="invalid_value")
+        return request
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
         super()._finish(request, length)
@@ -102,6 +113,13 @@ class TranscriptionsApi(OpenAiApi):
         if not inspected:
             return WholeAnswer(body)
         return TranscriptAnswer(body) if is_object(body) else SubtitleAnswer(body)
+
+
+def _is_number(given: Any) -> bool:
+    """Whether a form's text is a finite number, or nothing."""
+    if given.__class__ is not str:  # a field that is there twice
+        return False
+    return given == "" or (_NUMBER.fullmatch(given) is not None and isfinite(float(given)))
 
 
 def is_object(body: bytes) -> bool:

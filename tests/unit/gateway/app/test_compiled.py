@@ -139,6 +139,7 @@ SLICES = {
     "gateway/wire/anthropic/answers.py": {
         "data[begin:end]": "returned before",
     },
+    "gateway/wire/oip/api.py": {"data[start:end]": "a comma was looked for from start on, or it is the end"},
     "gateway/wire/passages.py": {
         "self.texts[number:number + 2]": "a list",
         "self.texts[number:number + count]": "a list",

@@ -10,9 +10,10 @@ import pytest
 from msgspec import Raw
 
 from gateway.core.errors import Overloaded, RequestError
+from gateway.core.slices import at_once
 from gateway.core.types import InferenceRequest
-from gateway.wire.openai.fields import names
-from gateway.wire.table import APIS, OPERATIONS, Parser, find, identity_lines, is_inference, parse, refusal
+from gateway.wire.openai.fields import DROPPED, names
+from gateway.wire.table import APIS, OPERATIONS, Parser, find, identity_lines, is_inference, parse, parse_steps, refusal
 
 
 @pytest.mark.parametrize(
@@ -225,3 +226,51 @@ def test_tools_that_are_no_list_are_left_where_unknown_fields_are_dropped(path: 
         request = parse(path, json.dumps({**BODY[path], "novel": 1, "tools": tools}).encode(), {})
         request.api.settle_unknown(request, "drop")
         assert "novel" not in request.fields
+
+
+_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/embeddings": {"input": "x"},
+    "/v1/classify": {"input": "x"},
+    "/v1/moderations": {"input": "x"},
+    "/v1/rerank": {"query": "x", "documents": ["x"]},
+    "/v1/score": {"text_1": "x", "text_2": "y"},
+    "/v1/images/generations": {"prompt": "x"},
+    "/v1/audio/speech": {"input": "x", "voice": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+    "/v1/messages": {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]},
+    "/v1/responses": {"input": "x"},
+}
+
+
+def _infinite() -> list[Any]:
+    """Every field at the top level of every format, and one that none knows."""
+    found = []
+    for path, body in _BODIES.items():
+        api: Any = find(path.encode())
+        for name in sorted((api._known | {"a_field_of_tomorrow"}) - DROPPED - {"model"}):
+            found.append(pytest.param(path, {**body, name: None}, name, id=f"{path} {name}"))
+    return found
+
+
+@pytest.mark.parametrize(("path", "body", "name"), _infinite())
+def test_a_number_that_is_infinite_is_refused_in_every_field(path: str, body: dict[str, Any], name: str) -> None:
+    for value in ("1e999", "-1E+999", "[1,-1e999]", "[{},1e999]", '{"a":1e999}', '{"a":[{"b":1e999}]}', "1" + "0" * 400 + ".0"):
+        sent = json.dumps({"model": "m", **body}).replace(f'"{name}": null', f'"{name}": {value}')
+        with pytest.raises(RequestError) as caught:
+            parse(path.encode(), sent.encode(), {})
+        assert caught.value.status == 400 and (caught.value.param or "").partition("[")[0].partition(".")[0] == name, value
+        with pytest.raises(RequestError):
+            at_once(parse_steps(path.encode(), sent.encode(), {}))
+
+
+@pytest.mark.parametrize("value", ["1e999", "nan", "inf", "-Infinity", "\u0661", "1_0", "0x1", "1 ", ["1", "2"]])
+def test_a_number_of_a_form_is_finite_and_in_ascii(value: Any) -> None:
+    api: Any = find(b"/v1/audio/transcriptions")
+    for good in ("0.5", "1", "-1", ".5", "1.", "1e-3", ""):
+        assert api.form(api.paths[0], json.dumps({"model": "m", "temperature": good}).encode(), {}).fields["temperature"]
+    with pytest.raises(RequestError) as caught:
+        api.form(api.paths[0], json.dumps({"model": "m", "temperature": value}).encode(), {})
+    assert (caught.value.status, caught.value.param) == (400, "temperature")

@@ -14,7 +14,7 @@ from gateway.wire.oip import codec
 from gateway.wire.oip.messages import infer_response
 from gateway.wire.oip.tensors import TensorAnswer, json_part, parse_answer
 from gateway.wire.oip.values import AT_ONCE
-from gateway.wire.scan import MAX_NODES
+from gateway.wire.scan import MAX_NODES, SEGMENT
 from gateway.wire.table import parse
 
 INFER = b"/v2/models/m/infer"
@@ -47,6 +47,27 @@ def test_an_infer_request() -> None:
     assert found.api.detail(found, lambda data: "") == {"version": "", "inputs": [x, y]}
     hashed = found.api.detail(found, lambda data: f"h{len(data)}")["inputs"]
     assert [entry["hash"] for entry in hashed] == [f"h{len('[1.0, 2.0]')}", f"h{len('[1, 2, 3]')}"]
+
+
+def sent(data: str, datatype: str = "FP64") -> Any:
+    return parse(INFER, b'{"inputs":[{"name":"x","shape":[2],"datatype":"%b","data":%b}]}' % (datatype.encode(), data.encode()), {})
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT64", "BOOL"])
+@pytest.mark.parametrize("data", ["[1,1e999]", "[[1],[-1E+400]]", "[ 1e309 ,2]", "[[],[1e999]]"])
+def test_an_infinite_number_is_refused(data: str, datatype: str) -> None:
+    with pytest.raises(codec.TensorError, match=r"^input 'x': expected finite numbers") as caught:
+        sent(data.replace("1e999", "1" * SEGMENT + "e999"), datatype)
+    assert caught.value.status == 400
+    with pytest.raises(codec.TensorError):
+        sent("[" + "1e1," * SEGMENT + data[1:], datatype)
+
+
+@pytest.mark.parametrize(
+    "data", ["[1,1e308]", "[1e-999,1e-5]", "[[],[1e5]]", "[true,false]", "[1e0005,2]", "[" + "1e9 , " * SEGMENT + "1]"]
+)
+def test_a_finite_number_passes(data: str) -> None:
+    assert data.encode() in sent(data).raw
 
 
 def test_the_audit_detail_holds_no_data() -> None:
