@@ -37,9 +37,11 @@ class Permission:
         """Whether it allows an operation on a model, which may have several names (the one asked for, and the one that it stands for)."""
         return matches(self.operation, operation) and any(names(self.model, name, version) for name in names_of_model)
 
-    def sees(self, names_of_model: tuple[str, ...]) -> bool:
-        """Whether it allows any operation on any version of the model."""
+    def sees(self, names_of_model: tuple[str, ...], operation: str = "") -> bool:
+        """Whether it allows an operation, by default any, on any version of the model."""
         model, at, _ = self.model.rpartition("@")
+        if operation and not matches(self.operation, operation):
+            return False
         return any(matches(model if at else self.model, name) for name in names_of_model)
 
     @property

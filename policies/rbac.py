@@ -6,7 +6,7 @@ is a new principal and is decided anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
@@ -29,10 +29,12 @@ UNKNOWN: Final = Decision(False, "This credential has no model of this name.", "
 class ModelAccess:
     """Allows a model if one of the principal's patterns (`*`, `demo-*`) matches its name. A pattern for a model allows its aliases too.
 
-    `model@version` allows only calls whose path names that version. No model's name contains an `@`.
+    `model@version` allows only calls whose path names that version. No model's name contains an `@`. operations: all that there are; a
+    model is seen by who may use it with one of them. Without them it is seen by who may use it with any.
     """
 
-    def __init__(self, models: Iterable[ModelSpec], *, memo_size: int = MEMO_SIZE) -> None:
+    def __init__(self, models: Iterable[ModelSpec], *, operations: Sequence[str] = (), memo_size: int = MEMO_SIZE) -> None:
+        self._operations = operations
         self._names: dict[str, tuple[str, ...]] = {}
         for model in models:
             self._names[model.name] = (model.name,)
@@ -74,7 +76,17 @@ class ModelAccess:
         """Whether the model (or this version of it) exists for this principal."""
         if model not in self._names or not self._evaluate(principal, model, version).allow:
             return False
-        return principal.reach is None or scope_sees(principal.reach, self._names[model])
+        if principal.reach is not None and not scope_sees(principal.reach, self._names[model]):
+            return False
+        return not self._operations or any(self.opens(principal, model, operation, version) for operation in self._operations)
+
+    def opens(self, principal: Principal, model: str, operation: str, version: str = "") -> bool:
+        """Whether a model that is not hidden from the principal may be used with this operation."""
+        if principal.operations and operation not in principal.operations:
+            return False
+        if principal.bounds and not within_bounds(principal, self._names[model], version, operation):
+            return False
+        return principal.reach is None or scope_sees(principal.reach, self._names[model], operation)
 
     def evaluate(self, principal: Principal, model: str, operation: str, version: str) -> Decision:
         """The decision on a known model, not memoised."""

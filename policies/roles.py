@@ -220,7 +220,8 @@ class RoleAccess:
     """The Authorizer over roles and bindings. roles: what each permits.
 
     ignored: roles that say nothing about inference, so having one changes nothing here. A caller with any other role that is not in `roles`
-    has a role that permits nothing. country: of an address, "" if that is not known. wall: seconds since the epoch.
+    has a role that permits nothing. country: of an address, "" if that is not known. wall: seconds since the epoch. operations: as
+    ModelAccess has them.
     """
 
     def __init__(
@@ -232,10 +233,11 @@ class RoleAccess:
         ignored: Collection[str] = (),
         country: Callable[[str], str] = nowhere,
         wall: Callable[[], float] = time,
+        operations: Sequence[str] = (),
         memo_size: int = MEMO_SIZE,
     ) -> None:
         models = tuple(models)
-        self._own = ModelAccess(models)
+        self._own, self._operations = ModelAccess(models, operations=operations), operations
         self._names: dict[str, tuple[str, ...]] = {model.name: (model.name,) for model in models}
         self._names.update({alias: (alias, model.name) for model in models for alias in model.aliases})
         self._country, self._wall, self._memo_size = country, wall, memo_size
@@ -259,7 +261,8 @@ class RoleAccess:
         return plan if isinstance(plan, Decision) else plan.decide(self._asked(principal, request, peer, size).read)
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
-        """Whether the model (or this version of it) exists for this caller, under whatever conditions and for whatever operation."""
+        """Whether the model (or this version of it) exists for this caller: whether it may be used, under whatever conditions, with any
+        operation."""
         names = self._names.get(model)
         if names is None:
             return False
@@ -271,9 +274,25 @@ class RoleAccess:
         if _bounded(principal) and not self._own.may_see(principal, model, version):
             return False
         allows = [grant for grant in grants if not grant.deny]
-        if not allows:
-            return _bounded(principal)
-        return any(permission.sees(names) for grant in allows for permission in grant.permissions)
+        if not allows and not _bounded(principal):
+            return False
+        if allows and not any(permission.sees(names) for grant in allows for permission in grant.permissions):
+            return False
+        return not self._operations or any(self._opens(principal, model, grants, operation, version) for operation in self._operations)
+
+    def _opens(self, principal: Principal, model: str, grants: Sequence[Grant], operation: str, version: str) -> bool:
+        """Whether a model that is not hidden from the caller may be used with this operation, if conditions are met."""
+        names = self._names[model]
+        if any(grant.deny and grant.condition is None and grant.covers(operation, names, version) for grant in grants):
+            return False
+        allows = [grant for grant in grants if not grant.deny]
+        if allows and not any(permission.sees(names, operation) for grant in allows for permission in grant.permissions):
+            return False
+        if not within_bounds(principal, names, version, operation):
+            return False
+        if _bounded(principal):
+            return self._own.opens(principal, model, operation, version)
+        return principal.reach is None or scope_sees(principal.reach, names, operation)
 
     def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
         """Denials first, then what the credential itself says, then what allows."""

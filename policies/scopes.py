@@ -83,6 +83,6 @@ def scope_allows(reach: Sequence[str], operation: str, names: tuple[str, ...], v
     return any((found := _permission(text)) is not None and found.covers(operation, names, version) for text in reach)
 
 
-def scope_sees(reach: Sequence[str], names: tuple[str, ...]) -> bool:
-    """Whether it may be used for any operation on the model."""
-    return any((found := _permission(text)) is not None and found.sees(names) for text in reach)
+def scope_sees(reach: Sequence[str], names: tuple[str, ...], operation: str = "") -> bool:
+    """Whether it may be used for an operation, by default any, on the model."""
+    return any((found := _permission(text)) is not None and found.sees(names, operation) for text in reach)

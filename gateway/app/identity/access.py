@@ -265,7 +265,7 @@ class AccessBuilder:
     def steps(self, spec: ConfigSpec) -> Steps[Authorizer]:
         """The Authorizer of a configuration, with pauses. Raises ConfigError."""
         if not spec.roles and not spec.bindings:
-            access = ModelAccess(spec.models)
+            access = ModelAccess(spec.models, operations=OPERATIONS)
             yield
             return access
         try:
@@ -275,7 +275,7 @@ class AccessBuilder:
         if found is not self._last:
             former, self._last = list(vars(self._last).values()), found
             yield from let_go(former)
-        return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country)
+        return RoleAccess(spec.models, found.infer, found.grants, ignored=found.ignored, country=self._country, operations=OPERATIONS)
 
     def _exchanged(self, spec: ConfigSpec) -> Steps[_Index]:
         """The index in force where nothing has changed. Raises TooMuch."""

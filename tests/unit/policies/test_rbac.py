@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import isdatadescriptor
+from typing import Any
 
 import pytest
 
@@ -133,8 +134,8 @@ def test_a_principal_may_be_held_to_some_operations() -> None:
     assert access.decide(principal("demo-*"), request("demo-embed", "completions")).allow
 
 
-def bounded(*bounds: tuple[Scope, ...], models: tuple[str, ...] = ("*",)) -> Principal:
-    return Principal("p", "t", "api_key", models, bounds=bounds)
+def bounded(*bounds: tuple[Scope, ...], models: tuple[str, ...] = ("*",), **more: Any) -> Principal:
+    return Principal("p", "t", "api_key", models, bounds=bounds, **more)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,16 @@ def test_each_bound_must_allow_it_by_one_of_its_scopes(bounds: list[tuple[Scope,
     decision = access.decide(bounded(*bounds), request(model, operation))
     assert decision.rule == rule and decision.allow is rule.startswith("models:")
     assert access.may_see(bounded(*bounds), model) is (rule != "bounds")
+    listing = ModelAccess(MODELS, operations=("chat", "embeddings"))
+    assert listing.may_see(bounded(*bounds), model) is (rule != "bounds")
+
+
+def test_a_model_that_no_operation_may_use_is_hidden() -> None:
+    access = ModelAccess(MODELS, operations=("chat", "embeddings"))
+    chat, both = (Scope(("*",), ("chat",)),), (Scope(("*",), ("chat", "embeddings")),)
+    for bounds, seen in (((both,), True), ((chat,), False), ((both, chat), False)):
+        caller = bounded(*bounds, operations=frozenset({"embeddings"}))
+        assert access.may_see(caller, "demo-chat") is seen and access.decide(caller, request("demo-chat", "embeddings")).allow is seen
 
 
 def test_a_bound_gives_nothing_that_the_credential_lacks() -> None:

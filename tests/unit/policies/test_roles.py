@@ -36,7 +36,7 @@ def access(roles: dict[str, list[str]], *bindings: dict[str, Any]) -> RoleAccess
                 binding.get("tenant", "*"),
             ),
         )
-    return RoleAccess(MODELS, compiled, grants, wall=lambda: 0.0)
+    return RoleAccess(MODELS, compiled, grants, wall=lambda: 0.0, operations=OPERATIONS)
 
 
 def ask(model: str = "demo-chat", operation: str = "chat", max_tokens: int = 10, version: str = "") -> InferenceRequest:
@@ -166,6 +166,36 @@ class TestDeny:
         policy = access(CHATTER, {"role": "chatter", "subjects": ["tenant/acme"], "effect": "deny"})
         assert rule(policy, key("*")) == (False, "binding:0")
         assert policy.may_see(key("*"), "demo-chat")  # other operations are left
+
+    def test_a_model_of_which_every_operation_is_denied_is_hidden(self) -> None:
+        roles = {
+            "all": ["infer:*"],
+            "some": ["infer:chat", "infer:completions"],
+            "rest": ["infer:embeddings", "infer:infer:model/demo-chat"],
+        }
+        deny = [{"role": role, "subjects": ["tenant/acme"], "effect": "deny"} for role in ("some", "rest")]
+        assert [access(roles, *deny).may_see(key("*"), name) for name in ("demo-chat", "secret")] == [False, True]
+        assert access(roles, deny[0]).may_see(key("*"), "demo-chat")
+        assert access(roles, deny[0], {**deny[1], "when": "request.max_tokens > 5"}).may_see(key("*"), "demo-chat")
+
+    @given(
+        st.lists(st.tuples(st.sampled_from(["*", *OPERATIONS]), st.sampled_from(["*", "demo-*", "secret"]), st.booleans()), max_size=5),
+        st.frozensets(st.sampled_from(OPERATIONS), max_size=2),
+        st.none() | st.lists(st.sampled_from(["infer:*", "infer:chat", "infer:embeddings:model/demo-*"]), max_size=2),
+        st.lists(st.lists(st.builds(Scope, st.just(("demo-*",)), st.sampled_from([(), ("chat",), ("infer",)])), max_size=2), max_size=2),
+        st.booleans(),
+    )
+    def test_a_model_is_seen_by_who_may_use_it_with_any_operation(
+        self, bindings: list[tuple[str, str, bool]], operations: frozenset[str], reach: Any, bounds: Any, keyed: bool
+    ) -> None:
+        roles = {f"r{number}": [f"infer:{operation}:model/{model}"] for number, (operation, model, _) in enumerate(bindings)}
+        effects = [{"effect": "deny"} if deny else {} for _, _, deny in bindings]
+        policy = access(roles, *[{"role": f"r{number}", "subjects": ["tenant/acme"], **effect} for number, effect in enumerate(effects)])
+        more = {"reach": None if reach is None else tuple(reach), "bounds": tuple(map(tuple, bounds))}
+        caller = key("demo-*", operations=operations, **more) if keyed else person(**more)
+        for name in ("demo-chat", "secret"):
+            usable = any(policy.decide(caller, ask(name, operation), PEER, 1).allow for operation in OPERATIONS)
+            assert policy.may_see(caller, name) is usable
 
     def test_a_model_that_is_denied_altogether_is_hidden(self) -> None:
         policy = access({"r": ["infer:*:model/secret"]}, {"role": "r", "subjects": ["tenant/*"], "effect": "deny"})
