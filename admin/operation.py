@@ -186,4 +186,5 @@ class Call:
         """The version of If-Match; None when any will do. The store raises VersionMismatch for a version that never existed."""
         if self.if_match is None or self.if_match == "*":
             return None
-        return int(self.if_match) if self.if_match.isdigit() and len(self.if_match) < 18 else -1
+        given = self.if_match
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 18 else -1

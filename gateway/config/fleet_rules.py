@@ -75,7 +75,8 @@ def _dns(spec: EngineSpec, dns: DnsSpec, path: str, error: Callable[[str, str], 
         raise error(f"{path}.dns.max_ttl", "is shorter than min_ttl")
     for index, server in enumerate(dns.servers):
         address, _, port = server.rpartition(":")
-        if not _is_address(address.removeprefix("[").removesuffix("]")) or not port.isdigit() or not 0 < int(port) < 65536:
+        is_port = port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536
+        if not _is_address(address.removeprefix("[").removesuffix("]")) or not is_port:
             raise error(f"{path}.dns.servers[{index}]", f"{quoted(server)} is not ADDRESS:PORT, such as 10.0.0.10:53 or [fd00::10]:53")
     for index, network in enumerate(dns.networks):
         try:

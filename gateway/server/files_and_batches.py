@@ -178,7 +178,7 @@ class Form:
             raise RequestError("file is missing.", param="file")
         fields = {name: bytes(value).decode("utf-8", "replace") for name, value in self._fields.items()}
         seconds = fields.get("expires_after[seconds]")
-        if seconds is not None and (fields.get("expires_after[anchor]", "created_at") != "created_at" or not seconds.isdecimal()):
+        if seconds is not None and (fields.get("expires_after[anchor]", "created_at") != "created_at" or not is_count(seconds)):
             raise RequestError("expires_after has the anchor created_at and a whole number of seconds.", param="expires_after[seconds]")
         return await self._upload.finish(self._filename, fields.get("purpose", ""), None if seconds is None else float(seconds))
 
@@ -192,13 +192,18 @@ def may(principal: Principal, operation: str) -> None:
         raise PermissionDenied(f"The scope of this token does not cover {operation}.", code="insufficient_scope", headers=INSUFFICIENT)
 
 
+def is_count(text: str) -> bool:
+    """Whether a client's text is a whole number below a billion in ASCII digits: `int` also takes signs, spaces, `_` and other digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 9
+
+
 def query_of(scope: Message, *known: str) -> dict[str, str]:
     return {name: value for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True) if name in known}
 
 
 def limit_of(query: Mapping[str, str], most: int, default: int | None = None) -> int:
     text = query.get("limit", str(default or most))
-    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
+    if not is_count(text) or not 1 <= int(text) <= most:
         raise RequestError(f"limit is a number from 1 to {most}.", param="limit")
     return int(text)
 

@@ -150,6 +150,7 @@ def test_a_patch_of_a_key_leaves_what_it_does_not_name(root: httpx.Client) -> No
     shown = root.get(f"/keys/{id}").json()
     assert (shown["models"], shown["cidrs"], shown["expires"], shown["description"]) == (["m*"], [], EXPIRES, "second")
     problem(root.patch(f"/keys/{id}", json={"description": "lost"}, headers={"if-match": '"1"'}), 412, "version_mismatch")
+    problem(root.patch(f"/keys/{id}", json={"description": "lost"}, headers={b"if-match": b'"\xb2"'}), 412, "version_mismatch")
     assert problem(root.patch(f"/keys/{id}", json={"modles": []}), 400, "invalid_value")["param"] == "modles"
     assert problem(root.patch(f"/keys/{id}", json={"priority": "urgent"}), 400, "invalid_value")["param"] == "priority"
     problem(root.patch("/keys/test", json={"description": "x"}), 409, "read_only")

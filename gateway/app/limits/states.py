@@ -221,7 +221,7 @@ def rest_of(spec: LimitSpec, after: str | None) -> Iterator[tuple[int, LimitSpec
     """The parts of a limit from the last bucket that was shown on: (number, part, the bucket after which to go on; None: from the first).
     after: what `place` returned. Raises RequestError."""
     first, separated, begin = ("0", "", "") if after is None else after.partition("\n")
-    if not first.isdecimal():
+    if not (first.isascii() and first.isdecimal() and len(first) < 6):
         raise RequestError("This cursor did not come from a page.", param="cursor")
     for number, part in enumerate(parts_of(spec)):
         if number >= int(first):

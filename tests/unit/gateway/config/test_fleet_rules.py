@@ -36,6 +36,8 @@ def far(url: str = "http://vllm.example:8000", **settings: Any) -> EngineSpec:
         (far(dns=DnsSpec(min_ttl=60.0, max_ttl=5.0)), "e.dns.max_ttl", "shorter"),
         (far(dns=DnsSpec(servers=("10.0.0.1:53", "dns.example:53"))), "e.dns.servers[1]", "ADDRESS:PORT"),
         (far(dns=DnsSpec(servers=("10.0.0.1",))), "e.dns.servers[0]", "10.0.0.10:53"),
+        (far(dns=DnsSpec(servers=("10.0.0.1:\u0665\u0663",))), "e.dns.servers[0]", "10.0.0.10:53"),
+        (far(dns=DnsSpec(servers=("10.0.0.1:\u00b2",))), "e.dns.servers[0]", "10.0.0.10:53"),
         (far(dns=DnsSpec(networks=("10.0.0.0/8", "ten"))), "e.dns.networks[1]", "10.0.0.0/8"),
     ],
 )
