@@ -273,7 +273,7 @@ class AuditBroker:
 
     def _refusal(self) -> AuditUnavailable:
         self._fault.refused += 1
-        return _unavailable(self._fault.reason or ("it is being closed" if self._closing else "the queue is full"))
+        return _unavailable("" if self._fault.reason else "it is being closed" if self._closing else "the queue is full")
 
     def _lose(self) -> None:
         """There is no room for an outcome."""
@@ -312,7 +312,7 @@ class AuditBroker:
         else:
             self._fault.lose(self._gathering.put_back(batch))
             if signal is not None:
-                signal.fail(_unavailable(str(error)))
+                signal.fail(_unavailable())
             self._break(FAILED, _reason(error))
         if self._idle is not None:
             self._idle.set()
@@ -346,7 +346,7 @@ class AuditBroker:
             waiting, signal = self._gathering.take()
             self._fault.lose(self._gathering.put_back(waiting))
             if signal is not None:
-                signal.fail(_unavailable(reason))
+                signal.fail(_unavailable())
 
     def _try(self) -> None:
         """Tries the broken log with an event that tells what happened, and with the first of the kept outcomes."""
@@ -402,7 +402,7 @@ class AuditBroker:
         signal, self._writing.signal = self._writing.signal, None
         self._break(HUNG, reason)
         if signal is not None:
-            signal.fail(_unavailable(reason))
+            signal.fail(_unavailable())
 
     # --- life
 
@@ -496,5 +496,5 @@ def _reason(error: Exception) -> str:
     return error.message if isinstance(error, GatehouseError) else f"{type(error).__name__}: {error}"
 
 
-def _unavailable(reason: str) -> AuditUnavailable:
-    return AuditUnavailable(f"the audit log takes no records: {reason}", retry_after=1.0)
+def _unavailable(reason: str = "") -> AuditUnavailable:  # clients see it: what a disk or a sink said is in the log and in `fault`
+    return AuditUnavailable(f"The audit log takes no records{reason and ': '}{reason}.", retry_after=1.0)

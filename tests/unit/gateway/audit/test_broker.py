@@ -110,7 +110,7 @@ async def test_no_space_refuses_and_heals_and_keeps_the_outcomes(bench: Any, mak
     broker = await bench.broker()
     await make.settled(broker.intent(make.intent("before")))
     bench.disk.fill(after=20)
-    with pytest.raises(AuditUnavailable, match="No space left"):
+    with pytest.raises(AuditUnavailable, match=r"^The audit log takes no records\.$"):
         await make.settled(broker.intent(make.intent("refused-1")))
     assert not broker.accepting and broker.fault == "No space left on device"
     with pytest.raises(AuditUnavailable) as refusal:
@@ -163,7 +163,7 @@ async def test_a_batch_that_failed_gives_its_outcomes_back(bench: Any, make: Any
 async def test_a_failed_sync_refuses(bench: Any, make: Any) -> None:
     broker = await bench.broker(durability="fsync")
     bench.disk.sync_error = errno.EIO
-    with pytest.raises(AuditUnavailable, match="Input/output error"):
+    with pytest.raises(AuditUnavailable, match=r"takes no records\.$"):
         await make.settled(broker.intent(make.intent("r1")))
     bench.disk.sync_error = None
     await make.until(lambda: broker.accepting)
@@ -179,7 +179,7 @@ async def test_a_write_that_hangs_refuses_and_heals(bench: Any, make: Any) -> No
     gathered = broker.intent(make.intent("gathered"))
     await bench.ticked(broker, 5.0)  # the setting's default
     for signal in (written, gathered):
-        with pytest.raises(AuditUnavailable, match="a write has been waiting"):
+        with pytest.raises(AuditUnavailable, match=r"takes no records\.$"):
             await make.settled(signal)
     assert not broker.accepting
     with pytest.raises(AuditUnavailable):
@@ -343,7 +343,7 @@ async def test_close_writes_what_waits_and_signs_the_end(bench: Any, make: Any) 
     assert [record["kind"] for record in bench.records()][-4:] == ["intent", "outcome", "event", "checkpoint"]
     report = verify_log(bench.directory, bench.signer.verifier)
     assert report.ok and report.writers[0].signed == len(bench.lines()) - 1
-    with pytest.raises(AuditUnavailable, match="closed"):
+    with pytest.raises(AuditUnavailable, match="takes no records"):
         broker.intent(make.intent("late"))
     broker.outcome(make.outcome("late"))
     assert not broker.accepting
@@ -410,7 +410,7 @@ async def test_close_on_a_full_disk_says_what_is_lost(bench: Any, make: Any, cap
 
 async def test_before_the_start_everything_is_refused(bench: Any, make: Any) -> None:
     broker = AuditBroker(AuditSpec(), str(bench.state_dir))
-    with pytest.raises(AuditUnavailable, match="not started"):
+    with pytest.raises(AuditUnavailable, match="takes no records"):
         broker.intent(make.intent())
     assert not broker.accepting
     await broker.aclose()
