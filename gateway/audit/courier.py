@@ -20,7 +20,7 @@ from gateway.audit.ledger import LedgerReader, Mark, after, bytes_behind, end_of
 from gateway.audit.opening import Opener
 from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sink_positions import SinkPositions, SinkPositionsFile
-from gateway.audit.sinks.contract import Sink, Unacceptable, batch_of
+from gateway.audit.sinks.contract import Sink, Unacceptable, Unsure, batch_of
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.ledger import Position
 
@@ -86,7 +86,7 @@ class Courier:
         self._at: dict[str, Position] = {}
         self._marks: dict[str, Mark] = {}
         self._looked = -1.0
-        self._unsure_bytes = int(getattr(sink, "unsure_bytes", 0))
+        self._confirms_nothing = sink if isinstance(sink, Unsure) else None
         self._unsure: deque[Sent] = deque()
         self._saved: SinkPositions | None = None
         self._saved_at = 0.0
@@ -156,7 +156,7 @@ class Courier:
             self._wake.wait(seconds)
 
     def _end_in_order(self) -> None:
-        if self._unsure and self.fault is None and getattr(self.sink, "finish", lambda: False)():
+        if self._confirms_nothing is not None and self._unsure and self.fault is None and self._confirms_nothing.finish():
             self._unsure.clear()
         try:
             self._save(now=True)
@@ -177,7 +177,7 @@ class Courier:
                     self._go_back()
                     self.waiting = sum(bytes_behind(self._at[one], writers[one]) for one in writers if one in self._at)
                     return False
-                if self._unsure_bytes:
+                if self._confirms_nothing is not None:
                     self._unsure.append(Sent(self._clock.monotonic(), position, len(lines)))
                 self._at[writer], moved = then, True
             waiting += bytes_behind(self._at[writer], segments)
@@ -310,7 +310,8 @@ class Courier:
 
     def _save(self, *, now: bool = False) -> None:
         moment = self._clock.monotonic()
-        while self._unsure and (moment - self._unsure[0].at > UNSURE_SECONDS or sum(one.size for one in self._unsure) > self._unsure_bytes):
+        most = 0 if self._confirms_nothing is None else self._confirms_nothing.unsure_bytes
+        while self._unsure and (moment - self._unsure[0].at > UNSURE_SECONDS or sum(one.size for one in self._unsure) > most):
             self._unsure.popleft()
         if not now and moment - self._saved_at < SAVE_SECONDS:
             return

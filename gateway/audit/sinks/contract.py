@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Batch(bytes):
@@ -38,6 +38,7 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
 class Unsure(Protocol):
     """What a sink has besides whose receiver confirms nothing: bytes that the network took may never have been read."""
 
