@@ -35,6 +35,7 @@ from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
 from gateway.pipeline.releasing import prepare, release
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
+from gateway.pipeline.until_close import UntilClose
 
 LARGE: Final = 64 * 1024
 """Bytes above which a body is not copied behind its head, and is parsed in turns of the loop."""
@@ -204,7 +205,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
         request.asked = request.model
         request.api.rename(request, entry.name)
     if request.stream and b":version" in x.headers:
-        raise RequestError("stream: a stream needs HTTP/1.1.", param="stream")
+        x.client = UntilClose(x.client)
     bound = entry.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")

@@ -164,7 +164,8 @@ class AsgiCycle:
         if not self.request.complete:
             self.keep_alive = False
         headers = message.get("headers", [])
-        self._is_chunked = message["status"] != 204 and not any(name == b"content-length" for name, _ in headers)
+        delimited = message["status"] == 204 or any(name == b"content-length" for name, _ in headers)
+        self._is_chunked = not delimited and b":version" not in self.request.headers  # else the body ends with the connection
         lines = [b"%b: %b\r\n" % (name, value) for name, value in headers]
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")

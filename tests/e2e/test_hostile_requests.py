@@ -227,6 +227,13 @@ def test_each_gets_its_answer(gatehouse: Gatehouse, engine: EngineThread, name: 
         assert len(engine.received) == before
 
 
+def test_a_stream_over_http_1_0_ends_with_the_connection(gatehouse: Gatehouse) -> None:
+    asked = req(msg(rest=b',"stream":true')).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    head, _, body = first_answer(gatehouse, asked).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"\r\nconnection: close" in head and b"transfer-encoding" not in head
+    assert body.startswith(b"data: {") and body.endswith(b"}\n\ndata: [DONE]\n\n")
+
+
 def test_the_gateway_goes_on_as_before(gatehouse: Gatehouse) -> None:
     assert gatehouse.process is not None
 

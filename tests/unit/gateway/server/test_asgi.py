@@ -115,6 +115,10 @@ async def test_a_body_in_pieces_is_chunked() -> None:
     await finished(wire)
     assert b"transfer-encoding: chunked\r\n" in wire.written
     assert wire.written.endswith(b"\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+    wire = wire_for(app)
+    wire.receive(get().replace(b"HTTP/1.1", b"HTTP/1.0"))
+    await until(lambda: wire.transport.half_closed)
+    assert b"transfer-encoding" not in wire.written and wire.written.endswith(b"\r\n\r\nonetwo"), "the connection ends it"
 
 
 async def test_a_client_that_does_not_read_holds_the_application() -> None:

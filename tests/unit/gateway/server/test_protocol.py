@@ -14,7 +14,7 @@ from gateway.server.closing import LINGER_SECONDS
 from gateway.server.protocol import MAX_PIPELINED, MAX_WAITING
 from gateway.server.reading import NEVER
 from gateway.server.refusals import plain_error
-from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, DONE, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
 
 
@@ -49,7 +49,7 @@ def test_other_versions_of_http_are_refused(version: bytes, more: bytes) -> None
 
 
 @pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n"])
-def test_http_1_0_gets_whole_answers_but_nothing_chunked(more: bytes) -> None:
+def test_http_1_0_gets_nothing_chunked(more: bytes) -> None:
     head = b"POST " + CHAT + b" HTTP/1.0\r\nhost: a\r\n" + more
     wire = Wire()
     wire.receive(head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
@@ -58,8 +58,10 @@ def test_http_1_0_gets_whole_answers_but_nothing_chunked(more: bytes) -> None:
     assert b"connection: close\r\n" in wire.written and wire.transport.half_closed, "a client of this version waits for the end"
     wire = Wire()
     wire.receive(head + b"content-length: %d\r\n\r\n" % len(STREAM_BODY) + STREAM_BODY)
-    assert wire.written.startswith(b"HTTP/1.1 400") and json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["param"] == "stream"
-    assert wire.world.engine.calls == []
+    wire.world.call.head(SSE_HEAD).body(chunk("hello") + DONE).end()
+    sent, _, body = wire.written.partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in sent and b"transfer-encoding" not in sent and b"content-length" not in sent
+    assert body == chunk("hello") + DONE and wire.transport.half_closed
     wire = Wire()
     wire.receive(head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
     assert code(wire) == "invalid_header" and wire.world.engine.calls == []
