@@ -149,16 +149,19 @@ def _finite(data: bytes, subject: str) -> Generator[None, None, None]:
             if end <= start and (end := data.find(b",", start + SEGMENT)) < 0:
                 end = len(data)
         numbers = data[start:end].translate(None, _AROUND)
-        try:
-            try:
-                msgspec.json.decode(b"[%b]" % numbers)
-            except msgspec.ValidationError:
-                raise
-            except msgspec.DecodeError:  # of empty arrays, commas are left
-                msgspec.json.decode(b"[%b]" % b",".join([number for number in numbers.split(b",") if number]))
-        except msgspec.DecodeError:
-            raise codec.TensorError(subject, "finite numbers", "one that is too large") from None
+        if not _are_finite(numbers) and not _are_finite(
+            b",".join([one for one in numbers.split(b",") if one])
+        ):  # empty arrays leave commas
+            raise codec.TensorError(subject, "finite numbers", "one that is too large")
         start = end + 1
+
+
+def _are_finite(numbers: bytes) -> bool:
+    try:
+        msgspec.json.decode(b"[%b]" % numbers)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 APIS: Final[tuple[WireApi, ...]] = (InferApi(),)
