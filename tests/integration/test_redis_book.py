@@ -155,6 +155,11 @@ async def test_a_share_of_a_budget_is_told_of_once(server: RedisServer, limit: L
         assert told[-1][2] == 50
         ttl = server.command("PTTL", NAMES.told((await book(server).names_of(Shape(limit)))[0]).decode())
         assert int(ttl[1:]) > 0, "it ends with the window"
+        key = NAMES.told((await book(server).names_of(Shape(limit)))[0]).decode()
+        assert server.command("DEL", key) == b":1" and server.command("LPUSH", key, "what is not ours") == b":1"
+        (await reserve(limiters[0], 900 - 600)).settle(Usage(300, 0))
+        await reached(lambda: len(told) == 5, what="an alert although something else lay there")
+        assert told[-1][2] == 80
     finally:
         for one in made:
             await one.aclose()

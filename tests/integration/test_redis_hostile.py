@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.core.clock import FakeClock
@@ -20,6 +21,7 @@ from gateway.core.waiting import Signal, as_future
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.book import BucketBook
 from gateway.limits.redis.limiter import RedisLimiter
+from gateway.limits.redis.script import LUA
 from tests.cluster.servers import RedisServer
 from tests.fakes.leases import caller, request
 from tests.fakes.redis import SharedProcess, TimedLimiter
@@ -169,6 +171,12 @@ async def test_what_a_cluster_cannot_do_while_keys_move_is_asked_again(world: Wo
     held.settle(None)
 
 
+def packed(*numbers: int) -> bytes:
+    """An answer to a call of one request of one bucket."""
+    value = msgspec.msgpack.encode(numbers)
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
 WRONG = {
     "garbage": b"\x00\xff\x80 what\r\n",
     "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -182,6 +190,10 @@ WRONG = {
     "no msgpack": b"$3\r\n\xc1\xc1\xc1\r\n",
     "a text": b"$5\r\n\xa4text\r\n",
     "too short": b"$2\r\n\x91\x01\r\n",
+    "a time that never comes": packed(1 << 60, 1, 0, 0, 0),
+    "no time": packed(0, 1, 0, 0, 0),
+    "a debt below nothing": packed(1_900_000_000_000_000, 1, 0, 0, -1),
+    "an endless wait": packed(1_900_000_000_000_000, 0, 4, 1 << 63, 0),
     "too many answers": b":1\r\n:2\r\n:3\r\n",
 }
 
@@ -233,6 +245,32 @@ async def test_a_server_that_accepts_and_never_answers_costs_one_wait(short_path
         for writer in writers:
             writer.close()
         server.close()
+
+
+async def test_settlements_that_redis_had_forgotten_the_script_of_are_done_in_any_order(world: World) -> None:
+    """Another process brings the script back between two calls that are under way: the later one is done first."""
+    slots = LimitSpec(name="slots", concurrent=8)
+    limiter = world.process.limiter([slots])
+    held = [await world.ask(limiter=limiter) for _ in range(8)]
+    await reached(lambda: not world.process.shared.busy)
+    assert world.server.command("SCRIPT", "FLUSH") == b"+OK"
+    world.proxy.open.clear()
+
+    async def settle() -> None:
+        called = world.process.shared.called
+        for _ in range(4):
+            held.pop().settle(None)
+        await reached(lambda: world.process.shared.called > called)
+
+    await settle()
+    await reached(lambda: scripts(world.proxy.asked[-1]))
+    answered = len(world.proxy.asked)
+    await settle()
+    assert len(world.proxy.asked) == answered, "the proxy waits with it for the answer to the first"
+    assert world.server.command("SCRIPT", "LOAD", LUA.decode()).startswith(b"$40")
+    world.proxy.open.set()
+    await reached(lambda: not world.process.shared.busy)
+    assert len(await asyncio.gather(*(world.ask(limiter=limiter) for _ in range(8)))) == 8, "all slots are free again"
 
 
 async def test_what_was_lost_with_its_connection_is_settled_once(world: World) -> None:

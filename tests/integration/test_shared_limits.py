@@ -171,6 +171,24 @@ async def test_slots_survive_what_redis_forgets(world: World) -> None:
     assert len(await admitted([two], 5)) == 3
 
 
+async def test_slots_that_redis_forgot_come_back_beside_new_ones(world: World) -> None:
+    """The process has taken others since, so Redis knows of it, and of some of its slots."""
+    process, other = [await world.process(renew=3600.0) for _ in range(2)]
+    one, two = process.limiter([SLOTS]), other.limiter([SLOTS])
+    held = await admitted([one], 3)
+    assert world.command("FLUSHALL") == b"+OK"
+    held += await admitted([one], 1)
+    process.shared._renew()
+    await reached(lambda: not process.shared.busy)
+    assert not await admitted([one, two], 5), "four of four are taken"
+    for _ in range(2):
+        held.pop(0).settle(None)
+    process.shared._renew()
+    await reached(lambda: not process.shared.busy)
+    await asyncio.sleep(0.01)  # what a process remembers of a refusal
+    assert len(await admitted([two], 5)) == 2
+
+
 async def test_a_script_that_redis_forgot_is_sent_again(world: World) -> None:
     limiter = (await world.process()).limiter([PER_MINUTE])
     await reserve(limiter)
@@ -182,13 +200,16 @@ async def test_a_script_that_redis_forgot_is_sent_again(world: World) -> None:
 async def test_keys_that_are_not_ours_any_more_start_anew(world: World) -> None:
     limiter = (await world.process()).limiter([PER_MINUTE, SLOTS])
     await admitted([limiter], 2)
+    keys = world.buckets()
+    assert len(keys) == 2
     for vandal in (
         [b"LPUSH", None, b"x"],
         [b"SET", None, b"\xc1\xff"],
         [b"SET", None, msgspec.msgpack.encode([1e300, {"x": "y"}, "a", None, -5, [1], {}])],
         [b"SET", None, msgspec.msgpack.encode("text")],
+        [b"SET", None, msgspec.msgpack.encode([1 << 52, {}, 0, 1.5, 0, 0])],
     ):
-        for key in world.buckets():
+        for key in keys:
             world.command("DEL", key.decode())
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(world.server.socket)
@@ -198,6 +219,7 @@ async def test_keys_that_are_not_ours_any_more_start_anew(world: World) -> None:
         await asyncio.sleep(0.03)
         for reservation in await admitted([limiter], 1):
             reservation.settle(None)
+        await reached(lambda: not world.processes[0].shared.busy)  # what comes back would mend it
     assert world.processes[0].heard.said == ["back"]
 
 

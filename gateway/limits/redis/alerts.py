@@ -16,7 +16,8 @@ from gateway.transport.redis.resp import command
 Told = Callable[[str, tuple[str, ...], int], None]
 """Hears of a limit, whose bucket it is, and the share in percent."""
 TELL: Final = b"""
-if (tonumber(redis.call('GET', KEYS[1]) or '') or 0) >= tonumber(ARGV[1]) then return 0 end
+local told = redis.pcall('GET', KEYS[1])
+if type(told) == 'string' and (tonumber(told) or 0) >= tonumber(ARGV[1]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """

@@ -21,6 +21,9 @@ MOST_KEYS: Final = 1000
 MOST_NOTES: Final = 500
 HOLD: Final = 10_000_000
 """Microseconds for which a slot is a process's without being renewed."""
+LATEST: Final = 250_000_000_000_000_000
+"""What no clock shows: microseconds since the epoch in the year 9892. Later there are no windows of the calendar."""
+MOST_SAID: Final = 1 << 62
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder(list[int]).decode
 
@@ -142,7 +145,7 @@ class Call:
         self._notes += note.amounts
 
     def hold(self, pot: Pot, slots: int, whole: bool) -> None:
-        """Renews what the process holds of a bucket. whole: it is exactly that, whatever Redis believes."""
+        """Renews what the process holds of a bucket. whole: it is exactly that, whatever Redis believes; otherwise at least that."""
         self._holds += (self._index(pot), slots, 1 if whole else 0)
 
     def take(self, take: Take) -> None:
@@ -184,7 +187,7 @@ def pots_of(calls: Iterable[Call], wanted: Iterable[Asked], notes: Iterable[Note
 
 
 def decoded(reply: Any, call: Call) -> list[int] | None:
-    """The answer as a flat list; None for what is none."""
+    """The answer as a flat list; None for what is none, or has numbers that the script never says."""
     if not isinstance(reply, bytes):
         return None
     try:
@@ -193,4 +196,5 @@ def decoded(reply: Any, call: Call) -> list[int] | None:
         return None
     length = 1 + sum(1 + sum(2 + len(ticks) for ticks in asked.ticks) for asked in call.asked)
     length += sum(2 * len(take.rest) for take in call.takes)
-    return found if len(found) == length else None
+    fine = len(found) == length and 0 < found[0] < LATEST and min(found) >= 0 and max(found) <= MOST_SAID
+    return found if fine else None

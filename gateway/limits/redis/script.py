@@ -17,7 +17,8 @@ The call:
         notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement. Slots below 0: what one of so many
                     processes admitted by itself and has not drained away; it counted one part of what drains from `taken_at` on.
                     `taken_at` below 0: this was admitted then, and too late for anybody to use
-        holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots
+        holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots. If it is not all, they are
+                those that this must know of: it has forgotten some if it counts fewer
         asks        flat: number of buckets, then for each bucket its number and the amount of each meter; for each request
         takes       flat: bucket, for how many requests a share is wanted, then for each meter: what is left of the process's share, what it
                     gives back of it, how much it wants; for each share that is taken in advance
@@ -81,7 +82,7 @@ end
 
 local function number_at(state, place)
   local value = state[place]
-  if type(value) == 'number' and value >= 0 and value < 9007199254740992 then return value end
+  if type(value) == 'number' and value >= 0 and value < 9007199254740992 and value == math.floor(value) then return value end
   return 0
 end
 
@@ -316,7 +317,7 @@ for at = 1, #holds, 3 do
   local index, slots, all = holds[at], holds[at + 1], holds[at + 2]
   local found = bucket(index)
   local mine = found.held[who]
-  if all == 1 or not mine then
+  if all == 1 or not mine or mine[1] < slots then
     take_slots(found, slots - (mine and mine[1] or 0))
   else
     mine[2] = now + hold

@@ -40,8 +40,7 @@ class SharedLimits:
     the limits. soon, later: the loop's call_soon and call_later. hold: microseconds for which a slot is this process's without being
     renewed, which happens every `renew` seconds. replica: whose process this is; `who`: what it calls itself. learn: hears what a request
     used, with its model and the first guess at its prompt. noted: hears of each limit that would have refused a request if it were
-    enforced. spent: hears of each bucket that says of more of its budget than before that it is used, with the time by the clock of
-    Redis."""
+    enforced. spent: hears of each bucket that says that more of its budget is used than before, with the time by the clock of Redis."""
 
     def __init__(
         self,
@@ -319,6 +318,9 @@ class SharedLimits:
         """An error as the answer: nothing of the call was done."""
         if error.code == "NOSCRIPT" and not call.tries and self._line is not None:
             call.tries = 1
+            if call.number:  # calls with later numbers come before it, and may be done by then
+                call.number = self._number = self._number + 1
+                call.encode(self.who, self._epoch, self._process, self._holder, self._lasts)
             self._sent.append(call)
             self._line.send(call.command(self._script), self._replied)
             return
@@ -463,7 +465,7 @@ class SharedLimits:
             call = self._call()
             for pot in pots[first : first + MOST_NOTES]:
                 held = pot.in_use + pot.asked
-                call.hold(pot, held, whole or not held)
+                call.hold(pot, held if whole else pot.in_use, whole or not held)
                 if not held:
                     pot.told = False
                     del self._told[pot]

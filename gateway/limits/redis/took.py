@@ -176,7 +176,7 @@ def read_took(raw: bytes | None, meter: Meter, now: int, *, settled: bool = Fals
     """raw: the value of its key. now: microseconds since the epoch by the clock of Redis. settled: it is what a replica has settled."""
     try:
         found: Any = None if raw is None else _DECODE(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     first = 2 if settled else 1
     if not isinstance(found, list) or len(found) < first or not isinstance(found[0], int):

@@ -114,7 +114,7 @@ def _state(raw: bytes | None) -> list[Any]:
         return []
     try:
         found = _DECODE(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

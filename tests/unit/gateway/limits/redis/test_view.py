@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec, RollingSpec
 from gateway.limits.bucket import Shape
+from gateway.limits.redis.took import read_took
 from gateway.limits.redis.view import seen
 
 NOW = 1_800_000_000_000_000
@@ -62,6 +63,11 @@ def test_a_rolling_window_counts_its_slices() -> None:
 def test_nothing_in_a_key_is_an_error(shape: Shape, raw: bytes | None) -> None:
     found = seen(shape, raw, NOW)
     assert all(one.left >= 0 and one.used + one.left == meter.burst for one, meter in zip(found.amounts, shape.meters, strict=True))
+
+
+def test_lists_within_lists_without_end_are_nothing() -> None:
+    raw = b"\x91" * 100_000
+    assert seen(RATED, raw, NOW).amounts[0].used == 0 and read_took(raw, DAILY.meters[0], NOW) is None
 
 
 @given(st.lists(ANYTHING, max_size=9))
