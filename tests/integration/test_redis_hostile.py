@@ -201,7 +201,6 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
 async def test_what_cannot_be_read_is_an_outage_that_ends(world: World, wrong: bytes) -> None:
     world.process.shared._patience = 200_000
-    world.process.shared._watching = False  # the next call is looked at in time, not when the last one would have been
     world.proxy.twist = lambda words, answer: wrong if scripts(words) else answer
     with pytest.raises(Overloaded):
         await world.ask()

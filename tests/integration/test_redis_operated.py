@@ -250,6 +250,24 @@ async def test_a_redis_that_restarts_empty_begins_anew_apart_from_slots(server: 
 KEYS = (("team", "api_key", "ci"), ("team", "api_key", "ci"), ("team",))
 
 
+async def test_what_keeps_an_outage_going_is_logged_too(
+    server: RedisServer, gateways: list[Gateway], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The password was changed: the end of the connections says nothing of that."""
+    with caplog.at_level(logging.WARNING, logger="gatehouse.limits"):
+        assert server.command("CONFIG", "SET", "requirepass", "old") == b"+OK"
+        gateways.append(await Gateway(url=Secret(f"unix://:old@{server.socket}")).start())
+        assert said_on(server, "default:old", "CONFIG", "SET", "requirepass", "new") == b"+OK\r\n"
+        assert said_on(server, "default:new", "CLIENT", "KILL", "TYPE", "normal").startswith(b":")
+        await reached(lambda: "WRONGPASS" in caplog.text)
+        tries = [record.getMessage() for record in caplog.records]
+        assert "cannot be counted" in tries[0] and "WRONGPASS" not in tries[0]
+        assert said_on(server, "default:new", "CONFIG", "SET", "requirepass", "old") == b"+OK\r\n"
+        await reached(lambda: gateways[0].part.shared.up)
+    assert sum("WRONGPASS" in record.getMessage() for record in caplog.records) == 1
+    assert gateways[0].events.count("limits_redis_lost") == 1, "it is audited once"
+
+
 @pytest.mark.parametrize(("policy", "warned"), [("allkeys-lru", True), ("volatile-ttl", True), ("noeviction", False)])
 async def test_a_redis_that_evicts_keys_is_warned_of(
     server: RedisServer, gateways: list[Gateway], caplog: pytest.LogCaptureFixture, policy: str, warned: bool

@@ -49,7 +49,6 @@ class World:
         self.server.freeze()
         for process in self.processes:
             process.shared._patience = 50_000
-            process.shared._watching = False  # the next call is looked at in time, not when the last one would have been
 
     def thaw(self) -> None:
         for process in self.processes:

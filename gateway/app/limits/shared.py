@@ -28,6 +28,8 @@ SETTLED: Final = 1.0
 """Seconds for which Redis must answer before that is said: one that stumbles is not announced again and again."""
 FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
+MOST_REASONS: Final = 4
+"""Different reasons that are logged in one outage."""
 REMIND: Final = 4.0
 """Seconds between two times that a replica shows that it counts: less than half of what a bucket must be unchanged for before anything
 of it comes back."""
@@ -72,6 +74,7 @@ class SharedLimitsPart:
         self._loop = loop
         self._lost_at = 0.0
         self._said: bool | None = None
+        self._reasons: set[str] = set()
         self._settling: asyncio.TimerHandle | None = None
         self._evicts = ""
         self._ready = asyncio.Event()
@@ -129,11 +132,21 @@ class SharedLimitsPart:
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None
-        if self._said is False or self._closing:
+        if self._closing:
             return
-        self._said, self._lost_at = False, self._loop.time()
+        if self._said is False:
+            self._say_also(why)
+            return
+        self._said, self._lost_at, self._reasons = False, self._loop.time(), {why}
         log.warning("limits cannot be counted in redis at %s (%s); each limit's on_failure applies", self._target, why)
         self._record("limits_redis_lost", str(self._target), {"reason": why})
+
+    def _say_also(self, why: str) -> None:
+        """What keeps an outage going is often another thing than what began it: a connection that ended, then a certificate that has
+        expired."""
+        if why not in self._reasons and len(self._reasons) < MOST_REASONS:
+            self._reasons.add(why)
+            log.warning("redis at %s cannot be used for limits yet (%s)", self._target, why)
 
     def back(self) -> None:
         self._ready.set()

@@ -17,5 +17,5 @@ HANGING: Final = 10_000_000
 """Microseconds after which a connection without any answer is given up for another one."""
 AGAIN: Final = 2_000
 """Microseconds until what a Redis Cluster could not do while its keys move is asked again."""
-LOOK: Final = 0.25
-"""Seconds between two looks at a connection that hangs."""
+LOOK: Final = 250_000
+"""Microseconds between two looks at a connection that hangs."""

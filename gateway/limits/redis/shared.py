@@ -31,6 +31,7 @@ from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, add_u
 from gateway.limits.redis.names import holder_of
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
+from gateway.limits.redis.watch import Watch
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError, word_of
 
@@ -85,7 +86,8 @@ class SharedLimits:
         self._told: dict[Pot, None] = {}
         self._waiting = 0
         self._pause = PROBE
-        self._flushing = self._noting = self._watching = self._renewing = self._probing = False
+        self._flushing = self._noting = self._renewing = self._probing = False
+        self._watch = Watch(later, self.now, self._looked)
         self.asked = self.called = self.late = self.dropped = 0
         """Requests asked for, calls sent, calls without an answer in time, settlements dropped."""
         self.outage.begin()
@@ -232,9 +234,7 @@ class SharedLimits:
         self.called += 1
         self.asked += len(call.asked)
         self._sent.append(call)
-        if not self._watching:
-            self._watching = True
-            self._later(self._patience / 1_000_000, self._watch)
+        self._watch.by(call.deadline)
         line.send(call.command(self._script), self._replied)
         if line.clogged:
             self._away("it does not read what it is sent")
@@ -471,20 +471,18 @@ class SharedLimits:
                     del self._told[pot]
             self._send(call)
 
-    def _watch(self) -> None:
+    def _looked(self) -> None:
         """Some call is due. Its answer may have come and not been read yet, if this process was busy: then it is read first."""
         if any(call.deadline <= self.now() for call in self._sent):
             self._later(0.001, self._judge)
         else:
-            self._watch_again()
+            self._look_again()
 
-    def _watch_again(self) -> None:
+    def _look_again(self) -> None:
         """The answers under way are due one after the other; a connection that hangs is looked at now and then."""
-        self._watching = bool(self._sent)
-        if self._sent:
-            now = self.now()
-            due = [call.deadline - now for call in self._sent if call.deadline > now]
-            self._later(min(due) / 1_000_000 if due else LOOK, self._watch)
+        now = self.now()
+        due = [call.deadline for call in self._sent if call.deadline > now]
+        self._watch.again(min(due) if due else now + LOOK if self._sent else 0)
 
     def _judge(self) -> None:
         now = self.now()
@@ -496,4 +494,4 @@ class SharedLimits:
                 self._decide_here(call.asked)
         if self._sent and self._sent[0].deadline + HANGING <= now:
             self._give_up("it has not answered for a long time")
-        self._watch_again()
+        self._look_again()

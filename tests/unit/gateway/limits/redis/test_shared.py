@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from gateway.core.clock import FakeClock
@@ -86,6 +87,13 @@ class Process:
         for call in waiting:
             call()
 
+    def run(self, most: float = 0.1) -> None:
+        """The timers of so many seconds at most, once."""
+        due = [timer for timer in self.timers if timer[0] <= most]
+        self.timers = [timer for timer in self.timers if timer[0] > most]
+        for _, call in due:
+            call()
+
     def probes(self, count: int) -> list[float]:
         """The pauses before so many tries, each of which Redis refuses."""
         found = []
@@ -136,6 +144,26 @@ def test_nobody_waits_once_redis_was_late() -> None:
     assert len(process.line.sent) == 1, "nothing more is asked until the answer has come"
     process.line.reply(Unreachable("gone"))
     assert process.heard.said == ["it does not answer in time"] and not process.line.lost
+
+
+def test_nobody_waits_longer_soon_after_redis_was_late() -> None:
+    """While a connection hangs, it is looked at now and then. If it comes back and stops again, the next request's time counts."""
+    process = Process()
+    process.connect()
+    process.clock.advance(0.06)
+    process.run()  # the call is due
+    process.run()  # and late
+    assert process.shared.late == 1
+    process.line.reply(msgspec.msgpack.encode([1_900_000_000_000_000]))
+    process.run()  # another try, which is answered in time
+    process.line.reply(msgspec.msgpack.encode([1_900_000_000_000_000]))
+    assert process.shared.up
+    signal = process.limiter.reserve(caller("ci"), request())
+    process.turn()
+    process.clock.advance(0.051)
+    process.run(0.05)
+    process.run(0.05)
+    assert isinstance(signal, Signal) and isinstance(signal.error, Overloaded)
 
 
 def test_a_connection_that_hangs_is_given_up() -> None:
