@@ -3,7 +3,8 @@
 All keys have one hash tag, so in a Redis Cluster they are on one server. `e:KEY` is an answer, with its time to live; `marks` the marks of
 purges (gateway.caches.place); `order` and `due` say which answer goes next for want of room, and which has expired; `info` the size, model
 and tenant of each; `bytes` their sum; `t:TENANT`, `m:MODEL` whose they are. A mark that Redis has lost gets a new value, so answers that
-depend on it are lost too, and a purge holds whatever Redis evicts by itself.
+depend on it are lost too, and a purge holds whatever Redis evicts by itself. What others write there is never an answer, and an `info` that
+says nothing is forgotten with its answer.
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ local function marks(at, names, fresh)
 end
 """
 _FORGET: Final = b"""
+local function about(info)
+  local fine, size, model, tenant = pcall(cmsgpack.unpack, info)
+  if fine and type(size) == 'number' and type(model) == 'string' and type(tenant) == 'string' then return size, model, tenant end
+  return 0, '', ''
+end
+
 local function forget(base, key)
   local gone = redis.call('DEL', base .. 'e:' .. key)
   redis.call('ZREM', base .. 'order', key)
   redis.call('ZREM', base .. 'due', key)
   local info = redis.call('HGET', base .. 'info', key)
   if info then
-    local size, model, tenant = cmsgpack.unpack(info)
+    local size, model, tenant = about(info)
     redis.call('HDEL', base .. 'info', key)
     redis.call('DECRBY', base .. 'bytes', size)
     redis.call('SREM', base .. 't:' .. tenant, key)
@@ -115,7 +122,7 @@ for i = 1, #page[2], step do
   local info = redis.call('HGET', base .. 'info', key)
   local fits = info and true
   if info then
-    local _, m, t = cmsgpack.unpack(info)
+    local _, m, t = about(info)
     fits = (model == '' or m == model) and (tenant == '' or t == tenant)
   end
   if fits then
@@ -131,7 +138,7 @@ ONE: Final = (
 local base, key, dry, model, tenant = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local info = redis.call('HGET', base .. 'info', key)
 if info then
-  local _, m, t = cmsgpack.unpack(info)
+  local _, m, t = about(info)
   if (model ~= '' and m ~= model) or (tenant ~= '' and t ~= tenant) then return 0 end
 end
 if dry == '1' then return redis.call('EXISTS', base .. 'e:' .. key) end

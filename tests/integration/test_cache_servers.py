@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gateway.core.specs import ConfigSpec
 from gateway.core.specs.caches import CachesSpec, DiskCacheSpec, RedisCacheSpec
 from gateway.core.specs.redis import RedisSpec
 from tests.cluster.redis_servers import RedisCluster, Watched, free_port, said
-from tests.cluster.servers import RedisServer
+from tests.cluster.servers import ROOT, RedisServer
 from tests.integration.disk import disk_of
 from tests.integration.test_cache_tiers import Replica, key
 from tests.integration.test_redis_operated import ids_of, move
@@ -100,6 +101,35 @@ async def test_a_cluster_of_three_whose_keys_move_and_whose_server_dies(short_pa
         made.clear()
         await asyncio.to_thread(spare.stop)
         await asyncio.to_thread(cluster.stop)
+
+
+async def test_the_documented_user_may_do_everything_that_is_needed(short_path: Path, made: list[Replica]) -> None:
+    server = RedisServer(short_path)
+    await asyncio.to_thread(server.start)
+    try:
+        found = re.search(r"`(ACL SETUSER gatehouse-cache [^`]+)`", (ROOT / "docs" / "caches.md").read_text())
+        assert found is not None
+        assert server.command(*found[1].replace("~gatehouse:", "~test:").split()) == b"+OK"
+        assert server.command("ACL", "SETUSER", "default", "off") == b"+OK"
+        for number, policy in enumerate(("lru", "lfu", "fifo")):
+            caches = CachesSpec(redis=RedisCacheSpec(timeout=5.0, policy=policy, max_entries=2))
+            url = Secret(f"unix://gatehouse-cache:PASSWORD@{server.socket}?db={number}")
+            made.append(
+                Replica(ConfigSpec(version=1, state_dir=str(short_path), redis=RedisSpec(url=url, prefix="test"), caches=caches), "redis")
+            )
+            await made[-1].tiers.start(first=not number)
+            for entry in range(4):
+                await until("an answer", keeps(made[-1], entry, str(entry)))
+            backend = made[-1].behind.backend
+            assert (await backend.held()).entries == 2
+            assert await backend.purge(None, None, key(3), dry_run=False) == 1
+            assert await backend.purge("m", "acme", None, dry_run=True) + await backend.purge(None, None, None, dry_run=False) >= 1
+            assert not made[-1].behind.counted.failed
+    finally:
+        for one in made:
+            await one.tiers.aclose()
+        made.clear()
+        await asyncio.to_thread(server.stop)
 
 
 def cluster_settings() -> tuple[str, ...]:

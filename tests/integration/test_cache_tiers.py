@@ -247,6 +247,22 @@ async def test_what_others_write_into_redis_is_never_an_answer(redis: World) -> 
     assert (await one.look(key(1)))[0] == ""
 
 
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xc1", b"\x91" * 50_000, msgspec.msgpack.encode("text")], ids=["empty", "no msgpack", "deep", "text"]
+)
+async def test_what_others_write_about_an_answer_holds_nothing_up(redis: World, garbage: bytes) -> None:
+    one = await redis.replica(max_entries=2)
+    line = one.tiers._keeper._connection if one.tiers._keeper is not None else None
+    assert line is not None
+    for number in range(4):  # the third takes the place of the first
+        await one.keep(key(number), str(number))
+        assert (await one.look(key(number)))[0] == str(number)
+        await line.ask("HSET", redis.base + "info", key(number), garbage)
+    assert (await one.behind.backend.held()).entries == 2 and not one.behind.counted.failed
+    assert await one.behind.backend.purge(None, None, None, dry_run=False) == 2
+    assert (await one.behind.backend.held()).entries == 0
+
+
 async def test_a_frozen_redis_costs_one_wait_and_then_nothing(redis: World) -> None:
     one, two = await redis.replica(), await redis.replica()
     await two.keep(key(1), "an answer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,17 @@ async def test_a_failover_is_followed(watched: Watched, lines: list[Line]) -> No
     assert await lines[0].up[-1].must("SET", "k", "v") == b"OK"
     for line in lines[1:]:
         assert line.down and not line.up
+
+
+async def test_a_sentinel_that_says_nothing_is_named(short_path: Path, lines: list[Line]) -> None:
+    """It takes connections, and nothing more."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        lines.append(Line(url=f"redis+sentinel://127.0.0.1:{port}/main"))
+        await reached(lambda: bool(lines[0].down))
+        assert f"127.0.0.1:{port}: no answer" in lines[0].down[0]
 
 
 async def test_a_master_that_became_a_replica_is_not_used(watched: Watched, lines: list[Line]) -> None:

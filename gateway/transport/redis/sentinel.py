@@ -23,7 +23,7 @@ async def locate(to: Target) -> Address:
             async with asyncio.timeout(PATIENCE):
                 return await _ask(to, at)
         except (OSError, Unreachable, TimeoutError) as error:
-            faults.append(f"{at}: {error or 'no answer'}")
+            faults.append(f"{at}: {str(error) or 'no answer'}")
     raise Unreachable(f"no Sentinel knows where {to.master!r} is ({'; '.join(faults)})")
 
 
