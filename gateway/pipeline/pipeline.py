@@ -34,7 +34,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
 from gateway.pipeline.releasing import prepare, release
-from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
+from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay, received
 from gateway.pipeline.until_close import UntilClose
 
 LARGE: Final = 64 * 1024
@@ -467,7 +467,7 @@ def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[Respon
         raise InternalError("The engine's answer has no head.")
     if head.status != 200:
         raise _refusal(relay)  # type: ignore[misc]
-    return head, request.api.received(request, relay.body())
+    return head, received(request, head, relay.body())
 
 
 def _refusal(relay: AnswerRelay) -> GatehouseError | None:

@@ -41,6 +41,22 @@ def _note_prompt(exchange: Exchange, head: ResponseHead) -> None:
         exchange.request.prompt_tokens = int(said)  # type: ignore[union-attr]
 
 
+def refuse_encoded(head: ResponseHead) -> None:
+    """Raises EngineError for an answer that is compressed, although no request says that it may be."""
+    encoding = head.get(b"content-encoding")
+    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+        raise EngineError("The engine's answer is compressed (content-encoding), which was not asked for.")
+
+
+def received(request: InferenceRequest, head: ResponseHead, body: bytes) -> bytes:
+    """A whole answer in the format of the request's API. Raises EngineError for one that does not follow the engine's format."""
+    try:
+        return request.api.received(request, body)
+    except EngineError:
+        refuse_encoded(head)  # says why
+        raise
+
+
 class AnswerRelay:
     """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried.
 
@@ -165,6 +181,7 @@ class StreamRelay(AnswerRelay):
         self.head = head
         if head.status != 200 or not (head.get(b"content-type") or b"").lower().startswith(b"text/event-stream"):
             return
+        refuse_encoded(head)
         exchange = self.exchange
         now = perf_counter_ns()
         exchange.engine_ns += now - exchange.sent_ns

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UnsetType
 
 from gateway.core.types import Usage
-from gateway.wire.openai.views import AnswerView, PlainUsage, UsageView
+from gateway.wire.openai.views import AnswerView, ErrorView, PlainUsage, UsageView
 
 MAX_USAGE: Final = 100_000_000
 """Most tokens that an engine is believed to have used for one request: its numbers go into limits, costs and sums."""
@@ -18,6 +18,10 @@ _FINISHES: Final = (b'"finish_reason":"', b'"finish_reason": "')
 _KNOWN: Final = {b"stop": "stop", b"length": "length", b"tool_calls": "tool_calls", b"content_filter": "content_filter"}
 """The reasons that the API names."""
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
+_TOLD: Final = msgspec.json.Decoder(ErrorView)
+_ERROR: Final = b'"error"'
+_FRONT: Final = 256
+"""Bytes of an answer among which an error begins."""
 
 
 def usage_from(view: UsageView | PlainUsage | None) -> Usage | None:
@@ -52,6 +56,18 @@ def usage_of(body: bytes) -> Usage | None:
         return usage_from(_ANSWER.decode(body).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def tells_error(body: bytes) -> bool:
+    """Whether an answer with the status 200 is nothing but an engine's error, an object or a text: some vendors answer so."""
+    if body.find(_ERROR, 0, _FRONT) < 0:
+        return False
+    try:
+        view = _TOLD.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    told = bytes(view.error)
+    return bytes(view.choices) == b"null" and len(told) > 2 and told[:1] in (b"{", b'"')
 
 
 def finish_in(data: bytes) -> str:

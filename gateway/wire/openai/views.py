@@ -292,6 +292,13 @@ class UsageView(Struct, gc=False):
     completion_tokens_details: CompletionDetails | None = None
 
 
+class ErrorView(Struct, gc=False):
+    """What tells an error from an answer."""
+
+    error: Raw = Raw(b"null")
+    choices: Raw = Raw(b"null")
+
+
 class AnswerView(Struct, gc=False):
     usage: UsageView | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from typing import Any
@@ -295,6 +296,35 @@ def test_a_whole_answer_that_is_no_json_is_the_engines_failure(body: bytes) -> N
     assert client.status == 502
     assert json.loads(client.body)["error"]["code"] == "engine_failed"
     assert world.limiter.reservations[0].settled == [None]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("error", [b'{"message":"Provider returned error","code":502}', b'"boom"'])
+def test_an_error_with_the_status_200_is_the_engines_failure(error: bytes, stream: bool) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY if stream else BODY)
+    world.call.answer(b'{"error":%b,"user_id":"u"}' % error)
+    assert client.status == 502
+    assert json.loads(client.body)["error"]["code"] == "engine_failed" and b"boom" not in client.body and b"Provider" not in client.body
+    assert world.limiter.reservations[0].settled == [None]
+
+
+@pytest.mark.parametrize("error", [b"null", b'""', b"{}", b"false"])
+def test_an_answer_may_say_that_there_was_no_error(error: bytes) -> None:
+    world = World()
+    _, client = world.start()
+    body = b'{"error":%b,"choices":[{"message":{"content":"hello"}}]}' % error
+    world.call.answer(body)
+    assert (client.status, client.body) == (200, body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_compressed_answer_is_refused_as_that(stream: bool) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY if stream else BODY)
+    kind = b"text/event-stream" if stream else b"application/json"
+    world.call.answer(gzip.compress(ANSWER), ResponseHead(200, [(b"Content-Encoding", b"gzip"), (b"content-type", kind)]))
+    assert client.status == 502 and "compressed" in json.loads(client.body)["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [b' \n{"a":1}', b"[]", b'{"text":"\xff"}'])
