@@ -349,27 +349,40 @@ def response_of(request: InferenceRequest, body: bytes) -> bytes:
     memory = request.memory  # the id of an item that is kept contains its response's (gateway.wire.responses.references)
     base = memory.identity.removeprefix("resp_") if memory is not None and memory.keeps else chat.id.removeprefix("chatcmpl-")
     document = frame(request, f"resp_{base}", chat.model, chat.created)
-    status = ended(document, choice.finish_reason)
+    cut = ended(document, choice.finish_reason) == "incomplete"
     output: list[dict[str, Any]] = document["output"]
+    text, calls = message.text(), message.tool_calls or ()
     if thought := message.thought():
-        output.append(reasoning_item(f"rs_{base}", thought))
-    if text := message.text():
+        output.append(reasoning_item(f"rs_{base}", thought, _status(cut and not (text or message.refusal or calls))))
+    status = _status(cut and not calls)
+    if text:
         output.append(message_item(f"msg_{base}", status, [text_part(text)]))
     if message.refusal:
         output.append(message_item(f"msg_{base}_1", status, [{"type": "refusal", "refusal": message.refusal}]))
     names = tool_names(request.fields)
-    for number, call in enumerate(message.tool_calls or ()):
-        output.append(_called(call, number, base, names, status))
+    for number, call in enumerate(calls):
+        item = _called(call, number, base, names, cut and number == len(calls) - 1)
+        if item is not None:
+            output.append(item)
     document["usage"] = counts(chat.usage)
     return _ENCODER.encode(document)
 
 
-def _called(call: ChatCall, number: int, base: str, names: ToolNames, status: str) -> dict[str, Any]:
+def _status(cut: bool) -> str:
+    """Of an item. In an answer that was cut off it is the last item that was."""
+    return "incomplete" if cut else "completed"
+
+
+def _called(call: ChatCall, number: int, base: str, names: ToolNames, cut: bool) -> dict[str, Any] | None:
+    """A call; None for one of a custom tool that was cut off: it cannot be read."""
     name = call.function.name if call.function is not None else None
     if not name:
         raise EngineError("The engine's answer has a tool call that cannot be read.")
     given = (call.function.arguments if call.function is not None else None) or ""
-    return call_item(f"fc_{base}_{number}", call.id or f"call_{base}_{number}", names.of(name), given, status)
+    tool = names.of(name)
+    if cut and tool.custom:
+        return None
+    return call_item(f"fc_{base}_{number}", call.id or f"call_{base}_{number}", tool, given, _status(cut))
 
 
 def call_item(identity: str, call_id: str, tool: OfferedTool, given: str, status: str) -> dict[str, Any]:
@@ -398,8 +411,9 @@ def free_input(given: str) -> str:
     return text
 
 
-def reasoning_item(identity: str, thought: str) -> dict[str, Any]:
-    return {"id": identity, "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]}
+def reasoning_item(identity: str, thought: str, status: str) -> dict[str, Any]:
+    content = [{"type": "reasoning_text", "text": thought}]
+    return {"id": identity, "type": "reasoning", "status": status, "summary": [], "content": content}
 
 
 def message_item(identity: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:

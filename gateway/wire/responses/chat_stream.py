@@ -18,7 +18,7 @@ from gateway.wire.chunks import disordered, read_chunk, unended
 from gateway.wire.openai.stream import DONE, end_of
 from gateway.wire.openai.usage import MAX_FINISH, usage_from
 from gateway.wire.openai.views import UsageView
-from gateway.wire.responses.chat import call_item, counts, ended, frame, free_input
+from gateway.wire.responses.chat import REASONS, call_item, counts, ended, frame, free_input
 from gateway.wire.responses.stream import ResponsesReader
 from gateway.wire.responses.tool_names import OfferedTool, ToolNames, tool_names
 from gateway.wire.shapes import ChunkShape
@@ -262,7 +262,7 @@ class ChatReader(ResponsesReader):
         self._shape.forget()
         text = b"".join(self._pieces)
         self._pieces, self._size_said = [], 0
-        cut = self._reason == "length"
+        cut = self._reason in REASONS
         if kind == _CALL:
             item = self._call_ended(text, cut, found)
         else:

@@ -209,6 +209,40 @@ def test_what_was_cut_off_is_incomplete(native: bool) -> None:
     assert made.outcome.finish == "length" and made.limiter.reservations
 
 
+def calling(name: str, arguments: str, count: int = 1) -> list[dict[str, Any]]:
+    return [{"index": n, "id": f"c{n}", "function": {"name": name, "arguments": arguments}} for n in range(count)]
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"reasoning": "hm"}, ["incomplete"]),
+        ({"reasoning": "hm", "content": "so"}, ["completed", "incomplete"]),
+        ({"content": "so", "tool_calls": calling("f", "{")}, ["completed", "incomplete"]),
+        ({"tool_calls": calling("f", "{}", 3)}, ["completed", "completed", "incomplete"]),
+        ({"content": "so", "tool_calls": calling("patch", '{"inp')}, ["completed"]),
+        ({"tool_calls": calling("patch", '{"input":""}', 2)}, ["completed"]),
+    ],
+)
+def test_only_the_last_item_was_cut_off_in_a_whole_answer_as_in_a_stream(message: dict[str, Any], expected: list[str], finish: str) -> None:
+    """A call of a custom tool that was cut off cannot be read, and is left out."""
+    asked = {**HI, "tools": [{"type": "function", "name": "f", "parameters": {}}, {"type": "custom", "name": "patch"}]}
+    made = world(False)
+    whole = ask(made, asked)
+    made.call.answer(chat(finish=finish, **{"content": None, **message}))
+    made = world(False)
+    streamed = ask(made, {**asked, "stream": True})
+    parts = [{key: message[key]} for key in ("reasoning", "content") if key in message]
+    parts += [{"tool_calls": [call]} for call in message.get("tool_calls", ())]
+    chunks = [{"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": part}]} for part in parts]
+    engine = made.call.head(SSE_HEAD)
+    engine.body(b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in chunks) + chunk(finish=finish) + USAGE + DONE)
+    engine.end()
+    for found in (json.loads(whole.body), events(streamed)[-1]["response"]):
+        assert found["status"] == "incomplete" and [item["status"] for item in found["output"]] == expected
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_a_broken_stream_ends_with_an_error_and_the_right_number(native: bool) -> None:
     made = world(native)
