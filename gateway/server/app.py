@@ -106,7 +106,7 @@ class DataApplication:
     async def _answer(self, scope: Message, headers: Headers, receive: Receive) -> Response:
         path, method = scope["raw_path"], scope["method"]
         handler = self._table.get(path)
-        if handler is None and path.startswith(MODELS):
+        if handler is None and path.startswith(MODELS) and path != MODELS:
             handler = self._model
         inference = is_inference(path)
         posts = inference or path in (PATH, TICKETS)

@@ -44,7 +44,7 @@ def preflight_headers(spec: CorsSpec, headers: Headers) -> list[tuple[bytes, byt
     return [
         (b"access-control-allow-origin", origin),
         (b"vary", b"origin, access-control-request-method, access-control-request-headers"),
-        (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+        (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
         (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"authorization, content-type")),
         (b"access-control-max-age", b"%d" % spec.max_age),
     ]

@@ -38,7 +38,7 @@ def unknown(path: bytes) -> RequestError:
 
 def suggested(path: bytes) -> str:
     """A sentence that suggests the path that exists and is the longest suffix of this one; "" if there is none."""
-    if path.endswith(b"/") and find(path[:-1]) is not None:
+    if path.endswith(b"/") and (path[:-1] in _READ or find(path[:-1]) is not None):
         return f" Did you mean {path[:-1].decode('latin-1')}, without the slash at its end?"
     start = 0 if len(path) <= _MOST and not path.startswith(_ELSEWHERE) else -1
     for _ in range(_SEGMENTS):

@@ -61,8 +61,10 @@ class ResponsesEndpoint:
             use = "Use GET." if lists else "Use GET or DELETE."
             raise RequestError(use, code="method_not_allowed", status=405, headers=(("allow", ", ".join(allowed)),))
         identity = identity.removesuffix(_ITEMS)
-        if "/" in identity or scope["query_string"].find(b"stream=true") >= 0:
+        if "/" in identity:
             raise RequestError("A response can only be read as a whole and deleted.", code="not_found", status=404)
+        if b"stream=true" in scope["query_string"].split(b"&"):
+            raise RequestError("stream: a kept response is read as a whole; leave it out.", param="stream", code="unsupported_parameter")
         reservation = None
         try:
             reservation = await self._charged(principal, scope["raw_path"])

@@ -188,6 +188,8 @@ def test_items_are_only_listed(keeping: Gatehouse) -> None:
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, query.partition("=")[0])
         assert client.get(f"{path}/x").status_code == client.get(f"{path}{path}").status_code == 404
         assert client.get(f"/v1/responses/{mine}").json()["id"] == mine
+        refused = client.get(f"/v1/responses/{mine}?stream=true")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
 
 
 def test_what_else_openai_has_does_not_exist(keeping: Gatehouse) -> None:

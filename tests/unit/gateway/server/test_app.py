@@ -191,6 +191,11 @@ async def test_a_head_request_has_no_body() -> None:
     assert int(headers["content-length"]) > 0
 
 
+async def test_a_model_without_a_name_is_a_path_that_does_not_exist() -> None:
+    status, _, body = await Site().ask(b"/v1/models/")
+    assert (status, code(body)) == (404, "not_found") and "without the slash" in json.loads(body)["error"]["message"]
+
+
 async def test_cors() -> None:
     site = Site(cors=CorsSpec(origins=("https://app",)))
     preflight = (b"origin: https://app", b"access-control-request-method: POST")

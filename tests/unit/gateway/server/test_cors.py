@@ -50,7 +50,7 @@ def test_a_preflight() -> None:
     assert found[b"access-control-allow-origin"] == b"https://app.example"
     assert found[b"access-control-allow-headers"] == b"x-a"
     assert found[b"access-control-max-age"] == b"60"
-    assert b"POST" in found[b"access-control-allow-methods"]
+    assert {b"GET", b"POST", b"DELETE"} <= set(found[b"access-control-allow-methods"].split(b", "))  # DELETE: of responses and files
     assert b"origin" in found[b"vary"]
 
 

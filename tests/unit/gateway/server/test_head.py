@@ -94,6 +94,7 @@ def test_a_form_to_a_path_that_does_not_exist_is_told_so(path: bytes) -> None:
     ("path", "words"),
     [
         (b"/v1/chat/completions/", " Did you mean /v1/chat/completions, without the slash at its end?"),
+        (b"/v1/models/", " Did you mean /v1/models, without the slash at its end?"),
         (b"/chat/completions/", ""),
         (b"/v1/nothing/", ""),
         (b"/v1/v1/chat/completions", " Did you mean /v1/chat/completions? If so, correct the client's base URL."),
