@@ -18,7 +18,7 @@ from gateway.core.wire import JSON, WireApi
 from gateway.wire.bodies import refuse_infinite, unreadable
 from gateway.wire.openai.answers import is_json
 from gateway.wire.openai.structure import Structure
-from gateway.wire.openai.usage import usage_of
+from gateway.wire.openai.usage import tells_error, usage_of
 from gateway.wire.openai.views import METADATA
 from gateway.wire.scan import check, steps
 
@@ -145,11 +145,13 @@ class JsonApi(WireApi):
     def received(self, request: InferenceRequest, body: bytes) -> bytes:
         if not is_json(body):
             raise EngineError("The engine's answer is not JSON.")
+        if tells_error(body):
+            raise EngineError("The engine failed while it was answering.")
         return body
 
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         reported = self._usage(request, body)
-        if reported is not None or not is_json(body):
+        if reported is not None or not is_json(body) or tells_error(body):
             return reported
         return Usage(request.prompt_tokens, len(body) >> 2 if self.generates else 0, 0, True)
 

@@ -158,7 +158,11 @@ class MessagesReader(EventReader):
         return 0
 
     def is_end(self, rest: bytes) -> bool:
-        return data_of(rest.rstrip() + b"\n\n") == b'{"type":"message_stop"}'
+        return (
+            rest.find(b"message_stop") >= 0
+            and (view := _viewed(data_of(rest.rstrip() + b"\n\n"))) is not None
+            and view.type == "message_stop"
+        )
 
     def ending(self) -> bytes:
         index = _index(self._begun) if self._begun else -1

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.moderation import Judgement
 from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
@@ -23,7 +23,7 @@ from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import SILENT, ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import in_order, in_order_steps, settle_unknown
-from gateway.wire.openai.usage import finish_in, tells_error
+from gateway.wire.openai.usage import finish_in
 from gateway.wire.openai.views import (
     ChatRequest,
     ClassifyRequest,
@@ -121,14 +121,6 @@ class OpenAiApi(JsonApi):
         return user if isinstance(user, str) else ""
 
     # --- answers
-
-    def received(self, request: InferenceRequest, body: bytes) -> bytes:
-        if tells_error(body):
-            raise EngineError("The engine failed while it was answering.")
-        return super().received(request, body)
-
-    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
-        return None if tells_error(body) else super().answer_usage(request, body)
 
     def answer_lines(self, head: ResponseHead, length: int) -> bytes:
         if not self.generates:

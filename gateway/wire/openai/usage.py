@@ -59,8 +59,9 @@ def usage_of(body: bytes) -> Usage | None:
 
 
 def tells_error(body: bytes) -> bool:
-    """Whether an answer with the status 200 is nothing but an engine's error, an object or a text: some vendors answer so."""
-    if body.find(_ERROR, 0, _FRONT) < 0:
+    """Whether an answer with the status 200 is only an engine's error, an object or a text: some vendors answer so."""
+    found = body.find(_ERROR, 0, _FRONT)
+    if found < 0 or body[found + 7 : found + 13].lstrip(b": ").startswith(b"null"):  # as every response says
         return False
     try:
         view = _TOLD.decode(body)

@@ -203,6 +203,16 @@ def test_a_failure_in_a_stream_is_an_error_event(native: bool, how: str) -> None
 
 
 @pytest.mark.parametrize("native", [True, False])
+def test_an_error_with_the_status_200_is_the_engines_failure(native: bool) -> None:
+    made = world(native)
+    client = ask(made)
+    made.call.answer(b'{"type":"error","error":{"type":"api_error","message":"secret"}}')
+    found = json.loads(client.body)
+    assert (client.status, found["error"]["code"]) == (502, "engine_failed") and "secret" not in json.dumps(found)
+    assert made.limiter.reservations[0].settled == [None]
+
+
+@pytest.mark.parametrize("native", [True, False])
 def test_a_stream_that_breaks_off_does_not_end_as_a_message_does(native: bool) -> None:
     made = world(native)
     client = ask(made, {**HI, "stream": True})

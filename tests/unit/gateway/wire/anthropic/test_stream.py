@@ -134,6 +134,17 @@ def test_a_piece_without_a_type_is_none(delta: Any) -> None:
         inspected(Held(), delta)
 
 
+@pytest.mark.parametrize("end", [b'{"type":"message_stop"}', b'{"type": "message_stop"}\n', b'{ "type":"message_stop", "x": 1 }\r\n'])
+def test_an_end_without_its_empty_line_is_an_end(end: bytes) -> None:
+    made = world(True)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    whole = native_events(*text_block("hello"))
+    engine.body(whole[: whole.index(b"event: message_stop")] + b"event: message_stop\ndata: " + end)
+    engine.end()
+    assert [event["type"] for event in events(client)][-2:] == ["message_delta", "message_stop"] and made.outcome.outcome == "ok"
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_nothing_follows_the_end(native: bool) -> None:
     made = world(native)

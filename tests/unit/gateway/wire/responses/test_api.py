@@ -209,6 +209,15 @@ def test_what_was_cut_off_is_incomplete(native: bool) -> None:
     assert made.outcome.finish == "length" and made.limiter.reservations
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_an_error_with_the_status_200_is_the_engines_failure(native: bool) -> None:
+    made = world(native)
+    client = ask(made, HI)
+    made.call.answer(b'{"error":{"type":"server_error","message":"secret"}}')
+    assert (client.status, json.loads(client.body)["error"]["code"]) == (502, "engine_failed") and b"secret" not in client.body
+    assert made.limiter.reservations[0].settled == [None]
+
+
 def calling(name: str, arguments: str, count: int = 1) -> list[dict[str, Any]]:
     return [{"index": n, "id": f"c{n}", "function": {"name": name, "arguments": arguments}} for n in range(count)]
 
@@ -233,7 +242,7 @@ def test_only_the_last_item_was_cut_off_in_a_whole_answer_as_in_a_stream(message
     made.call.answer(chat(finish=finish, **{"content": None, **message}))
     made = world(False)
     streamed = ask(made, {**asked, "stream": True})
-    parts = [{key: message[key]} for key in ("reasoning", "content") if key in message]
+    parts: list[dict[str, Any]] = [{key: message[key]} for key in ("reasoning", "content") if key in message]
     parts += [{"tool_calls": [call]} for call in message.get("tool_calls", ())]
     chunks = [{"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": part}]} for part in parts]
     engine = made.call.head(SSE_HEAD)
