@@ -1,8 +1,7 @@
 """Every Protocol between parts of Gatehouse. The table of a request's life (docs/architecture.md) names them by phase.
 
-`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. Awaitables on the
-hot path are a `Signal` (gateway.core.waiting) or an asyncio future: coroutines that need a current task are run by the
-implementation in a task that it owns (gateway.core.tasks.TaskOwner).
+`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. Awaitables on the hot path are a `Signal`
+(gateway.core.waiting) or an asyncio future; an implementation runs coroutines in tasks that it owns (gateway.core.tasks.TaskOwner).
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Authorizer(Protocol):
         ...
 
     def judge(self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]) -> Decision:
-        """The decision about a request that is not at hand. read: gives the facts of it that conditions name; what it raises is passed
-        on."""
+        """The decision about a request that is not at hand. read: gives the facts that conditions name; what it raises passes."""
 
     def considered(self, principal: Principal, model: str, operation: str, version: str, read: Any) -> list[dict[str, Any]]:
         """As `explain`, about a request that is not at hand. read: as for `judge`."""
@@ -108,8 +106,7 @@ class Guardrail(Protocol):
         data labels: it may ask only services that are cleared for all of them (docs/labels.md)."""
 
     def stream(self) -> StreamMatcher | None:
-        """A matcher for one choice of one streamed answer, or None when this guardrail cannot work on streams (then the
-        pipeline holds the stream until it ends)."""
+        """A matcher for one choice of a streamed answer; None where this guardrail cannot work on streams, which are then held."""
 
 
 class StreamMatcher(Protocol):
@@ -319,7 +316,7 @@ class Route(Protocol):
     def uncounted(self) -> None:
         """An endpoint could not count prompts, so none is asked for a while."""
 
-    def insist(self, labels: frozenset[str]) -> None:
+    def cleared(self, labels: frozenset[str]) -> Any:
         """Raises PermissionDenied(label_not_cleared) where no endpoint may see data with these labels, as `acquire` does."""
 
     def serves(self, labels: frozenset[str]) -> bool:

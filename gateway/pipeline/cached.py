@@ -39,7 +39,7 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     else:
         key = cache.key(x.principal, request)  # type: ignore[arg-type]
     if request.labels:
-        entry.route.insist(request.labels)  # as where an engine is asked
+        entry.route.cleared(request.labels)  # as where an engine is asked
     looks, keeps = wishes(x.headers)
     if not keeps:
         cache.bypassed()

@@ -495,7 +495,6 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
     else:
         x.client.send(answer_head)
         x.client.send(body)
-    x.head_sent = True
-    x.answer_bytes = len(body)
+    x.head_sent, x.answer_bytes = True, len(body)
     x.answer_hash = x.snapshot.audit.hash_body(evidence)  # the client need not wait for it
     x.clock.mark("relay")

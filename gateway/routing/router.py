@@ -245,10 +245,6 @@ class PoolRoute:
             self._cleared[labels] = found
         return found
 
-    def insist(self, labels: frozenset[str]) -> None:
-        """See the port. Raises PermissionDenied."""
-        self.cleared(labels)
-
     def serves(self, labels: frozenset[str]) -> bool:
         """Whether an endpoint that is cleared for these labels can take a request."""
         try:

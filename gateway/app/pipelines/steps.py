@@ -86,7 +86,7 @@ class StepsRoute:
     def uncounted(self) -> None:
         """No engine reads its prompt."""
 
-    def insist(self, labels: frozenset[str]) -> None:
+    def cleared(self, labels: frozenset[str]) -> None:
         """Each step asks the route of its own model."""
 
     def serves(self, labels: frozenset[str]) -> bool:

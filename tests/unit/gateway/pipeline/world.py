@@ -290,7 +290,7 @@ class Route:
     def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         return self.leaves
 
-    def insist(self, labels: frozenset[str]) -> None:
+    def cleared(self, labels: frozenset[str]) -> None:
         if not self.cleared:
             raise PermissionDenied("No engine of m may see data with the label x.", code="label_not_cleared")
 
