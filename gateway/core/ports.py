@@ -1,7 +1,7 @@
 """Every Protocol between parts of Gatehouse. The table of a request's life (docs/architecture.md) names them by phase.
 
-`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. Awaitables on the hot path are a `Signal`
-(gateway.core.waiting) or an asyncio future; an implementation runs coroutines in tasks that it owns (gateway.core.tasks.TaskOwner).
+`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. Awaitables on the hot path are a
+`Signal` (gateway.core.waiting) or an asyncio future; coroutines run in tasks of the implementation's (gateway.core.tasks.TaskOwner).
 """
 
 from __future__ import annotations
