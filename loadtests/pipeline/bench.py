@@ -5,8 +5,8 @@ under way at a time, as in the relay benchmark. Prints the smallest and the medi
 request over many rounds, the smallest CPU time of all threads (the smallest is what a quiet machine shows), and with --phases the table of
 a request's life.
 
-usage: python -m loadtests.pipeline.bench [--rounds 300] [--config FILE] [--durability write] [--slots 1024] [--leased] [--phases]
-       [--profile FILE] [--state DIRECTORY]
+usage: python -m loadtests.pipeline.bench [--rounds 300] [--warm 0] [--config FILE] [--durability write] [--slots 1024] [--leased]
+       [--phases] [--profile FILE] [--state DIRECTORY] [--callgrind]
 --state: of a gateway whose store was filled before, such as loadtests.store.requests does; its pepper is in GATEHOUSE_PEPPER, and a key of
 it to ask with in BENCH_KEY, if that is not the configuration's.
 It measures the compiled hot path where there is a build of these sources, and says which it was; GATEHOUSE_COMPILED=0 measures the sources.
@@ -21,6 +21,7 @@ import gc
 import json
 import os
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +33,7 @@ import gateway.app.start  # noqa: F401 - puts the compiled hot path in place bef
 from gateway.app.compiled import active
 from gateway.app.configuration.plugins import OURS
 from gateway.app.gateway import Gateway
+from gateway.app.interpreter import GC_THRESHOLDS
 from gateway.config.load import load
 from gateway.core.messages import Message
 from gateway.core.types import ResponseHead
@@ -178,6 +180,28 @@ async def quiet() -> None:
         await asyncio.sleep(0.5)
 
 
+def instrumentation(switch: str) -> None:
+    """Switches the counting of the callgrind on or off under which this process runs: with it, a start takes ten times as long."""
+    command = ["vgdb", f"--pid={os.getpid()}", "instrumentation", switch]
+    told = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while told.poll() is None:
+        pass  # valgrind listens only while this process runs
+    if told.returncode:
+        raise RuntimeError(f"vgdb ended with {told.returncode}")
+
+
+async def one_round(connections: list[Connection], engine: Engine, slots: int) -> None:
+    """A request on each connection, until all are answered."""
+    for connection in connections:
+        connection.data_received(REQUEST)
+    left = len(connections)
+    while left:
+        while len(engine.waiting) < min(left, slots):
+            await asyncio.sleep(0)
+        left -= len(engine.waiting)
+        engine.answer()
+
+
 async def bench(state: str, arguments: argparse.Namespace) -> None:
     engine = Engine()
     environ = {"BENCH_ENGINE": "http://127.0.0.1:9", "BENCH_KEY": KEY, "BENCH_PHRASES": f"{state}/phrases.txt"}
@@ -209,25 +233,26 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
         connection.connection_made(transport)  # type: ignore[arg-type]
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)  # as gateway.app.interpreter does, for a process that serves
+    for _ in range(arguments.warm):
+        await one_round(connections, engine, arguments.slots)
+    if arguments.callgrind:
+        instrumentation("on")
     profile = cProfile.Profile() if arguments.profile else None
     times, spent = [], []
     for _ in range(arguments.rounds):
         begin, cpu = time.perf_counter(), time.process_time()
         if profile:
             profile.enable()
-        for connection in connections:
-            connection.data_received(REQUEST)
-        left = 32
-        while left:
-            while len(engine.waiting) < min(left, arguments.slots):
-                await asyncio.sleep(0)
-            left -= len(engine.waiting)
-            engine.answer()
+        await one_round(connections, engine, arguments.slots)
         if profile:
             profile.disable()
         times.append((time.perf_counter() - begin) * 1e6 / 32)
         spent.append((time.process_time() - cpu) * 1e6 / 32)
-    assert all(t.answers == arguments.rounds and t.last.startswith(b"HTTP/1.1 200") for t in transports), transports[0].last
+    if arguments.callgrind:
+        instrumentation("off")
+    answers = arguments.warm + arguments.rounds
+    assert all(t.answers == answers and t.last.startswith(b"HTTP/1.1 200") for t in transports), transports[0].last
     print(started)
     print(f"microseconds a request: smallest {min(times):.1f}  median {statistics.median(times):.1f}  CPU {min(spent):.1f}")
     if arguments.phases:
@@ -244,6 +269,8 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warm", type=int, default=0, help="rounds before those that are measured")
+    parser.add_argument("--callgrind", action="store_true", help="only what runs in the measured rounds is counted (instructions.py)")
     parser.add_argument("--durability", default="write")
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
     parser.add_argument("--config", help="a configuration with a model m1, such as loadtests/relay/everything.yaml")

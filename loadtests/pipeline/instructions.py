@@ -2,11 +2,11 @@
 
 A clock on a shared machine differs by half from run to run; this count differs by a percent. It runs loadtests/pipeline/bench.py under
 valgrind's callgrind (Debian's package valgrind) and adds up what happens between a read and the last write, the audit writer's
-thread included. An instruction is counted for the nearest of our compiled functions in its chain of callers, so the cost of a look-up
-or an allocation stands where it was caused. Left out: the sockets and the kernel. SHA-256 is counted too high, because callgrind
-knows no SHA instructions.
+thread included, in some rounds behind the first ones, so nothing is counted that is done once. An instruction is counted for the nearest
+of our compiled functions in its chain of callers, so the cost of a look-up or an allocation stands where it was caused. Left out: the
+sockets and the kernel. SHA-256 is counted too high, because callgrind knows no SHA instructions.
 
-usage: python loadtests/pipeline/instructions.py [--rounds 8] [--slots 1024] [--leased] [--config FILE] [--state DIRECTORY]
+usage: python loadtests/pipeline/instructions.py [--rounds 8] [--warm 8] [--slots 1024] [--leased] [--config FILE] [--state DIRECTORY]
        [--top 40] [--build DIRECTORY]
 """
 
@@ -39,18 +39,18 @@ import runpy, sys
 from gateway.app.compiled import activate
 if (why := activate()) is not None:
     sys.exit(f"the compiled hot path cannot be used: {why}")
-sys.argv = ["bench", "--rounds", sys.argv[1], "--slots", sys.argv[2], *sys.argv[3:]]
+sys.argv = ["bench", "--callgrind", "--rounds", sys.argv[1], "--warm", sys.argv[2], "--slots", sys.argv[3], *sys.argv[4:]]
 runpy.run_path("loadtests/pipeline/bench.py", run_name="__main__")
 """
 NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 
 
-def record(rounds: int, slots: int, build: str | None, further: list[str], out: Path) -> None:
+def record(rounds: int, warm: int, slots: int, build: str | None, further: list[str], out: Path) -> None:
     """Runs the benchmark under callgrind, which writes its counts to `out`."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT)) | ({"GATEHOUSE_COMPILED": build} if build else {})
-    command = ["valgrind", "--tool=callgrind", "--quiet", "--separate-callers=12", "--collect-atstart=no", f"--callgrind-out-file={out}"]
-    command += [f"--toggle-collect={entry}" for entry in ENTRIES]
-    command += [sys.executable, "-c", RUN, str(rounds), str(slots), *further]
+    command = ["valgrind", "--tool=callgrind", "--quiet", "--separate-callers=12", "--instr-atstart=no", "--collect-atstart=no"]
+    command += [f"--callgrind-out-file={out}", *(f"--toggle-collect={entry}" for entry in ENTRIES)]
+    command += [sys.executable, "-c", RUN, str(rounds), str(warm), str(slots), *further]
     if subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL, timeout=TIMEOUT).returncode:
         sys.exit(1)  # it has said why
 
@@ -89,6 +89,7 @@ def read(out: Path) -> tuple[Counter[str], dict[str, Counter[str]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--warm", type=int, default=8, help="rounds before those that are counted")
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
     parser.add_argument("--leased", action="store_true", help="limits as in one of several workers")
     parser.add_argument("--config", help="as for loadtests/pipeline/bench.py")
@@ -103,7 +104,7 @@ def main() -> None:
             further += ["--config", str(Path(arguments.config).resolve())]
         if arguments.state:
             further += ["--state", arguments.state]
-        record(arguments.rounds, arguments.slots, arguments.build, further, out)
+        record(arguments.rounds, arguments.warm, arguments.slots, arguments.build, further, out)
         owners, spent = read(out)
     requests = arguments.rounds * PARALLEL
     print(f"instructions a request: {sum(owners.values()) / requests:,.0f}")
