@@ -20,7 +20,7 @@ from gateway.server.refusals import body_too_large, head_too_large
 from gateway.server.request import KnownRequest, ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
 from gateway.server.upgrade import parser_after
-from gateway.transport.repeated import LENGTH, MOST_DIGITS, TRIES, known_head
+from gateway.transport.repeated import LENGTH, MOST_DIGITS, TRIES, known_head, number
 from gateway.wire.table import APIS
 
 SINGLE: Final = frozenset(
@@ -156,7 +156,7 @@ class RequestReader:
             return data
         head = known.head
         digits = head.digits(data)
-        size = int(digits) if digits else 0
+        size = number(digits)
         bound = limits.max_body_bytes
         if not size or size > bound:
             return data

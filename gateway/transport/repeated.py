@@ -43,6 +43,15 @@ class KnownHead:
         return data[place:end] if data[end : end + len(after)] == after else b""
 
 
+def number(digits: bytes) -> int:
+    """What a few digits say; 0 without any. `int` takes five times as long for it."""
+    found = place = 0
+    while place < len(digits):
+        found = 10 * found + digits[place] - ZERO
+        place += 1
+    return found
+
+
 def known_head(data: bytes, first: bytes, length: bytes) -> KnownHead | None:
     """What is to be remembered of the head with which the data begins; None for one that must be parsed each time. first, length: how its
     first line begins, and the value of its Content-Length, as they were parsed."""
@@ -78,7 +87,7 @@ class KnownResponse:
         """The head if the data is a whole response that begins with it, and nothing else; then its body is appended to the chunks."""
         lines = self._lines
         digits = lines.digits(data)
-        size = int(digits) if digits else 0
+        size = number(digits)
         begin = len(lines.before) + len(digits) + len(lines.after)
         if not size or len(data) != begin + size:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.types import ResponseHead
-from gateway.transport.repeated import MOST_DIGITS, MOST_HEAD, known_head, known_response
+from gateway.transport.repeated import MOST_DIGITS, MOST_HEAD, known_head, known_response, number
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\nAccept: */*\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nDate: now\r\ncontent-length: 4\r\nServer: e\r\n\r\nbody"
@@ -71,6 +71,11 @@ def test_what_a_connection_remembers_is_bounded() -> None:
     longest = HEAD.replace(b": a", b": a" + b"a" * (MOST_HEAD - len(HEAD)))
     assert len(longest) == MOST_HEAD and known_head(longest, b"POST ", b"12") is not None
     assert known_head(longest.replace(b": a", b": aa"), b"POST ", b"12") is None
+
+
+def test_digits_are_a_number() -> None:
+    for digits in (b"", b"0", b"7", b"10", b"0090", b"237", b"99999999"):
+        assert number(digits) == int(digits or b"0")
 
 
 def test_a_whole_response_that_comes_again_is_known() -> None:
