@@ -269,14 +269,12 @@ class Bucket:
             return False
         if shape.wall_ps and now - self.since > shape.wall_ps:
             return False
-        cells = self.cells
-        for index, meter in enumerate(shape.meters):
-            cell = cells[index]
+        for meter, cell, cost in zip(shape.meters, self.cells, costs):  # noqa: B905 - `strict` is no plain loop, compiled
             stock = cell.stock
             if stock is not None:
-                if not stock.covers(now, costs[index]):
+                if not stock.covers(now, cost):
                     return False
-            elif cell.full + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+            elif cell.full + cost * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
                 return False
         return True
 
@@ -304,9 +302,7 @@ class Bucket:
 
     def charge(self, now: int, costs: list[int]) -> None:
         """Takes this much of each amount, whether it is there or not."""
-        cells = self.cells
-        for index, meter in enumerate(self.shape.meters):
-            cost, cell = costs[index], cells[index]
+        for meter, cell, cost in zip(self.shape.meters, self.cells, costs):  # noqa: B905 - as in `admits`
             stock = cell.stock
             if stock is not None:
                 stock.take(cost)
@@ -347,12 +343,10 @@ class Bucket:
         shape = self.shape
         if self.units is not shape.units:
             self.adapt()
-        cells = self.cells
-        for index, meter in enumerate(shape.meters):
-            cost = costs[index]
+        for meter, cell, cost in zip(shape.meters, self.cells, costs):  # noqa: B905 - as in `admits`
             more = shape.charge(meter, usage, cost, currency) - cost
             if more != 0:
-                _settle(cells[index], meter, taken_at, now, more)
+                _settle(cell, meter, taken_at, now, more)
 
     def settle_up(self, taken_at: int, now: int, costs: list[int], charges: list[int]) -> None:
         """Charges what was used beyond the reservation of `taken_at`, and puts back what was not used of it."""
