@@ -38,6 +38,10 @@ MOST_HELD: Final = max(HOLD_LIMIT, MAX_EVENT_BYTES)
 """Most characters of one text that all matchers together may hold."""
 
 
+_now_ns: Final = perf_counter_ns
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
+
+
 def raise_verdict(verdict: Verdict, name: str) -> bool:
     """Raises for error, block and hold; otherwise returns whether to replace the texts."""
     if verdict.action == "error":
@@ -148,7 +152,7 @@ def clears(x: Exchange, entry: ModelEntry) -> bool:
     return True
 
 
-async def request(x: Exchange, guardrails: Sequence[Inspector], scanned: bool = False) -> None:
+async def request(x: Exchange, guardrails: tuple[Inspector, ...], scanned: bool = False) -> None:
     """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. The parsed request can be read in only one way, so
     the engine reads the same texts. scanned: `clears` has scanned it, and said no."""
     inference = x.request
@@ -186,18 +190,18 @@ async def _nested(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[
             )
 
 
-def _cleared(x: Exchange, guardrails: Sequence[Inspector]) -> bool:
+def _cleared(x: Exchange, guardrails: tuple[Inspector, ...]) -> bool:
     """Whether one scan of the bytes to be forwarded says that all guardrails allow them: then its texts need not be read. Never with a
     guardrail that has no trigger."""
     prefilter = x.snapshot.prefilter
     if prefilter is None or not all_triggered(guardrails):
         return False
-    began = perf_counter_ns()
+    began = _now_ns()
     request = x.request
     values = request.api.strings(request)  # type: ignore[union-attr,arg-type]
     if values is None or not prefilter.clear_json(values):
         return False
-    all_allowed(guardrails, perf_counter_ns() - began)
+    all_allowed(guardrails, _now_ns() - began)
     return True
 
 
@@ -208,10 +212,10 @@ def clears_answer(x: Exchange, entry: ModelEntry, head: ResponseHead, body: byte
     if prefilter is None or not guardrails or entry.response_tools or x.shapes or x.layers or not all_triggered(guardrails):
         return None
     found = x.request.api.answer(x.request, head, body, True)  # type: ignore[union-attr,arg-type]
-    began = perf_counter_ns()
+    began = _now_ns()
     if not prefilter.clear(found.texts):  # what is clear has no backslash, so no JSON inside of it says more
         return None
-    all_allowed(guardrails, perf_counter_ns() - began)
+    all_allowed(guardrails, _now_ns() - began)
     if (detail := found.detail(x.snapshot.audit.hash_body)) is not None:
         x.detail = {**(x.detail or {}), **detail}
     return found
