@@ -33,6 +33,8 @@ BATCH = 50
 SUBJECTS: Final = ("key", "user", "group", "tenant", "agent", "principal")
 """Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`; `principal/ID`: the id that any kind of login
 has, such as a token's subject or a key's id."""
+_Decision: Final = Decision
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
 _NO_ROLE: Final = Decision(False, "No role of this credential allows this request.", "default-deny")
 _DENIED: Final = "A policy denies this request."
 _CONDITIONS: Final = "A policy allows this only under conditions that the request does not meet."
@@ -258,7 +260,7 @@ class RoleAccess:
                 if len(self._memo) >= self._memo_size:
                     del self._memo[next(iter(self._memo))]
                 self._memo[key] = plan
-        return plan if isinstance(plan, Decision) else plan.decide(self._asked(principal, request, peer, size).read)
+        return plan if isinstance(plan, _Decision) else plan.decide(self._asked(principal, request, peer, size).read)
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model (or this version of it) exists for this caller: whether it may be used, under whatever conditions, with any

@@ -29,6 +29,9 @@ _fresh: Final = hashlib.sha256().copy
 _hex: Final = hexlify
 _HEX64: Final = re.compile(rb"[0-9a-f]{64}")
 
+_KINDS: Final = KINDS
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
+
 Entry: TypeAlias = Record | bytes
 """A record, or the payload of one that is encoded already."""
 
@@ -121,7 +124,7 @@ class Chain:
 
 def payload(record: Record) -> bytes:
     """The part of a record's line between its sequence number and its hash."""
-    return KINDS[type(record)] + encode(record)[1:-1]
+    return _KINDS[type(record)] + encode(record)[1:-1]
 
 
 def _payloads(records: Sequence[Entry]) -> list[bytes]:
@@ -129,8 +132,7 @@ def _payloads(records: Sequence[Entry]) -> list[bytes]:
     fresh: list[Record] = [record for record in records if not isinstance(record, bytes)]
     if len(fresh) != len(records):
         return [record if isinstance(record, bytes) else payload(record) for record in records]
-    kinds = KINDS
-    return [kinds[type(record)] + encoded[1:-1] for record, encoded in zip(fresh, encode_all(fresh), strict=True)]
+    return [_KINDS[type(record)] + encoded[1:-1] for record, encoded in zip(fresh, encode_all(fresh), strict=True)]
 
 
 def payload_of(line: bytes) -> bytes:

@@ -33,6 +33,8 @@ UNTOLD: Final = DecisionFacts(
 """Of a request whose facts cannot be told."""
 _LISTS: Final = ("models", "operations", "groups", "roles", "scopes", "limits")
 _OF_LOGIN: Final = ("strength", "issuer", "acr")
+_Facts: Final = DecisionFacts
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
 
 
 def caller_facts(principal: Principal) -> Any:
@@ -98,7 +100,7 @@ def request_facts(request: InferenceRequest, model: str, peer: Peer, size: int =
     if plain and (_TEMPLATE in fields or (request.unknown and any([place.endswith("].tools") for place in request.unknown]))):
         plain = False
     if plain and size < 0 and asked == model and not request.version and not peer.thumbprint:  # most requests
-        return DecisionFacts(max_tokens=request.max_tokens) if request.max_tokens > 0 else None
+        return _Facts(max_tokens=request.max_tokens) if request.max_tokens > 0 else None
     unrecorded: list[str] = []
     label, tools = _label(request, unrecorded), _tools(request, unrecorded)
     if len(asked) > MAX_TEXT:

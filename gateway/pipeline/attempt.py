@@ -35,6 +35,8 @@ PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 NO_PATH: Final = frozenset({404, 405, 501})
 """Statuses of an engine that does not have the path that it was asked."""
 AT_CAPACITY: Final = "The engine is at its capacity."
+_SUCCESS: Final = AttemptResult.SUCCESS
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
 
 
 async def run(
@@ -221,7 +223,7 @@ def result_of(head: ResponseHead | None, counts: bool = False) -> AttemptResult:
     gateway's own key, for a client's never goes on. counts: the request only asks how many tokens a prompt has."""
     status = head.status if head is not None else 502
     if status < 400:
-        return AttemptResult.SUCCESS
+        return _SUCCESS
     if counts and status in NO_PATH:
         return AttemptResult.NEUTRAL
     failed = status == 401 or (status >= 500 and status not in (503, 507))

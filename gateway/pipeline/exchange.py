@@ -43,6 +43,9 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 """Ends a body in chunked transfer coding (RFC 9112, 7.1)."""
 NOTHING: Final = Usage()
 """Stands for no usage in records; never changed."""
+_now: Final = time
+_NEUTRAL: Final = AttemptResult.NEUTRAL
+"""Compiled, a Final is one load, and a name that was imported a look-up."""
 
 
 class Client(Protocol):
@@ -371,7 +374,7 @@ class Exchange:
             self.call = None
         endpoint = ""
         if self.attempt is not None:
-            self.attempt.close(AttemptResult.NEUTRAL)
+            self.attempt.close(_NEUTRAL)
             endpoint = self.attempt.endpoint_name
         counts = self.reservation is not None and (usage is not None or self.refused)
         if self.reservation is not None:
@@ -425,7 +428,7 @@ class Exchange:
         device = usage.device
         decided = not self.intended and self.decision_rule != "" and principal is not None and request is not None
         record = OutcomeRecord(
-            time(),  # time
+            _now(),  # time
             self.request_id.decode(),  # request_id
             outcome,  # outcome
             status,  # status
@@ -485,7 +488,9 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        return len(self.body or b"") if self.upload is None else self.upload.size
+        if self.upload is not None:
+            return int(self.upload.size)
+        return 0 if self.body is None else len(self.body)
 
 
 def chunked(data: bytes) -> bytes:

@@ -37,17 +37,16 @@ from gateway.pipeline.releasing import prepare, release
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay, received
 from gateway.pipeline.until_close import UntilClose
 
-LARGE: Final = 64 * 1024
-"""Bytes above which a body is not copied behind its head, and is parsed in turns of the loop."""
-INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="insufficient_scope"'),)
-"""RFC 6750, 3.1."""
-_ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
-"""Types of errors that a fallback may not have."""
+LARGE: Final = 64 * 1024  # bytes above which a body is not copied behind its head, and is parsed in turns of the loop
+INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="insufficient_scope"'),)  # RFC 6750, 3.1
+_ELSEWHERE: Final = ("engine_error", "overloaded_error", "timeout_error")  # types of errors that a fallback may not have
 TOLD: Final[tuple[str, ...]] = ("batch", "pipeline", "ticket")
-NOT_CLEARED: Final = "label_not_cleared"
-"""The code where no engine of a model may see the request; those of a fallback may."""
+NOT_CLEARED: Final = "label_not_cleared"  # the code where no engine of a model may see the request; those of a fallback may
 
 log = logging.getLogger("gatehouse.pipeline")
+_now: Final = time  # compiled, a Final is one load, and a name that was imported a look-up
+_NARROWED: Final = NARROWED
+_APPROVAL: Final = HEADER
 
 
 async def serve(x: Exchange) -> None:
@@ -77,7 +76,7 @@ async def serve(x: Exchange) -> None:
         raise await _refused(x, principal, request)
     x.entry = entry = entry.seen_by(principal) if entry.scoped else entry
     x.clock.mark("authorise")
-    if HEADER in x.headers and await _retried(x, principal, request, body):
+    if _APPROVAL in x.headers and await _retried(x, principal, request, body):
         return
     reservation: Any = counting.reserved(x, entry) if entry.counts_prompts else snapshot.limiter.reserve(principal, request)  # 5
     x.reservation = await reservation if entry.counts_prompts or waits(reservation) else reservation
@@ -188,10 +187,10 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request, x.peer, x.size)
     x.decision_rule, x.allowed = decision.rule, decision.allow
-    narrowed = decision is NARROWED
-    if entry is None or (not decision.allow and not narrowed and not snapshot.authorizer.may_see(principal, request.model)):
+    narrowed = decision is _NARROWED
+    if entry is None or (not x.allowed and not narrowed and not snapshot.authorizer.may_see(principal, request.model)):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
-    if not decision.allow:
+    if not x.allowed:
         x.entry = entry
         if narrowed:
             raise PermissionDenied(decision.reason, code="insufficient_scope", headers=INSUFFICIENT)
@@ -342,7 +341,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
         detail = {**told, **(detail or {})}
     ticket = audit.intent(
         IntentRecord(
-            time(),  # time
+            _now(),  # time
             x.request_id.decode(),  # request_id
             principal.tenant,  # tenant
             principal.id,  # principal

@@ -63,6 +63,7 @@ MAX_WAITING: Final = 256
 """Requests that may wait: one read can bring thousands of small ones, each forty times as large in memory."""
 MAX_PIPELINED_BODY: Final = 64 * 1024
 """Bytes of the bodies that wait for their turn, from which no further read is made."""
+_RECEIVE: Final = PHASES[0]
 
 
 class Application(Protocol):
@@ -342,7 +343,7 @@ class Connection(RequestReader):
         if method == b"POST":
             if self.state.is_inference(path):
                 exchange = self._exchange(request, self)
-                exchange.clock.mark(PHASES[0])
+                exchange.clock.mark(_RECEIVE)
                 exchange.run(serve(exchange))
             else:
                 request.handler = self.state.application.start(self, request)

@@ -24,12 +24,14 @@ from gateway.wire.scan import check, steps
 
 FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 ENCODER: Final = msgspec.json.Encoder()
+_fields: Final = FIELDS.decode
+"""A method that is looked up once."""
 
 
 class JsonApi(WireApi):
     """view: the type of the request. known: the names at its top level that may reach an engine."""
 
-    __slots__ = ("_decoder", "_known", "_read", "_unread")
+    __slots__ = ("_known", "_read", "_unread", "_view")
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class JsonApi(WireApi):
         dialect: str = "",
     ) -> None:
         super().__init__(operation, paths, prefix=prefix, generates=generates, moderates=moderates, dialect=dialect)
-        self._decoder = msgspec.json.Decoder(view)
+        self._view = msgspec.json.Decoder(view).decode
         self._known = known
         self._read = frozenset([field.encode_name for field in msgspec.structs.fields(view)])
         self._unread = known - self._read
@@ -54,8 +56,8 @@ class JsonApi(WireApi):
     def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
         check(body, max_depth, max_nodes)
         try:
-            view: Any = self._decoder.decode(body)
-            fields: dict[str, Raw] = FIELDS.decode(body)
+            view: Any = self._view(body)
+            fields: dict[str, Raw] = _fields(body)
             if not body.isascii():
                 body.decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -75,9 +77,9 @@ class JsonApi(WireApi):
     ) -> Generator[None, None, InferenceRequest]:
         yield from steps(body, max_depth, max_nodes)
         try:
-            view: Any = self._decoder.decode(body)
+            view: Any = self._view(body)
             yield
-            fields: dict[str, Raw] = FIELDS.decode(body)
+            fields: dict[str, Raw] = _fields(body)
             yield
             if not body.isascii():
                 body.decode()

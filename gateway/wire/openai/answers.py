@@ -390,7 +390,7 @@ def plain_answer(body: bytes) -> PlainAnswer | None:
     """An answer that has the plain form, in which there is nothing to remove; None for any other, which is to be read field by field. Of a
     key that is there twice, it has the last value."""
     try:
-        answer = _PLAIN.decode(body)
+        answer = _PLAIN(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     for name in (answer.id, answer.model, answer.system_fingerprint, answer.service_tier):
@@ -399,7 +399,7 @@ def plain_answer(body: bytes) -> PlainAnswer | None:
     return answer
 
 
-_PLAIN: Final = msgspec.json.Decoder(PlainAnswer)
+_PLAIN: Final = msgspec.json.Decoder(PlainAnswer).decode
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 

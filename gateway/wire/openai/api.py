@@ -36,6 +36,7 @@ from gateway.wire.openai.views import (
     StreamOptions,
 )
 
+_encode: Final = ENCODER.encode
 _WITH_USAGE: Final = Raw(b'{"include_usage":true}')
 SALT: Final = "cache_salt"
 """vLLM's field for the isolation domain of a cached prefix; a client's own is dropped (gateway.wire.openai.fields)."""
@@ -100,10 +101,10 @@ class OpenAiApi(JsonApi):
 
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         if salt and self.generates:
-            return request.path, ENCODER.encode({**request.fields, "model": name or request.model, SALT: salt.decode()})
+            return request.path, _encode({**request.fields, "model": name or request.model, SALT: salt.decode()})
         if name is not None and name != request.model:
-            return request.path, ENCODER.encode({**request.fields, "model": name})
-        return request.path, ENCODER.encode(request.fields)
+            return request.path, _encode({**request.fields, "model": name})
+        return request.path, _encode(request.fields)
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
         return self._texts(request, True)
