@@ -34,10 +34,7 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
     request: InferenceRequest = x.request  # type: ignore[assignment]
     if x.upload is not None or not cache.concerns(request):  # of two forms with the same texts, the files may differ
         return await attempt.run(x, entry, ticket, relay_type)
-    if len(x.body or b"") > LARGE:
-        key: bytes = await x.plane.turns.run(cache.key_steps(x.principal, request))  # type: ignore[arg-type]
-    else:
-        key = cache.key(x.principal, request)  # type: ignore[arg-type]
+    key = await _key(x, cache)
     if request.labels:
         entry.route.cleared(request.labels)  # as where an engine is asked
     looks, keeps = wishes(x.headers)
@@ -90,6 +87,14 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
         raise
     flight.stays()
     return relay
+
+
+async def _key(x: Exchange, cache: AnswerCache) -> bytes:
+    """Of a large request it is computed in turns of the loop."""
+    if len(x.body or b"") <= LARGE:
+        return cache.key(x.principal, x.request)  # type: ignore[arg-type]
+    key: bytes = await x.plane.turns.run(cache.key_steps(x.principal, x.request))  # type: ignore[arg-type]
+    return key
 
 
 async def _question(x: Exchange, cache: AnswerCache) -> Question | None:
