@@ -311,7 +311,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/routing/registry.py": ("tests/unit/gateway/routing/test_endpoints_reload.py", "Fleet"),
     "gateway/routing/selectors.py": ("tests/contract/test_selector.py", "selectors"),
     "gateway/routing/slot_market.py": ("tests/unit/gateway/routing/test_slots.py", "over_all_workers"),
-    "gateway/server/files_and_batches.py": ("tests/e2e/test_batches.py", "/v1/batches"),
     "gateway/server/grpc.py": ("tests/e2e/test_grpc.py", "start_stream"),
     "gateway/server/grpc_calls.py": ("tests/e2e/test_grpc.py", "grpc-retry-pushback-ms"),
     "gateway/server/grpc_reflection.py": ("tests/e2e/test_grpc.py", "descriptor"),
