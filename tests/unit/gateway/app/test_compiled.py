@@ -176,7 +176,10 @@ SLICES = {
     "gateway/wire/openai/media.py": {"value[begin:begin + _HEAD]": "a constant is added to where the beginning ends"},
     "gateway/wire/openai/passages.py": {"self.texts[at:at + 2]": "a list", "texts[at:at + 2]": "a list"},
     "gateway/wire/openai/tokenizing.py": {"data[1:-1]": "a JSON array has two brackets"},
-    "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
+    "gateway/wire/openai/usage.py": {
+        "data[begin:end]": "end < begin was asked before",
+        "body[found + 7:found + 13]": "found is 0 or more, so neither bound is negative",
+    },
     "gateway/wire/openai/stream.py": {
         "data[0 if begin == 1 else begin:end]": "the event begins before the mark that was found, and whole events end behind it",
         "data[start:end]": "end < start was asked before",

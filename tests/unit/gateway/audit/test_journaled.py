@@ -219,7 +219,9 @@ async def test_a_write_that_fails_keeps_what_was_forwarded_and_refuses_the_next(
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
 
 
-async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(roomy: Any, make: Any) -> None:
+async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(
+    roomy: Any, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = await proven(roomy, make, clock=roomy.clock)
     roomy.disk.released.clear()
     assert broker.intent(make.intent("forwarded")).done
@@ -228,8 +230,9 @@ async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(r
     assert not waiting.done
     await make.until(lambda: roomy.disk.hanging == 1)
     await roomy.ticked(broker, 5.0)  # the setting's default
-    with pytest.raises(AuditUnavailable, match="a write has been waiting"):
+    with pytest.raises(AuditUnavailable, match="takes no records"):
         await make.settled(waiting)
+    assert "a write has been waiting for 5 s" in caplog.text
     assert len(left_over(journal_path(roomy))) == 1
     roomy.disk.released.set()
     await make.until(lambda: broker.accepting and left_over(journal_path(roomy)) == [])

@@ -217,7 +217,7 @@ def test_an_answer_that_is_kept_is_not_given_once_no_engine_may_see_the_label() 
     world.start()
     world.call.answer(ANSWER.replace(b"}}],", b'},"finish_reason":"stop"}],'))
     assert world.start()[1].headers["x-gatehouse-cache"] == "hit"
-    world.route.cleared = False
+    world.route.clears = False
     _, client = world.start()
     assert client.status == 403 and json.loads(client.body)["error"]["code"] == "label_not_cleared"
     assert len(world.engine.calls) == 1

@@ -239,7 +239,7 @@ def test_a_stream_that_breaks_off_behind_a_call_lets_nothing_of_it_out() -> None
 
 def test_what_is_kept_behind_a_call_is_bounded() -> None:
     world = World(response_tools=[guard()])
-    client = streamed(world, piece(call("read_file")), *([chunk("x" * 12_000)] * (HOLD_BYTES // 12_000 + 1)), end=False)
+    client = streamed(world, piece(call("read_file")), *([chunk("x" * 3_000)] * (HOLD_BYTES // 3_000 + 1)), end=False)
     assert b"engine_failed" in client.body and b"read_file" not in client.body
 
 

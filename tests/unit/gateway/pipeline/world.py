@@ -242,7 +242,7 @@ class Route:
         self.retries: list[float] = []
         self.made: list[int] = []
         self.leaves = self.elsewhere = False
-        self.cleared = True
+        self.clears = True
         self.refused: list[tuple[str, float | None]] = []
         self.upstream_model: str | None = None
         self.apis: tuple[str, ...] = ()
@@ -291,7 +291,7 @@ class Route:
         return self.leaves
 
     def cleared(self, labels: frozenset[str]) -> None:
-        if not self.cleared:
+        if not self.clears:
             raise PermissionDenied("No engine of m may see data with the label x.", code="label_not_cleared")
 
     def serves(self, labels: frozenset[str]) -> bool:
