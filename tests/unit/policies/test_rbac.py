@@ -164,7 +164,7 @@ def test_a_model_that_no_operation_may_use_is_hidden() -> None:
     access = ModelAccess(MODELS, operations=("chat", "embeddings"))
     chat, both = (Scope(("*",), ("chat",)),), (Scope(("*",), ("chat", "embeddings")),)
     for bounds, seen in (((both,), True), ((chat,), False), ((both, chat), False)):
-        caller = bounded(*bounds, operations=frozenset({"embeddings"}))
+        caller = bounded(*bounds, operations=("embeddings",))
         assert access.may_see(caller, "demo-chat") is seen and access.decide(caller, request("demo-chat", "embeddings")).allow is seen
 
 
