@@ -21,7 +21,7 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 
-EXAMPLES = 4
+EXAMPLES = 2
 
 
 @pytest.fixture(scope="module")
