@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
-from gateway.core.errors import StoreUnavailable
+from gateway.core.errors import AlreadyExists, StoreUnavailable
 from gateway.core.people import LoginRecord, PersonRecord, Seen, parts
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
@@ -77,6 +77,8 @@ from gateway.store.usage import UsageTables
 T = TypeVar("T")
 DEADLINE = 5.0
 """Seconds after which a call fails."""
+FIRST_LOGIN_TRIES = 2
+"""Times that users are noted again because somebody else has made one of them at the same moment."""
 
 
 class _TakenBack(Exception):
@@ -404,6 +406,11 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
         return await self._database.run(lambda connection: people_rows.find(connection, tenant, user, groups))
 
     async def note_logins(self, seen: Sequence[Seen], *, limit: int) -> int:
+        for _ in range(FIRST_LOGIN_TRIES):
+            try:
+                return await self._write(lambda tx: people_rows.note(tx, seen, limit))
+            except AlreadyExists:
+                continue  # somebody else has made one of these users at the same moment: now the record is there
         return await self._write(lambda tx: people_rows.note(tx, seen, limit))
 
     async def logins(self, ids: Sequence[str]) -> dict[str, LoginRecord]:

@@ -254,6 +254,7 @@ async def test_settlements_that_redis_had_forgotten_the_script_of_are_done_in_an
     await reached(lambda: not world.process.shared.busy)
     assert world.server.command("SCRIPT", "FLUSH") == b"+OK"
     world.proxy.open.clear()
+    before = len(world.proxy.asked)
 
     async def settle() -> None:
         called = world.process.shared.called
@@ -262,10 +263,10 @@ async def test_settlements_that_redis_had_forgotten_the_script_of_are_done_in_an
         await reached(lambda: world.process.shared.called > called)
 
     await settle()
-    await reached(lambda: scripts(world.proxy.asked[-1]))
-    answered = len(world.proxy.asked)
+    await reached(lambda: len(world.proxy.asked) > before)
+    assert scripts(world.proxy.asked[before])
     await settle()
-    assert len(world.proxy.asked) == answered, "the proxy waits with it for the answer to the first"
+    assert len(world.proxy.asked) == before + 1, "the proxy waits with it for the answer to the first"
     assert world.server.command("SCRIPT", "LOAD", LUA.decode()).startswith(b"$40")
     world.proxy.open.set()
     await reached(lambda: not world.process.shared.busy)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.core.errors import NotFound, RequestError, VersionMismatch
+from gateway.core.errors import AlreadyExists, NotFound, RequestError, VersionMismatch
 from gateway.core.people import GroupRules, OwnKeys, PersonRecord, Seen
 from gateway.core.storage import ControlStore, KeySettings, StoreChange
 from gateway.identity import keys
+from gateway.store import resources
 from gateway.store.store import Store
 from tests.contract.store.place import ANY, Place
 
@@ -76,12 +77,24 @@ async def test_names_that_cannot_be_kept_are_passed_over(store: ControlStore) ->
 async def test_replicas_that_note_the_same_users_make_each_once(place: Place) -> None:
     stores = [await place.open() for _ in range(3)]
     logins = [seen(f"u{number}") for number in range(20)]
-    made = await asyncio.gather(*(store.note_logins(logins, limit=100) for store in stores), return_exceptions=True)
-    while failed := [number for number, answer in enumerate(made) if isinstance(answer, BaseException)]:
-        assert all(isinstance(made[number], Exception) for number in failed)
-        for number in failed:  # as the writer does with what could not be written
-            made[number] = await stores[number].note_logins(logins, limit=100)
-    assert sum(answer for answer in made if isinstance(answer, int)) == 20
+    assert sum(await asyncio.gather(*(store.note_logins(logins, limit=100) for store in stores))) == 20
+
+
+async def test_a_user_that_is_made_at_the_same_moment_is_noted_all_the_same(store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes of PostgreSQL's look before either has made the record; one finds that it exists after all."""
+    made = resources.create
+    tries: list[str] = []
+
+    def late(tx: Any, kind: str, name: str, *rest: Any) -> Any:
+        tries.append(name)
+        if len(tries) == 1:
+            raise AlreadyExists("The user already exists.", param="name")
+        return made(tx, kind, name, *rest)
+
+    monkeypatch.setattr(resources, "create", late)
+    assert await store.note_logins([seen("alice"), seen("bob")], limit=10) == 2
+    assert tries == ["alice@acme", "alice@acme", "bob@acme"]
+    assert set(await store.logins(["alice@acme", "bob@acme"])) == {"alice@acme", "bob@acme"}
 
 
 class TestOwnKeys:
