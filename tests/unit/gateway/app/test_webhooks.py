@@ -80,7 +80,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    store = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
+    store = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32, deadline=60.0)
     await store.start()
     server = Server()
     listening = await server.start()
@@ -116,7 +116,7 @@ async def test_replicas_with_stores_of_their_own_and_one_redis_tell_once(world: 
     there = RedisSpec(url=Secret(f"unix://{redis.socket}"), prefix="test")
     for name in "ab":
         (tmp_path / name).mkdir()
-    stores = [Store("sqlite", migrated(tmp_path / name), keys, given_pepper="p" * 32) for name in "ab"]
+    stores = [Store("sqlite", migrated(tmp_path / name), keys, given_pepper="p" * 32, deadline=60.0) for name in "ab"]
     try:
         for store in stores:
             await store.start()
@@ -257,7 +257,7 @@ async def test_a_webhook_that_does_not_answer_has_a_deadline(world: World) -> No
 
 
 def test_while_the_store_is_away_what_waits_is_bounded(tmp_path: Path) -> None:
-    store = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
+    store = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32, deadline=60.0)
     world = World(store, Server())
     for number in range(MOST_HEARD + 3):
         world.happens(scope=str(number), percent=50)

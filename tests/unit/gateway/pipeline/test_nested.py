@@ -15,6 +15,7 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.slices import at_once
 from gateway.pipeline import nested
 from gateway.pipeline.nested import AT_ONCE, LEVELS
+from tests.steady import at_most, uncollected
 
 LONG = " " * AT_ONCE
 
@@ -105,10 +106,15 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_step_is_long(name: str) -> None:
-    steps, longest, total = nested.decoded([HOSTILE[name]]), 0.0, 0.0
-    for _ in iter(lambda: next(steps, True), True):
-        began = time.thread_time()
-        next(steps, None)
-        took = time.thread_time() - began
-        longest, total = max(longest, took), total + took
-    assert longest < max(0.06, 0.1 * total)
+    def share() -> float:
+        """Of what the longest step may take."""
+        steps, longest, total = nested.decoded([HOSTILE[name]]), 0.0, 0.0
+        with uncollected():
+            for _ in iter(lambda: next(steps, True), True):
+                began = time.thread_time()
+                next(steps, None)
+                took = time.thread_time() - began
+                longest, total = max(longest, took), total + took
+        return longest / max(0.06, 0.1 * total)
+
+    at_most(1.0, share)

@@ -12,11 +12,12 @@ import pytest
 
 from gateway.core.secret import Secret
 from gateway.core.specs import ClientTlsSpec, EngineSpec, HealthSpec
+from gateway.routing import probe as module
 from gateway.routing.probe import HttpProbe, _at_port
 from tests.fakes.descriptors import without_descriptors
 from tests.fakes.engine import FakeEngine
 from tests.unit.gateway.transport.conftest import Certificates
-from tests.waiting import reached
+from tests.waiting import SECONDS, reached
 
 
 def spec(path: str | None = None, metrics: str | None = None, **options: object) -> EngineSpec:
@@ -25,7 +26,7 @@ def spec(path: str | None = None, metrics: str | None = None, **options: object)
 
 @pytest.fixture
 async def probe() -> AsyncIterator[HttpProbe]:
-    probe = HttpProbe()
+    probe = HttpProbe(lambda: 1000.0)  # by this clock the process never stands still, which would be no result
     yield probe
     await probe.aclose()
 
@@ -72,35 +73,35 @@ def answer(status: int, body: bytes = b"", kind: str = "application/json") -> by
 
 async def test_a_healthy_engine_tells_its_slots(probe: HttpProbe):
     async with FakeEngine(slots=5) as engine:
-        result = await probe.probe(spec(), engine.address, 5.0)
+        result = await probe.probe(spec(), engine.address, SECONDS)
         assert (result.ok, result.slots) == (True, 5)
         assert result.details["device"] == "cpu"
         assert [request.path for request in engine.requests] == ["/health"]
-        await probe.probe(spec(), engine.address, 5.0)
+        await probe.probe(spec(), engine.address, SECONDS)
         assert engine.connections == 1
 
 
-async def test_over_a_unix_socket(probe: HttpProbe, tmp_path: Path):
-    async with FakeEngine(unix=str(tmp_path / "e.sock")) as engine:
-        assert (await probe.probe(spec(), engine.address, 5.0)).ok
+async def test_over_a_unix_socket(probe: HttpProbe, short_path: Path):
+    async with FakeEngine(unix=str(short_path / "e.sock")) as engine:
+        assert (await probe.probe(spec(), engine.address, SECONDS)).ok
 
 
-async def test_an_address_where_nothing_listens_refuses(probe: HttpProbe, tmp_path: Path):
+async def test_an_address_where_nothing_listens_refuses(probe: HttpProbe, short_path: Path):
     async with FakeEngine() as engine:
         address = engine.address
-    assert (await probe.probe(spec(), address, 5.0)).refused
-    assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock", 5.0)).refused
+    assert (await probe.probe(spec(), address, SECONDS)).refused
+    assert (await probe.probe(spec(), f"unix:{short_path}/none.sock", SECONDS)).refused
 
 
 async def test_a_gateway_without_descriptors_draws_no_conclusion(probe: HttpProbe):
     with without_descriptors():
-        assert await probe.probe(spec(), "http://127.0.0.1:9", 5.0) is None
+        assert await probe.probe(spec(), "http://127.0.0.1:9", SECONDS) is None
 
 
 async def test_an_engine_that_was_there_and_went(probe: HttpProbe):
     async with FakeEngine() as engine:
-        assert (await probe.probe(spec(), engine.address, 5.0)).ok
-    result = await probe.probe(spec(), engine.address, 5.0)
+        assert (await probe.probe(spec(), engine.address, SECONDS)).ok
+    result = await probe.probe(spec(), engine.address, SECONDS)
     assert (result.ok, result.refused) == (False, True)
 
 
@@ -132,7 +133,7 @@ async def test_silence_is_not_a_refusal(probe: HttpProbe):
 )
 async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
     async with answering(sent) as (address, _):
-        result = await probe.probe(spec(), address, 5.0)
+        result = await probe.probe(spec(), address, SECONDS)
     assert result.ok == ok
     assert reason in result.reason
     assert not result.refused
@@ -155,29 +156,29 @@ async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
 )
 async def test_an_engine_that_loads_says_so(probe: HttpProbe, status: int, body: bytes, loading: bool):
     async with answering(answer(status, body)) as (address, _):
-        result = await probe.probe(spec(), address, 5.0)
+        result = await probe.probe(spec(), address, SECONDS)
     assert (result.ok, result.loading) == (False, loading)
 
 
 @pytest.mark.parametrize("slots", [b"0", b"-3", b"true", b'"8"', b"1.5", b"100000000"])
 async def test_nonsense_slots_are_not_believed(probe: HttpProbe, slots: bytes):
     async with answering(answer(200, b'{"state": "ready", "slots": ' + slots + b"}")) as (address, _):
-        result = await probe.probe(spec(), address, 5.0)
+        result = await probe.probe(spec(), address, SECONDS)
     assert result.ok
     assert result.slots is None
 
 
 async def test_without_a_health_path_the_model_list_is_probed_from_then_on(probe: HttpProbe):
     async with answering(answer(404), answer(200, b'{"data": []}')) as (address, asked):
-        assert (await probe.probe(spec(), address, 5.0)).ok
-        assert (await probe.probe(spec(), address, 5.0)).ok
+        assert (await probe.probe(spec(), address, SECONDS)).ok
+        assert (await probe.probe(spec(), address, SECONDS)).ok
     assert [head.split()[1] for head in asked] == ["/health", "/v1/models", "/v1/models"]
 
 
 async def test_a_configured_path_is_probed_with_the_engines_key_and_headers(probe: HttpProbe):
     async with answering(answer(200, b"{}")) as (address, asked):
         engine = spec("/status?deep=1", api_key=Secret("k" * 32), headers={"x-team": "red"})
-        assert (await probe.probe(engine, address + "/base", 5.0)).ok
+        assert (await probe.probe(engine, address + "/base", SECONDS)).ok
     assert asked[0].startswith("GET /base/status?deep=1 HTTP/1.1\r\n")
     assert f"authorization: bearer {'k' * 32}" in asked[0].lower()
     assert "x-team: red" in asked[0].lower()
@@ -185,15 +186,15 @@ async def test_a_configured_path_is_probed_with_the_engines_key_and_headers(prob
 
 async def test_changed_settings_count_at_once(probe: HttpProbe):
     async with answering(answer(200, b"{}")) as (address, asked):
-        await probe.probe(spec(), address, 5.0)
-        await probe.probe(spec(headers={"x-new": "1"}), address, 5.0)
+        await probe.probe(spec(), address, SECONDS)
+        await probe.probe(spec(headers={"x-new": "1"}), address, SECONDS)
     assert "x-new" not in asked[0]
     assert "x-new: 1" in asked[1]
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "unix:relative", "http://127.0.0.1:99999"])
 async def test_an_unusable_address_is_a_result(probe: HttpProbe, address: str):
-    result = await probe.probe(spec(), address, 5.0)
+    result = await probe.probe(spec(), address, SECONDS)
     assert not result.ok
     assert result.reason
 
@@ -201,31 +202,34 @@ async def test_an_unusable_address_is_a_result(probe: HttpProbe, address: str):
 async def test_an_untrusted_certificate_is_a_failure_but_no_refusal(probe: HttpProbe, tmp_path: Path):
     certificates = Certificates(tmp_path)
     async with FakeEngine(tls=certificates.server_context()) as engine:
-        result = await probe.probe(spec(), engine.address, 5.0)
+        result = await probe.probe(spec(), engine.address, SECONDS)
         assert (result.ok, result.refused) == (False, False)
         trusted = spec(tls=ClientTlsSpec(ca=certificates.ca, server_name="engine.test"))
-        assert (await probe.probe(trusted, engine.address, 5.0)).ok
+        assert (await probe.probe(trusted, engine.address, SECONDS)).ok
         await probe.aclose()
 
 
 METRICS = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.5\n"
 
 
-async def test_an_engine_that_tells_its_load_is_asked_beside_its_probes(probe: HttpProbe):
+async def test_an_engine_that_tells_its_load_is_asked_beside_its_probes(probe: HttpProbe, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "LOAD_TIMEOUT", SECONDS)
+    monkeypatch.setattr(module, "LOAD_SECONDS", SECONDS)
+    monkeypatch.setattr(module, "LOAD_FRESH", SECONDS)
     async with answering(answer(200, b"{}"), answer(200, METRICS, "text/plain")) as (address, asked):
         engine = spec("/health", "/metrics", api_key=Secret("engine-key-0123456789"))
-        assert "load" not in (await probe.probe(engine, address, 5.0)).details, "the first probe does not wait for it"
+        assert "load" not in (await probe.probe(engine, address, SECONDS)).details, "the first probe does not wait for it"
         await reached(lambda: len(asked) >= 2)
         seen = await reached_load(probe, engine, address)
         assert seen == {"running": 3.0, "kv": 0.5}
-        await probe.probe(engine, address, 5.0)
+        await probe.probe(engine, address, SECONDS)
         assert [head.split()[1] for head in asked].count("/metrics") == 1, "not more often than it helps"
         assert all("authorization: bearer engine-key-0123456789" in head.lower() for head in asked)
 
 
 async def reached_load(probe: HttpProbe, engine: EngineSpec, address: str) -> Any:
-    async with asyncio.timeout(30):
-        while "load" not in (result := await probe.probe(engine, address, 5.0)).details:
+    async with asyncio.timeout(SECONDS):
+        while "load" not in (result := await probe.probe(engine, address, SECONDS)).details:
             await asyncio.sleep(0)
     return result.details["load"]
 
@@ -234,9 +238,9 @@ async def reached_load(probe: HttpProbe, engine: EngineSpec, address: str) -> An
 async def test_an_engine_that_does_not_tell_its_load_is_well_all_the_same(probe: HttpProbe, said: Any):
     async with answering(answer(200, b"{}"), said, answer(200, b"{}")) as (address, asked):
         engine = spec("/health", "/metrics")
-        assert (await probe.probe(engine, address, 5.0)).ok
+        assert (await probe.probe(engine, address, SECONDS)).ok
         await reached(lambda: len(asked) >= 2)
-        result = await probe.probe(engine, address, 5.0)
+        result = await probe.probe(engine, address, SECONDS)
         assert result.ok and "load" not in result.details
 
 

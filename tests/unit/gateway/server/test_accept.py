@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ class Listener:
 
     def __init__(self, certificates: Certificates, **listen: Any) -> None:
         self.world = World(**listen)
+        self.world.plane.now = time.monotonic()  # as its sweep has it, also on a machine that has just been started
         self.application = Application()
         self.application.at_once = True
         self.state = ListenerState(self.world.plane, self.application, is_inference)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.telemetry.log_file import LogFile
+from tests.waiting import SECONDS
 
 WRITER = """
 import logging, sys
@@ -85,7 +86,7 @@ def test_what_cannot_be_written_goes_to_standard_error(tmp_path: Path, capfdbina
 def test_several_processes_lose_no_line_and_mix_none(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "log")]
     writers = [subprocess.Popen([*command, name]) for name in ("a", "b", "c")]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(SECONDS) for writer in writers] == [0, 0, 0]
     files = [path for path in tmp_path.iterdir() if path.name != "log.lock"]
     lines = [text for path in files for text in path.read_text().splitlines()]
     assert len(files) > 5 and max(path.stat().st_size for path in files) <= 65536 + 3 * 120  # each of the others may add a line meanwhile

@@ -78,7 +78,7 @@ def test_what_may_pass_is_tried_again_within_the_timeout(receiver: HttpReceiver,
 
 
 def test_a_receiver_that_asks_to_wait_is_left_alone_for_so_long(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    traces = OtlpTraces(TracesSpec(endpoint=receiver.url), True, {})
+    traces = OtlpTraces(TracesSpec(endpoint=receiver.url, timeout=29.0), True, {})
     pauses = paused(traces, monkeypatch)
     receiver.answers, receiver.retry_after = [(429, b"")], "7"
     assert traces.send([traced()]) == 0

@@ -54,10 +54,14 @@ async def test_health_and_models(tcp: Way) -> None:
 
 
 async def test_capacity_is_bounded() -> None:
-    async with FakeEngine(slots=2, queue=1, default=Step(delay=0.05)) as engine:
+    async with FakeEngine(slots=2, queue=1, default=Step("hold")) as engine:
         client = EndpointClient(engine.address)
         way = Way(engine, client)
         sinks = [way.send() for _ in range(5)]
+        await engine.until(lambda: engine.refused == 2 and engine.holding == 2)
+        engine.release()
+        await engine.until(lambda: engine.holding == 1)  # the one that waited
+        engine.release()
         for sink in sinks:
             await sink.finished()
         statuses = sorted(sink.head.status for sink in sinks if sink.head)

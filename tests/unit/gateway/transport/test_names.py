@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +23,14 @@ def server() -> Iterator[NameServer]:
 
 def resolve(server: NameServer, name: str = "vllm.test", **settings: Any) -> Resolved:
     return Names(DnsSpec(servers=(server.address,), timeout=120.0, **settings)).resolve(name, 8000)
+
+
+async def asked(names: Names, name: str) -> Resolved | str:
+    """What was said, or why nothing was: the deadlines here are short, and where this process stands still they pass."""
+    try:
+        return names.resolve(name, 80)
+    except Unresolved as error:
+        return error.message
 
 
 def test_addresses_of_both_kinds_with_the_shortest_ttl(server: NameServer) -> None:
@@ -83,41 +90,37 @@ async def test_the_second_server_is_asked_when_the_first_hangs(server: NameServe
     with NameServer() as silent:
         silent.fault = "hang"
         names = Names(DnsSpec(servers=(silent.address, server.address), timeout=3.0))
-
-        async def asked() -> tuple[HostPort, ...]:
-            with contextlib.suppress(Unresolved):  # this process stood still for as long
-                return names.resolve("vllm.test", 80).places
-            return ()
-
-        found = await once(bool, asked)
-    assert found == (HostPort("10.0.0.1", 80),)
+        found = await once(lambda said: isinstance(said, Resolved), lambda: asked(names, "vllm.test"))
+    assert isinstance(found, Resolved) and found.places == (HostPort("10.0.0.1", 80),)
 
 
-def test_what_one_kind_of_question_would_have_said_is_unknown(server: NameServer) -> None:
+async def test_what_one_kind_of_question_would_have_said_is_unknown(server: NameServer) -> None:
     server.put("vllm.test", "A", ["10.0.0.1"])
     server.silent.add("AAAA")
-    found = Names(DnsSpec(servers=(server.address,), timeout=0.4)).resolve("vllm.test", 80)
+    names = Names(DnsSpec(servers=(server.address,), timeout=0.4))
+    found = await once(lambda said: isinstance(said, Resolved), lambda: asked(names, "vllm.test"))
+    assert isinstance(found, Resolved)
     assert found.places == (HostPort("10.0.0.1", 80),) and found.unknown == {6} and "AAAA of vllm.test" in found.why
 
 
-def test_targets_of_which_nothing_is_heard_hold_nobody_up_and_take_none_away(server: NameServer) -> None:
+async def test_targets_of_which_nothing_is_heard_hold_nobody_up_and_take_none_away(server: NameServer) -> None:
     targets = [f"t{n:02}.test" for n in range(40)]
     server.put("_http._tcp.vllm.test", "SRV", [f"1 1 80 {target}." for target in targets])
     for n, target in enumerate(targets):
         server.put(target, "A", [f"10.0.0.{n + 1}"])
     server.silent.add("AAAA")
     names = Names(DnsSpec(servers=(server.address,), timeout=0.4, records="srv"))
-    found = names.resolve("_http._tcp.vllm.test", 80)
-    assert len(found.places) == 40 and found.unknown == {6}
+    service = "_http._tcp.vllm.test"
+    found = await once(lambda said: isinstance(said, Resolved) and said.unknown == {6}, lambda: asked(names, service))
+    assert isinstance(found, Resolved) and len(found.places) == 40
     server.silent.add("A")
 
-    def asked() -> int:
+    async def counted() -> tuple[Resolved | str, int]:
         before = server.asked
-        with pytest.raises(Unresolved, match="of t0"):
-            names.resolve("_http._tcp.vllm.test", 80)
-        return server.asked - before
+        return await asked(names, service), server.asked - before
 
-    at_most(20.0, lambda: float(asked()))  # two questions of each kind, each sent several times; 40 targets have eighty
+    # two questions of each kind, each sent several times; 40 targets have eighty
+    await once(lambda told: isinstance(told[0], str) and "of t0" in told[0] and told[1] <= 20, counted)
 
 
 @pytest.mark.parametrize("name", ["a" * 64 + ".test", "..", "x" * 300])

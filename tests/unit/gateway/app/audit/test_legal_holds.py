@@ -51,7 +51,7 @@ class Bench:
         self.stores: list[Store] = []
 
     async def replica(self, name: str) -> Replica:
-        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32)
+        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32, deadline=60.0)
         await store.start()
         self.stores.append(store)
         made = Replica(self, name, store)

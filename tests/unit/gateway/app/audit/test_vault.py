@@ -46,7 +46,7 @@ class Bench:
 
     async def vault(self, replica: str = "a", master: str = "master.key", former: str | None = None) -> Vault:
         """A replica with a state directory of its own."""
-        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32)
+        store = Store("sqlite", migrated(self.directory), keys, given_pepper="p" * 32, deadline=60.0)
         await store.start()
         self.stores.append(store)
         spec = EncryptionSpec(master=MasterSpec(file=master), former=() if former is None else (MasterSpec(file=former),), cache=100.0)

@@ -81,10 +81,10 @@ class Counted(StoredBatches):
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    engine = make_engine("sqlite", tmp_path, 10.0)
+    engine = make_engine("sqlite", tmp_path, 60.0)
     with engine.begin() as connection:
         metadata.create_all(connection)
-    made = Database(engine, 10.0)
+    made = Database(engine, 60.0)
     yield made
     await made.aclose()
 

@@ -45,7 +45,7 @@ class Replica:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

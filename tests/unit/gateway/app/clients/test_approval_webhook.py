@@ -64,7 +64,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.server, self.clock, self.owner = Server(), FakeClock(), TaskOwner("test")
-        self.store = Store("sqlite", migrated(directory), keys, database_clock=lambda connection: self.clock.wall())
+        self.store = Store("sqlite", migrated(directory), keys, database_clock=lambda connection: self.clock.wall(), deadline=60.0)
         self.events: list[tuple[str, str]] = []
         self.settings = ApprovalsSpec(webhook=ApprovalWebhookSpec(url=self.server.url, secret=Secret(SECRET)))
         self.approvers: tuple[str, ...] | None = ()
@@ -80,7 +80,7 @@ class Bench:
         return (await self.book.keep(wanted)).id
 
     async def delivered(self) -> None:
-        await self.owner.finish(10.0)
+        await self.owner.finish(60.0)
 
     def decision(self, approval: str, nonce: str = "n" * 16, **changes: Any) -> tuple[dict[str, str], bytes]:
         wanted = {"id": approval, "decision": "approve", "reason": "fine", "by": "boss", "arguments_sha256": "a" * 64, **changes}

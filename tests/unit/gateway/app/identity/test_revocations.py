@@ -35,7 +35,7 @@ class Replica:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", migrated(tmp_path), key_texts)
+    made = Store("sqlite", migrated(tmp_path), key_texts, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

@@ -40,7 +40,7 @@ def no_engine(name: str, body: dict[str, Any]) -> EngineSpec:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", migrated(tmp_path), keys)
+    made = Store("sqlite", migrated(tmp_path), keys, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

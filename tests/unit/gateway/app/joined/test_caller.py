@@ -15,6 +15,7 @@ from gateway.app.joined import caller as module
 from gateway.app.joined.caller import UNKNOWN_TIMES, Caller, Refused, checked_url
 from gateway.core.errors import ConfigError
 from gateway.core.joining import Beat, Heard, TicketPort
+from tests.waiting import SECONDS
 
 
 def test_admin_listeners() -> None:
@@ -41,11 +42,21 @@ def test_a_token_goes_to_no_other(text: str) -> None:
         checked_url(text)
 
 
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's clock stands still: how long an answer takes is no difference of clocks."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: NOW))
+
+
+@pytest.mark.usefixtures("still")
 async def test_a_machine_without_tickets_says_when_its_clock_is_hours_off(caplog: pytest.LogCaptureFixture) -> None:
     behind = iter([0.0, 60.0, 5 * 3600.0, 5 * 3600.0, 0.0])
 
     def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, now=time.time() + next(behind))))
+        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, now=NOW + next(behind))))
 
     caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
     caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(answer))
@@ -56,6 +67,7 @@ async def test_a_machine_without_tickets_says_when_its_clock_is_hours_off(caplog
     await caller.aclose()
 
 
+@pytest.mark.usefixtures("still")
 async def test_a_machine_whose_clock_is_wrong_offers_no_port_for_tickets(caplog: pytest.LogCaptureFixture) -> None:
     said: list[bool] = []
     wrong = [0.0, 30.0, 30.0, -30.0, 0.0, 0.0]
@@ -63,7 +75,7 @@ async def test_a_machine_whose_clock_is_wrong_offers_no_port_for_tickets(caplog:
 
     def answer(request: httpx.Request) -> httpx.Response:
         said.append(msgspec.json.decode(request.content, type=Beat).tickets is not None)
-        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, tickets="a key", now=time.time() - next(asked))))
+        return httpx.Response(200, content=msgspec.json.encode(Heard(every=0.5, tickets="a key", now=NOW - next(asked))))
 
     caller = Caller("http://127.0.0.1:1", "gpu-1", Ed25519PrivateKey.generate(), True)
     caller._client = httpx.AsyncClient(base_url=caller.url, transport=httpx.MockTransport(answer))
@@ -106,9 +118,12 @@ async def test_a_machine_ends_only_where_it_is_unknown_again_and_again(
     await caller.aclose()
 
 
-@pytest.mark.parametrize("endless", [b"x" * 65536, b"x"])
-async def test_an_answer_without_an_end_is_given_up(endless: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("endless", "whole"), [(b"x" * 65536, module.WHOLE), (b"x", 0.01)])
+async def test_an_answer_without_an_end_is_given_up(
+    endless: bytes, whole: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A gateway that somebody has taken over fills no machine's memory, and holds up no machine."""
+    monkeypatch.setattr(module, "WHOLE", whole)
     sent = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,8 +142,9 @@ async def test_an_answer_without_an_end_is_given_up(endless: bytes, caplog: pyte
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     caller = Caller(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "gpu-1", Ed25519PrivateKey.generate(), True)
+    caller.every = 30.0  # no step of it is late where this process stands still
     async with server:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             assert await caller.beat(lambda session, sequence: Beat(session=session, sequence=sequence, address="127.0.0.1:1")) is None
         assert sent < 4 * module.MAX_ANSWER and "cannot be reached: its answer" in caplog.text
         await caller.aclose()

@@ -11,6 +11,7 @@ import uvloop
 
 from gateway.app.joined.orders import Orders
 from gateway.core.errors import GatehouseError
+from tests.waiting import SECONDS
 
 
 class Files:
@@ -19,7 +20,7 @@ class Files:
 
 
 async def status(place: Path) -> int:
-    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(place)), trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(place)), trust_env=False, timeout=SECONDS) as client:
         return (await client.get(f"http://x/v1/files/{'0' * 64}?size=1")).status_code
 
 
@@ -35,7 +36,7 @@ async def one_after_the_other(place: Path) -> list[int]:
     return found
 
 
-def test_an_ear_that_has_ended_leaves_nothing_in_the_event_loop(tmp_path: Path) -> None:
+def test_an_ear_that_has_ended_leaves_nothing_in_the_event_loop(short_path: Path) -> None:
     for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=loop) as runner:
-            assert runner.run(asyncio.wait_for(one_after_the_other(tmp_path / "s"), 30)) == [404] * 2
+            assert runner.run(asyncio.wait_for(one_after_the_other(short_path / "s"), SECONDS)) == [404] * 2

@@ -23,12 +23,12 @@ SIZE = PIECE + 100_000
 
 
 class Ear:
-    def __init__(self, folder: Path, most: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, folder: Path, short: Path, most: int = 64 * 1024 * 1024) -> None:
         self.needed: set[str] = set()
         self.files = ReceivedFiles(folder / "received", most, lambda: self.needed)
-        self.orders = Orders(folder / "o.sock", self.files, None)  # type: ignore[arg-type] # it gets no order here
+        self.orders = Orders(short / "o.sock", self.files, None)  # type: ignore[arg-type] # it gets no order here
         self.sending = Sending(OnMachine("gpu-1", "orders.gpu-1.joined.gatehouse", HostPort("127.0.0.1", 9), ClientTlsSpec()))
-        self.sending._client = EndpointClient(f"unix:{folder / 'o.sock'}")
+        self.sending._client = EndpointClient(f"unix:{short / 'o.sock'}")
 
     async def start(self) -> None:
         await self.files.start()
@@ -41,8 +41,8 @@ class Ear:
 
 
 @pytest.fixture
-async def ear(tmp_path: Path) -> AsyncIterator[Ear]:
-    made = Ear(tmp_path)
+async def ear(tmp_path: Path, short_path: Path) -> AsyncIterator[Ear]:
+    made = Ear(tmp_path, short_path)
     await made.start()
     yield made
     await made.aclose()
@@ -59,14 +59,14 @@ async def parts(*given: bytes) -> AsyncIterator[bytes]:
         yield one
 
 
-async def test_a_file_is_sent_once_and_goes_on_from_where_it_broke_off(ear: Ear, tmp_path: Path) -> None:
+async def test_a_file_is_sent_once_and_goes_on_from_where_it_broke_off(ear: Ear, tmp_path: Path, short_path: Path) -> None:
     content = os.urandom(SIZE)
     path, sha256 = made(tmp_path, content)
     assert await ear.files.append(sha256, SIZE, 0, parts(content[:70_000])) == Received(offset=70_000)
     assert await ear.sending.file(path, SIZE, sha256) == SIZE - 70_000
     assert (tmp_path / "received" / "files" / sha256).read_bytes() == content
     assert await ear.sending.file(path, SIZE, sha256) == 0, "it is there"
-    again = Ear(tmp_path)
+    again = Ear(tmp_path, short_path)
     await again.files.start()
     assert again.files.has(sha256, SIZE) and again.files.used == SIZE
 
@@ -81,8 +81,8 @@ async def test_what_has_another_checksum_is_deleted(ear: Ear, tmp_path: Path) ->
     assert refused.value.code == "model_invalid", "the file is shorter than was said"
 
 
-async def test_files_that_nothing_uses_make_room_and_no_others(tmp_path: Path) -> None:
-    ear = Ear(tmp_path, most=250_000)
+async def test_files_that_nothing_uses_make_room_and_no_others(tmp_path: Path, short_path: Path) -> None:
+    ear = Ear(tmp_path, short_path, most=250_000)
     await ear.start()
     try:
         kept, gone = made(tmp_path, b"a" * 100_000), None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.app.limits import times
 from gateway.app.limits.budget_log import Processes, Tally, read, spent_in
 from gateway.app.limits.budget_runs import FILE, BudgetRuns
 from gateway.app.limits.times import LimitTimes
@@ -58,7 +59,7 @@ class Log:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper="p" * 32, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()
@@ -82,9 +83,9 @@ async def state_of(store: Store, limit: LimitSpec) -> dict[str, Any]:
 
 def runs(store: Store, tmp_path: Path, holder: str, tasks: TaskOwner, *limits: LimitSpec) -> BudgetRuns:
     spec = ConfigSpec(version=1, limits=limits)
-    times = LimitTimes(tmp_path)
-    times.applied(limits)
-    return BudgetRuns(store, holder, tmp_path, tmp_path / "audit", lambda: spec, times, tasks, lambda: None)
+    in_force = LimitTimes(tmp_path)
+    in_force.applied(limits)
+    return BudgetRuns(store, holder, tmp_path, tmp_path / "audit", lambda: spec, in_force, tasks, lambda: None)
 
 
 @pytest.mark.parametrize("limit", [DAY, WEEK])
@@ -121,7 +122,10 @@ async def test_what_a_killed_process_had_in_hand_comes_back(store: Store, tmp_pa
     assert json.loads((tmp_path / FILE).read_bytes()) == []
 
 
-async def test_a_budget_is_not_charged_for_what_came_before_it_was_added(store: Store, tmp_path: Path) -> None:
+async def test_a_budget_is_not_charged_for_what_came_before_it_was_added(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(times, "SWITCH", 50.0)  # what is spent just before it counts, however long that takes here
     tasks = TaskOwner("test")
     first = runs(store, tmp_path, "a:1", tasks)
     await first.begin()

@@ -157,7 +157,7 @@ async def test_thousands_of_changes_are_written_soon_after_and_all_of_them(tmp_p
         await times.prepare(limits)
         times.applied(limits)
         assert at(times, clock.now - SWITCH - 1, limits[1])[0] is (limits is not many)
-    await owner.finish(10.0)
+    await owner.finish(60.0)
     again = LimitTimes(tmp_path, clock)
     again.applied([DAY, *many[:4000]])
     for limit in (DAY, many[0], many[3999], many[4999]):

@@ -39,7 +39,7 @@ class Log:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store("sqlite", migrated(tmp_path), keys, given_pepper=PEPPER)
+    made = Store("sqlite", migrated(tmp_path), keys, given_pepper=PEPPER, deadline=60.0)
     await made.start()
     yield made
     await made.aclose()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.app.replicas.endpoint_hints import GATHER, PAUSE, EndpointHints, digest
-from gateway.core.specs import EngineSpec
+from gateway.core.specs import EngineSpec, HealthSpec
 from gateway.routing.health import ProbeResult
 from gateway.store.hints import MOST
 from tests.unit.gateway.routing.fleet import REFUSED, SUCCESS, Fleet
@@ -120,7 +120,7 @@ async def test_what_is_no_news_for_others() -> None:
 
 
 async def test_a_hint_has_the_endpoint_probed_and_only_the_probe_counts() -> None:
-    fleet = Fleet()
+    fleet = Fleet(engine={"slots": 2, "health": HealthSpec(interval=3600.0)})  # nothing else probes meanwhile
     told, probe = Told(fleet), Probe()
     fleet.registry.start_probing(probe)
     await reached(lambda: sorted(probe.asked) == ["a", "b", "c"])  # its own round

@@ -39,7 +39,9 @@ class World:
 
     async def member(self, id: str, offset: float = 0.0) -> Membership:
         clock = Off(self.clock, offset)
-        store = Store("sqlite", migrated(self.directory), keys, clock=clock, database_clock=lambda connection: self.clock.wall())
+        store = Store(
+            "sqlite", migrated(self.directory), keys, clock=clock, database_clock=lambda connection: self.clock.wall(), deadline=60.0
+        )
         self.stores.append(store)
         await store.start()
         return Membership(store, id, "1.0", lambda *event: self.events.append(event))

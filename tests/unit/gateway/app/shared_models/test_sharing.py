@@ -143,10 +143,10 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(arrival, "PAUSE", 0.05)
     for module in (offering, arrival):
         monkeypatch.setattr(module, "PIECE", 8192)
-    engine = make_engine("sqlite", tmp_path, 10.0)
+    engine = make_engine("sqlite", tmp_path, 60.0)
     with engine.begin() as connection:
         metadata.create_all(connection)
-    database = Database(engine, 10.0)
+    database = Database(engine, 60.0)
     stored = StoredModelCopies(database, wall)
     made: list[Replica] = []
 
@@ -208,7 +208,8 @@ async def test_a_signature_comes_with_its_model_and_what_is_not_signed_stays_awa
     assert "wrong.gguf is not what was signed" in b.told("model_fetch_failed")[0]["reason"]
     problem = (await b.shown("none.gguf"))["problem"]
     assert "'none.gguf'" in problem and "no signature (none.gguf.sig beside it)" in problem
-    assert b.has("none.gguf") is None and b.has("wrong.gguf") is None and b.arriving == []
+    assert b.has("none.gguf") is None and b.has("wrong.gguf") is None
+    await eventually(lambda: b.arriving == [])  # what was refused is deleted after that is told
     await eventually(
         lambda: (one := b.sharing._shared.get("good.gguf")) and {copy.replica for copy in one.copies if copy.address} == {"a", "b"}
     )

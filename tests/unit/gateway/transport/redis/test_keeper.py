@@ -11,11 +11,12 @@ import pytest
 from gateway.core.clock import SystemEntropy
 from gateway.core.secret import Secret
 from gateway.core.specs.redis import RedisSpec
+from gateway.transport.redis import keeper as module
 from gateway.transport.redis.address import target
 from gateway.transport.redis.connection import Connection
 from gateway.transport.redis.keeper import Keeper
 from gateway.transport.redis.resp import Parser
-from tests.waiting import reached
+from tests.waiting import SECONDS, reached
 
 
 class Scripted:
@@ -69,6 +70,12 @@ class SlowSentinel(Scripted):
             return b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n"
         port = b"%d" % self.master
         return b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is late where this process stands still."""
+    monkeypatch.setattr(module, "PATIENCE", SECONDS)
 
 
 @pytest.fixture
