@@ -36,6 +36,7 @@ class Rounds:
     async def run(self) -> None:
         number = 0
         while not self._closing:
+            self._wake.clear()  # before it looks: what somebody wakes it for meanwhile may have come too late for this round
             try:
                 await self._look()
                 if number % COUNT_EVERY == 0:
@@ -47,7 +48,6 @@ class Rounds:
             except Exception:  # noqa: BLE001 - boundary: one failed round does not stop the next
                 self._log.exception("%s could not be looked for", self._what)
             number += 1
-            self._wake.clear()
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._wake.wait()
