@@ -22,7 +22,7 @@ GARBAGE = b"\x16\x03\x01 this is not HTTP\r\n\r\n"
 class Step:
     """How one request is answered; the module's docstring lists the kinds. `size`: further bytes of text in each chunk.
 
-    `linger`: seconds between the last byte and a reset or close, so that the peer reads what was sent before."""
+    `linger`: seconds between the last byte and a reset or close, at least, so that the peer reads what was sent before."""
 
     kind: str = "normal"
     at: str = "before"

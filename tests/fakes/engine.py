@@ -24,6 +24,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -33,6 +34,9 @@ from typing import Any
 import httptools
 
 from tests.fakes.answers import ACTIONS, GARBAGE, Step, parse_script, parse_step, pieces
+
+UNREAD_SECONDS = 10.0
+"""For which a reset waits for its peer to read what came before."""
 
 
 @dataclass
@@ -357,12 +361,21 @@ class _Connection(asyncio.Protocol):
         if step.kind in ("reset", "close"):
             request.done = time.monotonic()  # the peer does not leave: we do
             if request.sent:
-                await asyncio.sleep(step.linger)  # an RST discards what the peer has not read yet
+                await asyncio.sleep(step.linger)
+                if step.linger and step.kind == "reset":
+                    await self._read_by_peer()
         if step.kind == "garbage":
             self._transport.write(GARBAGE)
         elif step.kind in ("reset", "close"):
             self.abort(step.kind == "reset")
         await asyncio.get_running_loop().create_future()  # until the connection is lost and this task cancelled
+
+    async def _read_by_peer(self) -> None:
+        """Until the other end has read what was sent, or does not for a while: an RST discards what lies in its kernel."""
+        sock = self._transport.get_extra_info("socket")
+        end = time.monotonic() + UNREAD_SECONDS
+        while sock is not None and unread(sock) and time.monotonic() < end:
+            await asyncio.sleep(0.002)
 
     async def _write_header_forever(self, request: Received) -> None:
         while not self._transport.is_closing():
@@ -380,6 +393,23 @@ class _Connection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
+
+
+def unread(sock: Any) -> bool:
+    """Whether bytes lie in the kernel that the other end of a connection over IPv4 on this machine has not read."""
+    if sock.family != socket.AF_INET:
+        return False
+    with contextlib.suppress(OSError):  # it has left
+        ends = [
+            f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+            for host, port in (sock.getpeername(), sock.getsockname())
+        ]
+        with open("/proc/net/tcp", encoding="ascii") as connections:
+            for line in connections:
+                fields = line.split()
+                if fields[1:3] == ends:
+                    return int(fields[4].partition(":")[2], 16) > 0
+    return False
 
 
 async def _run(arguments: argparse.Namespace) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 
 import pytest
 
@@ -92,3 +94,16 @@ async def test_a_slow_accept_delays_the_answer_only() -> None:
         engine.start_accepting()
         await sink.finished()
         await client.aclose()
+
+
+async def test_a_reset_takes_nothing_from_a_peer_that_is_slow_to_read() -> None:
+    async with FakeEngine() as engine:
+        with socket.create_connection(("127.0.0.1", int(engine.address.rpartition(":")[2]))) as peer:
+            peer.sendall(b"%bhost: a\r\nx-fake: reset:at=mid\r\ncontent-length: %d\r\n\r\n%b" % (HEAD, len(STREAM), STREAM))
+            await engine.until(lambda: bool(engine.requests) and engine.requests[0].done is not None)
+            await asyncio.sleep(3 * Step().linger)
+            heard = b""
+            with pytest.raises(ConnectionResetError):
+                while data := await asyncio.to_thread(peer.recv, 65536):
+                    heard += data
+        assert heard.startswith(b"HTTP/1.1 200 ") and b" tok0" in heard
