@@ -31,7 +31,7 @@ from gateway.audit.crypto import BodyHasher, load_body_key, no_hash
 from gateway.audit.envelopes import RecordSealer
 from gateway.audit.event_tenants import with_tenants
 from gateway.audit.fastpath import FastPath
-from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
+from gateway.audit.fault import FAILED, FULL, HUNG, OPEN, STARTED, TRYING, Fault, reason_of
 from gateway.audit.job_thread import JobThread
 from gateway.audit.keyring import KeyRing
 from gateway.audit.opening import Opener
@@ -44,7 +44,7 @@ from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deadlines import within
-from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError, MasterUnavailable, StoreUnavailable
+from gateway.core.errors import AuditUnavailable, ConfigError, MasterUnavailable, StoreUnavailable
 from gateway.core.pauses import Pauses
 from gateway.core.specs import AuditSpec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
@@ -273,7 +273,7 @@ class AuditBroker:
 
     def _refusal(self) -> AuditUnavailable:
         self._fault.refused += 1
-        return _unavailable("" if self._fault.reason else "it is being closed" if self._closing else "the queue is full")
+        return _unavailable("" if self._fault.reason else "it is being closed" if self._closing else FULL)
 
     def _lose(self) -> None:
         """There is no room for an outcome."""
@@ -281,7 +281,7 @@ class AuditBroker:
             log.error("outcomes of requests are lost: the audit log has no room for them")
         self._fault.lose(1)
         if self._fault.state == OPEN:
-            self._break(FAILED, "the queue is full")
+            self._break(FAILED, FULL)
 
     # --- the writer's thread
 
@@ -313,7 +313,7 @@ class AuditBroker:
             self._fault.lose(self._gathering.put_back(batch))
             if signal is not None:
                 signal.fail(_unavailable())
-            self._break(FAILED, _reason(error))
+            self._break(FAILED, reason_of(error))
         if self._idle is not None:
             self._idle.set()
         if signal is not None:
@@ -361,8 +361,12 @@ class AuditBroker:
             self._path.keep()
 
     def _recover(self) -> None:
-        """The trial succeeded."""
+        """The trial succeeded. Outcomes that were lost while it was written are told by another one, at once."""
         self._fault.recovered()
+        if not self._fault.silent and not self._closing:
+            self._break(FAILED, FULL)
+            self._try()
+            return
         self._make_room()
         if self._gathering.entries and self._gathering.timer is None:
             self._flush_later()
@@ -414,7 +418,7 @@ class AuditBroker:
             await self._loop.run_in_executor(None, self._writer.open)
         except (OSError, MasterUnavailable, StoreUnavailable) as error:
             self._writer.abandon()
-            raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
+            raise ConfigError(f"cannot open the audit log: {reason_of(error)}", path="audit.sinks") from error
         if self._spec.durability == "write" and not self._whole:  # a journal would hold records in the clear
             self._path.attach(await self._loop.run_in_executor(None, self._writer.make_journal))
         self._jobs_thread = JobThread(self._loop, self._work, self._done)
@@ -488,12 +492,6 @@ def _completed() -> Signal[None]:
     signal: Signal[None] = Signal()
     signal.set(None)
     return signal
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return error.message if isinstance(error, GatehouseError) else f"{type(error).__name__}: {error}"
 
 
 def _unavailable(reason: str = "") -> AuditUnavailable:  # clients see it: what a disk or a sink said is in the log and in `fault`

@@ -6,6 +6,7 @@ import logging
 from typing import Any, Final
 
 from gateway.core.clock import Clock
+from gateway.core.errors import GatehouseError
 
 log = logging.getLogger("gatehouse.audit")
 
@@ -21,6 +22,8 @@ HUNG: Final = "hung"
 TRIED: Final = "tried"
 WRITTEN: Final = "written"
 ENDED: Final = "ended"
+
+FULL: Final = "the queue is full"
 
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (NEW, STARTED): OPEN,
@@ -89,3 +92,10 @@ class Fault:
     def end(self) -> None:
         self.reason = self.reason or "closed"
         self.happened(ENDED)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, as the reason why the log takes no records."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return error.message if isinstance(error, GatehouseError) else f"{type(error).__name__}: {error}"

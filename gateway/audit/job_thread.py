@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+END_SECONDS: Final = 10.0
+"""How long a thread that has nothing to do is waited for: it ends at once, unless this process stands still."""
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 
 
@@ -91,7 +93,7 @@ class JobThread(Generic[T]):
         self._jobs.append(None)
         self._to_thread.ring()
         if wait:
-            self._runner.join(1.0)
+            self._runner.join(END_SECONDS)
         if not self._runner.is_alive():
             self._to_thread.close()
             self._to_loop.close()

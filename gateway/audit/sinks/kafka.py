@@ -139,12 +139,12 @@ class KafkaSink:
         with suppress(self._kafka.KafkaException):
             producer.purge()
         until = time.monotonic() + GRACE
-        while time.monotonic() < until:
-            try:
+        while True:
+            with suppress(self._kafka.KafkaException):
                 if not producer.flush(GRACE):
                     return
-            except self._kafka.KafkaException:
-                continue
+            if time.monotonic() >= until:  # after a look: this process may have stood still before it
+                return
 
     def _judge(self, failures: list[Any], left: int) -> None:
         for error in failures:
