@@ -35,13 +35,13 @@ def test_every_operation_has_a_name_of_its_own() -> None:
     assert len({each.name for each in OPERATIONS}) == len(OPERATIONS)
 
 
-def test_a_process_tells_what_it_is_made_of(tmp_path: Path) -> None:
+def test_a_process_tells_what_it_is_made_of(short_path: Path) -> None:
     program = "class Odd: pass\nkept = [Odd() for _ in range(77)]\nprint(flush=True)\ninput()"
     with subprocess.Popen(
-        [sys.executable, "-c", program], env=inside.prepare(tmp_path / "in"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program], env=inside.prepare(short_path / "in"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()
-        told = inside.ask(tmp_path / "in", child.pid)
+        told = inside.ask(short_path / "in", child.pid)
         child.stdin.write(b"\n")
     assert told["types"]["__main__.Odd"] == 77 and told["tasks"] == 0 and told["blocks"] > 77

@@ -88,15 +88,15 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
     assert names(scan((place(tmp_path),))) == ["a/m.gguf", "b/m.gguf"]
 
 
-def test_special_files_and_odd_names_are_left_out(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.gguf")
+def test_special_files_and_odd_names_are_left_out(short_path: Path) -> None:
+    os.mkfifo(short_path / "pipe.gguf")
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "sock.gguf"))
-    put(tmp_path / "new\nline.gguf")
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.gguf")).touch()
-    put(tmp_path / "good.gguf")
-    (tmp_path / "folder.gguf").mkdir()
-    assert names(scan((place(tmp_path),))) == ["good.gguf"]
+        listening.bind(str(short_path / "sock.gguf"))
+    put(short_path / "new\nline.gguf")
+    Path(os.fsdecode(os.fsencode(short_path) + b"/\xff\xfe.gguf")).touch()
+    put(short_path / "good.gguf")
+    (short_path / "folder.gguf").mkdir()
+    assert names(scan((place(short_path),))) == ["good.gguf"]
 
 
 def test_depth_entries_and_models_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
