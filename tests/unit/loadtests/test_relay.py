@@ -56,15 +56,16 @@ def whole(status: str, body: bytes) -> bytes:
 
 @contextlib.contextmanager
 def streaming_engine(tmp_path: Path, chunks: int) -> Iterator[int]:
-    port = processes.free_port()
-    command = [sys.executable, str(targets.HERE / "engine_sse.py"), str(port), str(chunks), "0.001"]
     log = tmp_path / "log"
-    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as engine:
+    with empty_port() as port, log.open("wb") as file:
+        command = [sys.executable, str(targets.HERE / "engine_sse.py"), str(port), str(chunks), "0.001"]
+        engine = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             processes.wait_until_answers(port, load.http_request({}, b"{}"), run.MARKER.encode(), log, limit=60)
             yield port
         finally:
             engine.terminate()
+            engine.wait(60)
 
 
 def test_percentile_is_the_nearest_rank() -> None:

@@ -19,12 +19,13 @@ STILL = 0.4
 
 @contextmanager
 def running(source: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", source])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    """A process that has begun: what it takes to start a program says nothing about this one."""
+    with subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{source}"], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_one_that_hangs_is_told_from_one_that_works() -> None:

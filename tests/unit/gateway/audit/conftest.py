@@ -114,6 +114,8 @@ class Bench:
 
     async def broker(self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any) -> AuditBroker:
         more = {name: settings.pop(name) for name in ("cpu", "steady") if name in settings}
+        if clock is None:  # what a disk may take is tested with a clock of the test: a real one may be slow
+            settings.setdefault("timeout", 60.0)
         spec = msgspec.convert(settings, AuditSpec)
         sink = self.sink(segment_bytes=segment_bytes, sync=spec.durability == "fsync")
         broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock, **more)

@@ -40,7 +40,7 @@ class Log:
 
     def settled(self) -> Log:
         self.index()
-        assert self.blinder.update(10.0)
+        assert self.blinder.update(120.0)
         return self
 
     def rows(self, sql: str) -> list[Any]:
@@ -122,8 +122,7 @@ async def test_lines_of_two_keys_and_of_clear_and_encrypted_ones_are_opened_each
         log.vault.version = 2
         log.vault.ring.drop("acme")
         log.vault.opener.drop("acme")
-        log.vault.sealer.wait = 5.0
-        asyncio.run_coroutine_threadsafe(log.vault.sealer._current("acme"), loop).result(5)
+        asyncio.run_coroutine_threadsafe(log.vault.sealer._current("acme"), loop).result(120)
         log.writer.write([log.make.outcome("two", tenant="acme", endpoint="e9")])
         log.writer.cover = None
         log.writer.write([log.make.intent("mixed", "acme", user="lovelace")])
@@ -177,7 +176,7 @@ async def test_what_is_withheld_or_cannot_be_opened_is_opened_each_time(log: Log
         log.request("later", "umbra", "lovelace")
         log.index()
         with pytest.raises(MasterUnavailable):
-            log.blinder.update(1.0)
+            log.blinder.update(120.0)
         assert log.rows("SELECT sealed FROM entries WHERE request_id = 'later'") == [(1,)], "nothing was decided"
         log.vault.fault = None
         assert log.settled().found(user="lovelace") == (["later", "r"], {"withheld": 1})

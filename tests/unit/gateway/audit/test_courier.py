@@ -81,7 +81,7 @@ async def test_all_writers_lines_arrive_in_order_over_segments_and_restarts(
             writer.write([make.intent(f"r{number}"), make.outcome(f"r{number}")])
     first.start()
     await reached(lambda: first.sent >= 60)
-    await first.aclose()
+    await first.aclose(60)
     for writer in writers:
         writer.write([make.event("late")])
         writer.close()
@@ -236,7 +236,7 @@ async def test_a_sink_that_fails_is_tried_after_growing_pauses_and_soon_where_re
     monkeypatch.setattr(carrying, "_wait", pauses.append)
     carrying.start()
     await reached(lambda: bool(sink.lines), what="the records")
-    await carrying.aclose()
+    await carrying.aclose(60)
     failed = pauses[: pauses.index(longest) + 1]
     assert failed[0] <= 0.5 and failed == sorted(failed) and max(pauses) == longest
 
@@ -264,5 +264,5 @@ async def test_a_disk_that_fails_is_tried_again_soon_and_the_sink_gets_everythin
     await reached(
         lambda: positions.read() != SinkPositions({}) and carrying.fault is None, what="the place is kept, and nothing fails any more"
     )
-    await carrying.aclose()
+    await carrying.aclose(60)
     assert 2.0 in pauses and max(pauses) == 2.0 and sink.lines["0"] == logged(log_bench)

@@ -222,7 +222,7 @@ async def test_records_of_a_journal_from_before_are_sealed_too(make: Any) -> Non
 async def test_a_broker_encrypts_as_its_settings_say_and_never_in_a_journal(bench: Any, make: Any) -> None:
     vault = Vault()
     bench.disk.room = 1 << 40
-    settings: dict[str, Any] = {"durability": "write", "encryption": {"scope": "record", "master": {"file": "x"}}}
+    settings: dict[str, Any] = {"durability": "write", "timeout": 60.0, "encryption": {"scope": "record", "master": {"file": "x"}}}
     with pytest.raises(ConfigError, match="no keys"):
         await bench.broker(**settings)
     bench.brokers.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -254,8 +255,8 @@ def test_a_search_that_takes_too_long_ends(kept: Kept, monkeypatch: pytest.Monke
         search(kept.path, AuditSearch(tenant="acme"), seconds=-1.0)
     with pytest.raises(FileNotFoundError):
         search(kept.path.with_name("none"), AuditSearch())
-    with pytest.raises(sqlite3.OperationalError):
-        reading(kept.path).execute("DELETE FROM entries")
+    with closing(reading(kept.path)) as found, pytest.raises(sqlite3.OperationalError):
+        found.execute("DELETE FROM entries")
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
@@ -295,7 +296,7 @@ async def test_no_tenant_hides_anothers_request_by_sending_many_with_its_id(
     writer.write([make.intent("same", "acme"), make.outcome("same", tenant="acme", principal="ci")])
     writer.write([make.intent("same", "globex") for _ in range(10)])
     writer.close()
-    index = audit_index.AuditIndex(log_bench.directory, tmp_path)
+    index = audit_index.AuditIndex(log_bench.directory, tmp_path, seconds=120.0)
     try:
         found = await index.of_request("same")
         assert sorted(record["tenant"] for record in found) == ["acme", "acme", "globex", "globex", "globex"]
@@ -307,7 +308,7 @@ async def test_no_tenant_hides_anothers_request_by_sending_many_with_its_id(
 async def test_an_indexer_that_hears_nothing_any_more_is_replaced(log_bench: Any, make: Any, tmp_path: Path) -> None:
     logged(log_bench, [make.intent("one"), make.outcome("one", tenant="acme", principal="ci")]).close()
     script = f'[ -e "{tmp_path}/deaf" ] && exec {sys.executable} -m gateway.audit.indexer "$@"; touch "{tmp_path}/deaf"; exec sleep 60 <&-'
-    index = audit_index.AuditIndex(log_bench.directory, tmp_path, command=("sh", "-c", script, "sh"))
+    index = audit_index.AuditIndex(log_bench.directory, tmp_path, seconds=120.0, command=("sh", "-c", script, "sh"))
     try:
         deaf = await index._started()
         await reached(lambda: deaf.stdin is not None and deaf.stdin.is_closing(), what="its end of the pipe to be closed")

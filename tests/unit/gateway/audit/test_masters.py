@@ -53,7 +53,7 @@ def test_file_environment_and_command_hold_the_same_master(tmp_path: Path) -> No
     found = [
         local(tmp_path),
         master_of(MasterSpec(environment="M"), tmp_path, {"M": TEXT}),
-        master_of(MasterSpec(command=(sys.executable, "-c", script)), tmp_path, {}),
+        master_of(MasterSpec(command=(sys.executable, "-c", script), timeout=120.0), tmp_path, {}),
     ]
     assert len({one.id() for one in found}) == 1 and TEXT not in found[0].id()
     wrapped = wrap_key(found[0], b"k" * 32, bound_to("acme", "dk-1", 1))
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_a_variable_or_a_command_is_said_without_its_content(
     assert "hunter2" not in str(caught.value)
     failing = "import sys; print('hunter2'); print('hunter2', file=sys.stderr); sys.exit(3)"
     with pytest.raises(MasterUnavailable, match="failed with the exit code 3") as caught:
-        master_of(MasterSpec(command=(sys.executable, "-c", failing)), tmp_path, {}).id()
+        master_of(MasterSpec(command=(sys.executable, "-c", failing), timeout=120.0), tmp_path, {}).id()
     assert "hunter2" not in str(caught.value)
     with pytest.raises(MasterUnavailable, match="cannot be run"):
         master_of(MasterSpec(command=("/nonexistent/kms",)), tmp_path, {}).id()

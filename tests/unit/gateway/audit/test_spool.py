@@ -43,7 +43,7 @@ def test_it_stops_at_the_bound_and_goes_on_well_below_it(log_bench: Any, make: A
 
 async def test_the_log_refuses_and_goes_on(log_bench: Any, make: Any) -> None:
     behind = ["siem is behind"]
-    made = AuditBroker(AuditSpec(), str(log_bench.state_dir), sink=log_bench.sink(), tick=0.01)
+    made = AuditBroker(AuditSpec(timeout=60.0), str(log_bench.state_dir), sink=log_bench.sink(), tick=0.01)
     log_bench.brokers.append(made)
     made.obey(lambda: behind[0] if behind else None)
     await made.start()

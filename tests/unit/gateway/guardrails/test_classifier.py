@@ -22,7 +22,7 @@ CALLER = Principal("key", "acme", "api_key")
 
 
 def made(asker: FakeAsker | None, **settings: Any) -> Any:
-    given = {"model": "guard", "labels": {"bad": 0.9}, **settings}
+    given = {"model": "guard", "labels": {"bad": 0.9}, "timeout": 60.0, **settings}
     return OURS.guardrail(GuardrailSpec(name="g", type="classifier", settings=given), no_files, asker=asker)
 
 
@@ -67,7 +67,7 @@ async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypa
 
     asker = FakeAsker("attack", paused)
     usual = asker.usual
-    found = await verdict(made(asker, batch=1), "one", "two", "attack")
+    found = await verdict(made(asker, batch=1, timeout=5.0), "one", "two", "attack")
     assert found.action == "block" and len(asker.asked) == 3
 
 

@@ -21,7 +21,9 @@ from tests.fakes.paused import Standing
 
 
 def made(asker: FakeAsker | None, **settings: Any) -> Any:
-    return OURS.guardrail(GuardrailSpec(name="g", type="entities", settings={"model": "ner", **settings}), no_files, asker=asker)
+    return OURS.guardrail(
+        GuardrailSpec(name="g", type="entities", settings={"model": "ner", "timeout": 60.0, **settings}), no_files, asker=asker
+    )
 
 
 async def verdict(guardrail: Entities, *texts: str) -> Verdict:
@@ -103,7 +105,7 @@ async def test_many_texts_are_asked_about_in_batches() -> None:
 async def test_large_texts_are_asked_about_in_questions_that_the_sidecar_reads() -> None:
     asker = FakeAsker("", finding("Ann"))
     texts = ["é" * (QUESTION // 5), "x" * (QUESTION // 2), "y", "z" * (QUESTION + 1), "Ann"]
-    found = await verdict(made(asker, timeout=60.0), *texts)
+    found = await verdict(made(asker), *texts)
     assert found.texts == (*texts[:-1], "[PERSON]")
     assert [[texts.index(text) for text in question["input"]] for _, _, question in asker.asked] == [[0, 1, 2], [3], [4]]
 
@@ -119,7 +121,7 @@ async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypa
 
     asker = FakeAsker("", paused)
     usual = finding("Ann")
-    found = await verdict(made(asker, batch=1), "Ann", "x", "Ann")
+    found = await verdict(made(asker, batch=1, timeout=5.0), "Ann", "x", "Ann")
     assert found.texts == ("[PERSON]", "x", "[PERSON]") and len(asker.asked) == 3
 
 

@@ -47,7 +47,9 @@ class Make:
         self._server, self._lives = server, lives
 
     def __call__(self, **settings: object) -> Guardrail:
-        made = OURS.guardrail(GuardrailSpec(name="remote", type="http", settings={"url": self._server.url, **settings}), no_files)
+        made = OURS.guardrail(
+            GuardrailSpec(name="remote", type="http", settings={"url": self._server.url, "timeout": 120.0, **settings}), no_files
+        )
         self._lives.append(made)
         return made
 
@@ -108,7 +110,7 @@ async def test_the_deadline_covers_the_answer_and_the_wait_for_a_turn(make: Make
 
 async def test_no_more_questions_at_a_time_than_allowed(make: Make, server: ModerationServer) -> None:
     server.hold = asyncio.Event()
-    guardrail = make(timeout=120.0, concurrent=2)
+    guardrail = make(concurrent=2)
     asked = [asyncio.ensure_future(ask(guardrail, str(number))) for number in range(6)]
     while len(server.asked) < 2:
         await server.came.wait()
@@ -132,7 +134,7 @@ async def test_half_a_surrogate_pair_is_asked_for_as_a_question_mark(make: Make,
 
 async def test_a_caller_that_leaves_ends_its_question(make: Make, server: ModerationServer) -> None:
     server.hold = asyncio.Event()
-    waiting = make(timeout=120.0).check(["a"])
+    waiting = make().check(["a"])
     assert isinstance(waiting, asyncio.Task)
     await server.came.wait()
     waiting.cancel()
@@ -155,7 +157,7 @@ async def test_after_failures_in_a_row_the_server_is_left_alone_and_then_tried(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
-    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=10.0), timeout=120.0)
+    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=10.0))
     server.answer = response(500, {})
     for _ in range(2):
         with pytest.raises(EngineError, match="status 500"):
@@ -175,7 +177,7 @@ async def test_after_failures_in_a_row_the_server_is_left_alone_and_then_tried(
 
 @pytest.mark.parametrize("answer", [response(400, {}), response(413, {}), response(422, {}), response(200, b" " * (2 << 20))])
 async def test_what_the_server_does_not_take_is_no_failure_of_the_server(make: Make, server: ModerationServer, answer: bytes) -> None:
-    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=1000.0), timeout=120.0)
+    guardrail = make(breaker=remote.GuardBreakerSpec(failures=2, open_for=1000.0))
     for _ in range(3):
         server.answer = answer
         with pytest.raises(EngineError, match=r"status 4|is longer than"):

@@ -20,7 +20,7 @@ CALLER = Principal("key", "acme", "api_key")
 
 
 def made(asker: FakeAsker | None, **settings: Any) -> Any:
-    given = {"model": "judge", "template": "llama_guard", **settings}
+    given = {"model": "judge", "template": "llama_guard", "timeout": 60.0, **settings}
     return OURS.guardrail(GuardrailSpec(name="g", type="judge", settings=given), {"policy.txt": "No fraud."}.__getitem__, asker=asker)
 
 
@@ -72,7 +72,7 @@ async def test_a_pause_during_one_of_several_questions_costs_no_verdict(monkeypa
 
     asker = FakeAsker("", paused)
     usual = judging("attack", guard)
-    found = await verdict(made(asker, concurrent=1, window=256, overlap=32), "." * 600 + "attack")
+    found = await verdict(made(asker, concurrent=1, window=256, overlap=32, timeout=5.0), "." * 600 + "attack")
     assert found.action == "block" and len(asker.asked) == 3
 
 

@@ -29,7 +29,7 @@ def space(path: bytes, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(asker: FakeAsker | None, **settings: Any) -> Topics:
-    given = {"model": "embed", "deny": {"law": ["law", "law law hello"]}, **settings}
+    given = {"model": "embed", "deny": {"law": ["law", "law law hello"]}, "timeout": 60.0, **settings}
     found = OURS.guardrail(GuardrailSpec(name="g", type="topics", settings=given), no_files, asker=asker)
     assert isinstance(found, Topics)
     return found
@@ -125,7 +125,7 @@ async def test_an_answer_that_is_none_is_a_failure(answer: Any, why: str) -> Non
 
 async def test_a_model_that_hangs_is_a_failure_and_labels_are_told() -> None:
     asker = FakeAsker("", space)
-    guardrail = made(asker, timeout=0.05)
+    guardrail = made(asker)
     await verdict(guardrail, "hello")
     found = guardrail.check_labelled(["hello"], frozenset({"pii"}))
     assert isinstance(found, Awaitable) and await found is ALLOW

@@ -18,7 +18,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import Peer, Principal
 from gateway.core.waiting import Driver
 from gateway.identity import keys
-from gateway.identity.stored import GUESS_SECONDS, GUESSES, StoredKeys
+from gateway.identity.stored import GUESS_SECONDS, GUESSES, SLOW_SECONDS, StoredKeys
 
 HERE = Peer("192.0.2.1")
 
@@ -340,7 +340,21 @@ async def test_closing_ends_whoever_waits(store: Asked, clock: FakeClock) -> Non
         await waiting
 
 
-async def test_a_peer_that_guesses_waits_for_each_further_key_and_is_not_turned_away(store: Asked, cache: Cache, clock: FakeClock) -> None:
+@pytest.fixture
+async def slept(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The wait of those who guess is over once this is set."""
+    over, sleep = asyncio.Event(), asyncio.sleep
+
+    async def waiting(seconds: float) -> None:
+        await (over.wait() if seconds == SLOW_SECONDS else sleep(seconds))
+
+    monkeypatch.setattr(asyncio, "sleep", waiting)
+    return over
+
+
+async def test_a_peer_that_guesses_waits_for_each_further_key_and_is_not_turned_away(
+    store: Asked, cache: Cache, clock: FakeClock, slept: asyncio.Event
+) -> None:
     store.table["good"], store.table["late"], store.table["known"] = record("good"), record("late"), record("known")
     await cache.get("known")
     for number in range(GUESSES):
@@ -353,6 +367,7 @@ async def test_a_peer_that_guesses_waits_for_each_further_key_and_is_not_turned_
     elsewhere = asyncio.ensure_future(cache.get("good", Peer("192.0.2.2")))
     await turns()
     assert elsewhere.done() and not slow[0].done()
+    slept.set()
     guess, late = await asyncio.gather(*slow)
     assert guess is None and late is not None
     clock.advance(GUESSES * GUESS_SECONDS)
@@ -367,7 +382,7 @@ async def test_good_keys_are_no_guesses(store: Asked, cache: Cache) -> None:
         assert await cache.get(f"a{number}") is not None
 
 
-async def test_guesses_from_one_ipv6_network_count_together(store: Asked, cache: Cache) -> None:
+async def test_guesses_from_one_ipv6_network_count_together(store: Asked, cache: Cache, slept: asyncio.Event) -> None:
     for number in range(GUESSES):
         await cache.get(f"guess{number}", Peer(f"2001:db8::{number:x}:1"))
     before = len(store.asked)
@@ -375,6 +390,7 @@ async def test_guesses_from_one_ipv6_network_count_together(store: Asked, cache:
     other = asyncio.ensure_future(cache.get("another", Peer("2001:db8:0:1::1")))
     await turns()
     assert store.asked[before:] == ["another"] and other.done()
+    slept.set()
     assert await slow is None
 
 

@@ -169,8 +169,9 @@ def test_a_checksum_is_computed_once_and_again_for_what_only_seems_the_same(worl
     assert "is not what was signed" in world.refused(world.file)
 
 
-def test_a_checksum_of_what_has_just_been_written_is_not_certain(world: World) -> None:
+def test_a_checksum_of_what_has_just_been_written_is_not_certain(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     file = file_at(world.file)
+    monkeypatch.setattr("engines.host.catalogue.checksums.time.time_ns", lambda: file.changed + SETTLED // 2)
     world.checksums.put([(file, "0" * 64)])
     fresh = world.checksums.certain(file)
     assert fresh is None and world.checksums.get(file) == "0" * 64
