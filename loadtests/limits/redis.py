@@ -112,6 +112,7 @@ def surroundings(event: str, directory: Path) -> Iterator[tuple[dict[str, Any], 
     """Where Redis is, and what happens after so many seconds of the run."""
     if event == "failover":
         watched = Watched(directory).start()
+        watched.notice_soon()
         try:
             where = {"sentinels": [f"127.0.0.1:{watched.sentinel.port}"], "master": "main"}
             yield where, lambda run, seconds: (time.sleep(seconds / 3), watched.master.stop(signal.SIGKILL))[1]

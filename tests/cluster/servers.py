@@ -102,7 +102,7 @@ class Sentinel(Server):
         file = self.directory / "sentinel.conf"
         file.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\nsentinel monitor main 127.0.0.1 {self._master} 1\n"
-            "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+            "sentinel down-after-milliseconds main 60000\nsentinel failover-timeout main 60000\n"
         )
         self.run(program, str(file), "--sentinel")
         until(lambda: self.ready() and answers(self.port), what="the Sentinel")

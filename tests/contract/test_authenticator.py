@@ -116,19 +116,17 @@ KEYS: tuple[Headers, tuple[Headers, ...]] = (
     {b"authorization": b"Bearer " + KEY.encode(), b"host": b"x"},
     tuple({b"authorization": b"Bearer " + value} for value in (b"wrong", b"", KEY.encode()[:-1], b"\xff", b"gh_" + b"x" * 39)),
 )
-AGE = {"sub": "ci", "iat": time.time() - 10, "exp": time.time() + 3600}
-TOKENS: tuple[Headers, tuple[Headers, ...]] = (
-    {b"authorization": b"Bearer " + issuing.token(AGE)},
-    tuple(
-        {b"authorization": b"Bearer " + value}
-        for value in (
-            issuing.token(AGE, key=issuing.OTHER_RSA),
-            issuing.token({**AGE, "aud": "other"}),
-            issuing.token({**AGE, "exp": time.time() - 3600}),
-            issuing.token(AGE)[:-8] + b"AAAAAAAA",
-        )
-    ),
-)
+
+
+def oidc_tokens() -> tuple[Headers, tuple[Headers, ...]]:
+    age = {"sub": "ci", "iat": time.time() - 10, "exp": time.time() + 3600}
+    bad = (
+        issuing.token(age, key=issuing.OTHER_RSA),
+        issuing.token({**age, "aud": "other"}),
+        issuing.token({**age, "exp": time.time() - 3600}),
+        issuing.token(age)[:-8] + b"AAAAAAAA",
+    )
+    return {b"authorization": b"Bearer " + issuing.token(age)}, tuple({b"authorization": b"Bearer " + value} for value in bad)
 
 
 def opaque() -> Authenticator:
@@ -150,7 +148,6 @@ def opaque() -> Authenticator:
 SIGNER = ed25519.Ed25519PrivateKey.generate()
 PUBLIC = text_of(SIGNER.public_key().public_bytes_raw())
 TOKENS_SPEC = GatewayTokensSpec(issuer="https://gw.example", ttl=3000.0)
-"""Its tokens are made when the tests are collected, and must outlive the whole run."""
 
 
 def gateway_tokens() -> Authenticator:
@@ -165,38 +162,39 @@ def own_token(kid: str = name_of(PUBLIC), spec: GatewayTokensSpec = TOKENS_SPEC,
     return {b"authorization": b"Bearer " + encoded(claims, kid, key).encode()}
 
 
-OWN: tuple[Headers, tuple[Headers, ...]] = (
-    own_token(),
-    (
+def own_tokens() -> tuple[Headers, tuple[Headers, ...]]:
+    bad = (
         own_token("../" + name_of(PUBLIC)),
         own_token(spec=GatewayTokensSpec(issuer="https://other.example")),
         own_token(spec=GatewayTokensSpec(issuer="https://gw.example", audience="https://other.example")),
         own_token(key=ed25519.Ed25519PrivateKey.generate()),
         own_token(now=time.time() - 3600),
         own_token(now=time.time() + 3600),
-    ),
-)
-IMPLEMENTATIONS = {
-    "mtls": Case(mtls, {}, (), *certificates()),
-    "gateway_tokens": Case(gateway_tokens, *OWN),
-    "oidc": Case(oidc, *TOKENS),
-    "ldap": Case(ldap, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))),
-    "api_keys": Case(lambda: chain([api_keys()]), *KEYS),
-    "introspection": Case(
+    )
+    return own_token(), bad
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], Case]] = {
+    "mtls": lambda: Case(mtls, {}, (), *certificates()),
+    "gateway_tokens": lambda: Case(gateway_tokens, *own_tokens()),
+    "oidc": lambda: Case(oidc, *oidc_tokens()),
+    "ldap": lambda: Case(ldap, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))),
+    "api_keys": lambda: Case(lambda: chain([api_keys()]), *KEYS),
+    "introspection": lambda: Case(
         lambda: chain([opaque()]),
         {b"authorization": b"Bearer good"},
         tuple({b"authorization": b"Bearer " + value} for value in (b"bad", b"go od", b"\xff", b"x" * 20_000)),
     ),
-    "a chain of one": Case(lambda: chain([api_keys()]), *KEYS),
-    "a chain of several": Case(lambda: chain([Nobody(), api_keys()]), *KEYS),
+    "a chain of one": lambda: Case(lambda: chain([api_keys()]), *KEYS),
+    "a chain of several": lambda: Case(lambda: chain([Nobody(), api_keys()]), *KEYS),
 }
-"""To add an authenticator, add one under its name in the table."""
+"""To add an authenticator, add one under its name in the table. Each test makes its own tokens: a long run of all tests outlives them."""
 CHAINS = [name for name in IMPLEMENTATIONS if "chain" in name]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def case(request: pytest.FixtureRequest) -> Case:
-    return IMPLEMENTATIONS[request.param]
+    return IMPLEMENTATIONS[request.param]()
 
 
 @pytest.fixture
@@ -239,13 +237,13 @@ async def test_no_credential_is_nobody(authenticator: Authenticator, headers: He
 @pytest.mark.parametrize("name", CHAINS)
 async def test_a_chain_always_decides(name: str) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        await ask(IMPLEMENTATIONS[name].make(), {})
+        await ask(IMPLEMENTATIONS[name]().make(), {})
     assert caught.value.code == "missing_credentials"
 
 
 @pytest.mark.parametrize("name", ["api_keys", *CHAINS])
 async def test_two_credentials_are_ambiguous(name: str) -> None:
-    authenticator = IMPLEMENTATIONS[name].make()
+    authenticator = IMPLEMENTATIONS[name]().make()
     with pytest.raises(RequestError) as caught:
         await ask(authenticator, {b"authorization": b"Bearer " + KEY.encode(), b"x-api-key": b"other"})
     assert caught.value.code == "ambiguous_credentials"

@@ -24,10 +24,11 @@ BATCHES = [b'{"a":1}\n', b'{"b":2}\n{"c":3}\n', b'{"d":"' + b"x" * 100_000 + b'"
 
 @dataclass
 class Opened:
-    """A sink that can be written to, and the records that have arrived."""
+    """A sink that can be written to, and the records that have arrived. arrived: given how many there are to be at least, once so many are
+    there."""
 
     sink: Sink
-    arrived: Callable[[], list[Any]]
+    arrived: Callable[[int], list[Any]]
     close: Callable[[], None]
 
 
@@ -37,7 +38,7 @@ def open_file(make: Callable[..., Any], folder: Path) -> Opened:
     sink.open()
     sink.begin(1)
 
-    def arrived() -> list[Any]:
+    def arrived(wanted: int) -> list[Any]:
         return [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
     return Opened(sink, arrived, lambda: None)
@@ -46,7 +47,7 @@ def open_file(make: Callable[..., Any], folder: Path) -> Opened:
 def open_http(make: Callable[..., Any], folder: Path) -> Opened:
     receiver = HttpReceiver()
 
-    def arrived() -> list[Any]:
+    def arrived(wanted: int) -> list[Any]:
         found = [json.loads(line) for _, body in receiver.requests for line in body.splitlines()]
         assert all(record.pop("writer") == "gw" for record in found)
         return found
@@ -67,16 +68,22 @@ def open_syslog(make: Callable[..., Any], folder: Path) -> Opened:
                     data.extend(part)
                     took.notify_all()
 
-    def arrived() -> list[Any]:
-        """What is acknowledged is in the kernel, and is read soon."""
-        with took:
-            assert took.wait_for(lambda: data.endswith(b"}"), 60)
+    def whole() -> list[Any]:
+        """The messages that were read to their end."""
         found, rest = [], bytes(data)
         while rest:
             length, _, rest = rest.partition(b" ")
+            if not length.isdigit() or len(rest) < int(length):
+                break
             message, rest = rest[: int(length)], rest[int(length) :]
             found.append(json.loads(message.partition(b'"] ')[2]))
         return found
+
+    def arrived(wanted: int) -> list[Any]:
+        """What is acknowledged is in the kernel, and is read soon."""
+        with took:
+            assert took.wait_for(lambda: len(whole()) >= wanted, 150)
+            return whole()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -91,7 +98,7 @@ def open_syslog(make: Callable[..., Any], folder: Path) -> Opened:
 def open_kafka(make: Callable[..., Any], folder: Path) -> Opened:
     cluster = MockKafka()
 
-    def arrived() -> list[Any]:
+    def arrived(wanted: int) -> list[Any]:
         found = cluster.messages("audit")
         assert all(message.key() == b"gw" for message in found)
         return [json.loads(message.value()) for message in found]
@@ -124,13 +131,15 @@ def test_every_type_is_held_to_this_contract() -> None:
 def test_what_is_written_is_there_whole_and_in_order(opened: Opened) -> None:
     for batch in BATCHES:
         opened.sink.write(batch_of("gw", batch))
-    assert opened.arrived() == [json.loads(line) for batch in BATCHES for line in batch.splitlines()]
+    wanted = [json.loads(line) for batch in BATCHES for line in batch.splitlines()]
+    assert opened.arrived(len(wanted)) == wanted
 
 
 def test_a_probe_writes_nothing(opened: Opened) -> None:
     opened.sink.write(batch_of("gw", BATCHES[0]))
     opened.sink.probe()
-    assert opened.arrived() == [{"a": 1}]
+    opened.sink.write(batch_of("gw", BATCHES[1]))
+    assert opened.arrived(3) == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
 async def test_nothing_can_be_written_once_it_is_closed(opened: Opened) -> None:

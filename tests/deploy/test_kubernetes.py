@@ -4,6 +4,7 @@ configuration that the gateway's own loader accepts."""
 import json
 import re
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +161,6 @@ def test_probes_are_answered_and_none_that_restarts_the_pod_asks_for_engines(val
     config = yaml.safe_load(of(objects, "ConfigMap")[0]["data"]["gatehouse.yaml"])
     authority = Authority(tmp_path / "ca")
     served = authority.server()
-    with empty_port() as port:
-        config["engines"][0]["url"] = f"http://127.0.0.1:{port}"
     config["listen"] |= {"data": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_delay": 0}
     config["listen"].pop("grpc", None)
     for tls in filter(None, (config["listen"].get("tls"), config["listen"].get("admin_tls"))):
@@ -171,7 +170,10 @@ def test_probes_are_answered_and_none_that_restarts_the_pod_asks_for_engines(val
     config |= {"state_dir": str(tmp_path / "state"), "store": {}}
     for elsewhere in ("redis", "model_sharing"):
         config.pop(elsewhere, None)
-    with Gatehouse(tmp_path, config, {"GATEHOUSE_OPERATOR_KEY": SECRET, "GATEHOUSE_PEPPER": "ab" * 32}) as gatehouse:
+    with ExitStack() as stack:
+        config["engines"][0]["url"] = f"http://127.0.0.1:{stack.enter_context(empty_port())}"
+        environ = {"GATEHOUSE_OPERATOR_KEY": SECRET, "GATEHOUSE_PEPPER": "ab" * 32}
+        gatehouse = stack.enter_context(Gatehouse(tmp_path, config, environ))
         urls = {"data": gatehouse.url, "admin": gatehouse.admin_url}
         found = {}
         with httpx.Client(verify=False, trust_env=False, timeout=60) as kubelet:

@@ -14,7 +14,7 @@ from gateway.core.specs import LimitSpec
 from gateway.core.specs.redis import RedisSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal, as_future
-from gateway.limits.redis.calls import Script
+from gateway.limits.redis.calls import HOLD, Script
 from gateway.limits.redis.limiter import Pots, RedisLimiter
 from gateway.limits.redis.script import LUA
 from gateway.limits.redis.shared import SharedLimits
@@ -32,6 +32,10 @@ assert _LIVES in LUA
 TIMED = LUA.replace(_TIME, b"local now = tonumber(redis.call('GET', '{limits}now'))").replace(_LIVES, b"'PX', 86400000")
 """The script with a time that is a key. Its keys live for long: a slow machine would end them by Redis's own clock, which the test does not
 move, and what was used would be forgotten."""
+
+
+LONG_HOLD = 3_600_000_000
+"""Microseconds for which slots last by Redis's own clock: more than a machine stands still between two renewals."""
 
 
 class Heard:
@@ -69,6 +73,7 @@ class SharedProcess:
         self.clock, self.heard = clock, Heard()
         self.pots = Pots(prefix)
         text = TIMED if clock is not None else LUA
+        more.setdefault("hold", LONG_HOLD if clock is None else HOLD)
         self.shared = SharedLimits(
             self.pots.process,
             patience,

@@ -6,6 +6,7 @@ import shutil
 import socket
 from pathlib import Path
 
+from tests.cluster.redis_servers import free_port
 from tests.cluster.servers import Server
 from tests.pki import Authority
 from tests.waiting import until
@@ -50,12 +51,6 @@ class Rsyslog(Server):
             data, _, message = line.partition(b"\t")
             found[data.decode()] = message
         return found
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(type=kind) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def answers(port: int) -> bool:

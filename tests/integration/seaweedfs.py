@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from gateway.core.secret import Secret
 from gateway.core.specs.fleet import ModelStoreSpec
-from tests.integration.rsyslog import free_port
+from tests.cluster.redis_servers import free_port
 from tests.waiting import until
 
 BUCKET = "models"

@@ -138,11 +138,11 @@ def directory(folder: Path) -> Iterator[Slapd]:
     )
     with empty_port() as port, empty_port() as tls_port:
         made = Slapd(folder, port, tls_port)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
 
 
 def _certificate(folder: Path) -> None:

@@ -394,7 +394,7 @@ async def test_a_login_is_believed_for_a_while(slapd: Slapd) -> None:
 
 async def test_refusals_look_alike_and_are_throttled_without_locking_others_out(slapd: Slapd) -> None:
     settings = spec(slapd, cache=0.0)
-    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock())
+    ldap = LdapAuthenticator(settings, Directory(settings), FakeClock())  # what may be guessed does not come back while this runs
     for headers in (basic("bob", "bob-secret"), basic("nobody"), basic("alice", ""), {b"authorization": b"Basic !"}):
         assert await code(ldap, headers) == "invalid_credentials"
     for number in range(5):
@@ -408,7 +408,7 @@ async def test_refusals_look_alike_and_are_throttled_without_locking_others_out(
 async def test_many_guesses_at_once_are_no_more_than_the_budget(slapd: Slapd) -> None:
     settings = spec(slapd, cache=0.0)
     directory = Counting(settings)
-    ldap = LdapAuthenticator(settings, directory, SystemClock())
+    ldap = LdapAuthenticator(settings, directory, FakeClock())
     spellings = (
         "alice",
         "ALICE",

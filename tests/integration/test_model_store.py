@@ -190,6 +190,7 @@ async def test_without_the_store_replicas_go_on_among_themselves_and_say_so(
     await a.add("m.gguf", models[0])
     await stored(a, "m.gguf")
     server.freeze()
+    failed = len(a.told("model_store_failed"))  # on a slow machine it may have been late before
     try:
         b.wants("m.gguf")
         await a.add("n.gguf", models[1])
@@ -204,7 +205,7 @@ async def test_without_the_store_replicas_go_on_among_themselves_and_say_so(
         server.thaw()
     await stored(a, "n.gguf")
     await eventually(lambda: a.sharing.store()["up"])  # type: ignore[index]
-    assert len(a.told("model_store_failed")) <= 2
+    assert len(a.told("model_store_failed")) - failed <= 2
 
 
 async def test_a_replica_that_has_nothing_to_put_there_finds_that_the_store_works_again(
@@ -258,6 +259,7 @@ async def test_what_was_being_sent_when_the_lease_was_lost_does_not_stay_there(
 ) -> None:
     """The model is deleted meanwhile. The object comes into being after the lease was lost, when its thread is through with it."""
     monkeypatch.setattr(stowing, "HOLD", 0.4)
+    monkeypatch.setattr(stowing, "AGAIN", 600.0)  # longer than this test takes to look whether it waits
     a = await make("a", store=server.spec(prefix)).start()
     assert a.sharing.stowing is not None
     begun_to_send, go_on, loop = threading.Event(), threading.Event(), asyncio.get_running_loop()

@@ -166,7 +166,7 @@ async def test_what_a_cluster_cannot_do_while_keys_move_is_asked_again(world: Wo
     with pytest.raises(Overloaded):
         await world.ask()
     assert not world.up, "when its time is over, its limits say what happens"
-    world.proxy.twist = same
+    world.proxy.twist, world.process.shared._patience = same, 30_000_000
     await reached(lambda: world.up)
     held.settle(None)
 

@@ -48,11 +48,14 @@ class World:
         self.server, self.replicas = server, list[Replica]()
 
     async def replica(
-        self, on_failure: OnFailure = "closed", timeout: float = 30.0, clock: Clock | None = None, skew: float = 0.0
+        self, on_failure: OnFailure = "closed", timeout: float = 30.0, clock: Clock | None = None, skew: float = 0.0, up: bool = True
     ) -> Replica:
+        """up: it waits for Redis for longer than a start does."""
         made = Replica(self.server, on_failure, timeout, clock or SystemClock(), skew)
         self.replicas.append(made)
         await made.proofs.start()
+        if up:
+            await reached(lambda: made.proofs.up)
         return made
 
 
@@ -60,13 +63,13 @@ class World:
 async def world(short_path: Path) -> AsyncIterator[World]:
     with empty_port() as port:
         server = RedisServer(short_path, port=port)
-    await asyncio.to_thread(server.start)
-    made = World(server)
-    yield made
-    for replica in made.replicas:
-        await replica.proofs.aclose()
-        await replica.owner.aclose()
-    await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+        made = World(server)
+        yield made
+        for replica in made.replicas:
+            await replica.proofs.aclose()
+            await replica.owner.aclose()
+        await asyncio.to_thread(server.stop)
 
 
 def proof(id: bytes | None = None, window: float = 70.0) -> ClaimProof:
@@ -161,7 +164,7 @@ async def test_an_answer_that_came_while_the_process_stood_still_counts(world: W
 
 async def test_a_gateway_starts_without_redis(world: World) -> None:
     await asyncio.to_thread(world.server.stop)
-    replica = await world.replica()
+    replica = await world.replica(up=False)
     assert await replica.claim(proof()) == "proofs_unavailable"
     await asyncio.to_thread(world.server.start)
     await reached(lambda: replica.proofs.up)
@@ -192,7 +195,7 @@ async def test_a_redis_that_refuses_is_away_until_it_takes_writes(
     """And that is said once, however many proofs and connections come meanwhile."""
     caplog.set_level(logging.INFO, "gatehouse.identity")
     replica = await world.replica()
-    assert replica.proofs.up
+    caplog.clear()
     tell(world.server.port, *before)
     assert await replica.claim(proof()) == "proofs_unavailable"
     proofs = replica.proofs

@@ -67,7 +67,7 @@ async def test_a_server_that_restarts_between_two_calls_is_not_noticed(
     postgres: PostgresServer,  # noqa: F811
     opened: Callable[..., Awaitable[Store]],
 ) -> None:
-    store = await opened()
+    store = await opened(deadline=60.0)
     await asyncio.gather(*(store.list("models") for _ in range(8)))  # every connection of the pool is open
     postgres.stop()
     postgres.start()
@@ -135,7 +135,8 @@ async def test_sessions_that_a_failover_left_at_a_read_only_server_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """New sessions may write: they are at another server."""
-    store = await opened()
+    monkeypatch.setattr(database, "FRESH", 3600.0)
+    store = await opened(deadline=60.0)
     await asyncio.gather(*(store.list("models") for _ in range(8)))  # every connection of the pool is open
     url = str(store._database.engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
     name = store._database.engine.url.database
@@ -258,11 +259,14 @@ async def test_a_start_without_a_server_fails_in_time(tmp_path: Path) -> None:
 async def test_a_locked_sqlite_file_costs_the_deadline_and_heals(tmp_path: Path) -> None:
     store = Store("sqlite", tmp_path, keys, deadline=3.0)
     await store.start()
+    store._database.deadline = 60.0
     await store.create("models", "m", {}, actor="x")
     blocker = sqlite3.connect(tmp_path / "gatehouse.db", isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE").close()
+    store._database.deadline = 3.0
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(store.create("models", "n", {}, actor="x"), 60)
+    store._database.deadline = 60.0
     assert (await store.get("models", "m")).version == 1  # readers do not wait for a writer
     blocker.execute("ROLLBACK").close()
     blocker.close()

@@ -94,7 +94,8 @@ async def test_a_start_waits_for_a_replica_that_migrates(tmp_path: Path, postgre
         await reached(lambda: start.done() or other.scalar(sa.text(waits)))
         other.execute(sa.text("SELECT pg_advisory_unlock(:lock)"), {"lock": LOCK})
         store = await start
-        assert await store._database.run(lambda connection: connection.scalar(sa.text("SHOW statement_timeout"))) == "200ms"
+        shown = await store._database.run(lambda connection: connection.scalar(sa.text("SHOW statement_timeout")), deadline=60.0)
+        assert shown == "200ms"
     finally:
         other.close()
         engine.dispose()

@@ -282,7 +282,7 @@ def test_a_full_queue_is_refused_and_leaving_frees_the_slots(start: Callable[...
         until(lambda: sidecar.health()["queue"] == 0)
     idle = until(lambda: (seen := sidecar.health())["in_use"] == 0 and seen["kv_held"] == 0 and seen, what="an engine that is idle")
     assert idle["kv_used"] > 0, "what is kept of ended requests is nobody's"
-    assert sidecar.metric("cancelled_total") == 2
+    until(lambda: sidecar.metric("cancelled_total") == 2, what="the count of both")
 
 
 def test_more_choices_than_can_ever_wait_are_no_overload(start: Callable[..., Sidecar]) -> None:
