@@ -270,7 +270,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         prometheus = folder / "prometheus.yml"
         target = gatehouse.admin_url.removeprefix("http://")
         prometheus.write_text(
-            "global: {scrape_interval: 300ms, scrape_timeout: 300ms, evaluation_interval: 300ms}\n"
+            "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 300ms}\n"  # a slow machine takes its time to answer
             f"rule_files: [{PROMETHEUS}/recording.yaml, {PROMETHEUS}/alerts.yaml]\n"
             f"scrape_configs: [{{job_name: gatehouse, static_configs: [{{targets: ['{target}']}}]}}]\n"
         )

@@ -63,7 +63,7 @@ async def fill(broker: AuditBroker, first: int = 0) -> tuple[list[str], str]:
 @pytest.mark.parametrize("durability", ["write", "fsync"])
 async def test_a_full_disk_refuses_and_heals(small_disk: Disk, durability: str) -> None:
     place, enlarge = small_disk
-    spec = AuditSpec(durability=durability)  # type: ignore[arg-type]
+    spec = AuditSpec(durability=durability, timeout=60.0)  # type: ignore[arg-type]
     broker = AuditBroker(spec, str(place), tick=0.02)
     await broker.start()
     acknowledged, refused = await fill(broker)

@@ -169,14 +169,17 @@ def test_token_arrays(client: openai.OpenAI, folder: Path, reference: dict[str, 
 def test_sixteen_clients_get_what_one_gets(client: openai.OpenAI, sidecar: OnnxProcess) -> None:
     texts = [f"{TEXTS[index % 3]} {'and so on ' * (index % 7)}{index}" for index in range(48)]
     alone = {text: np.array(client.embeddings.create(model="m", input=text, encoding_format="float").data[0].embedding) for text in texts}
-    with sidecar.client() as http:
-        before = batches(http.get("/metrics").text)
-        with ThreadPoolExecutor(16) as pool:
-            together = list(pool.map(lambda text: client.embeddings.create(model="m", input=text, encoding_format="float"), texts))
-        after = batches(http.get("/metrics").text)
-    for text, answer in zip(texts, together, strict=True):
-        np.testing.assert_allclose(answer.data[0].embedding, alone[text], atol=1e-5)
-    assert after - before < len(texts), "some shared a batch"
+    for _ in range(10):  # clients that are held up may come one after the other
+        with sidecar.client() as http:
+            before = batches(http.get("/metrics").text)
+            with ThreadPoolExecutor(16) as pool:
+                together = list(pool.map(lambda text: client.embeddings.create(model="m", input=text, encoding_format="float"), texts))
+            after = batches(http.get("/metrics").text)
+        for text, answer in zip(texts, together, strict=True):
+            np.testing.assert_allclose(answer.data[0].embedding, alone[text], atol=1e-5)
+        if after - before < len(texts):
+            return
+    raise AssertionError("none shared a batch")
 
 
 def batches(metrics: str) -> int:
