@@ -48,20 +48,25 @@ class NameServer:
 
     def __enter__(self) -> NameServer:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(60)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
 
     async def _open(self) -> None:
-        self._tcp = await asyncio.start_server(self._stream, "127.0.0.1", 0)
-        port = self._tcp.sockets[0].getsockname()[1]
-        self._udp, _ = await self._loop.create_datagram_endpoint(lambda: _Datagrams(self), ("127.0.0.1", port))
-        self.address = f"127.0.0.1:{port}"
+        while not self.address:
+            self._tcp = await asyncio.start_server(self._stream, "127.0.0.1", 0)
+            port = self._tcp.sockets[0].getsockname()[1]
+            try:
+                self._udp, _ = await self._loop.create_datagram_endpoint(lambda: _Datagrams(self), ("127.0.0.1", port))
+            except OSError:  # somebody has this port of UDP
+                self._tcp.close()
+                continue
+            self.address = f"127.0.0.1:{port}"
 
     async def _close(self) -> None:
         self._udp.close()
