@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.app.limits.budget_ledger import BudgetLedger
@@ -126,10 +125,11 @@ async def test_what_a_dead_process_had_reserved_comes_back_and_nothing_else(made
     held = [await dead.reserve(100) for _ in range(3)]
     await other.spend(70, 70)
     assert await made.used() == 410
-    # A call of the dead one that Redis carries out after its end. Its limit is open: it tells nothing of it when Redis is back.
-    late = Side(made.server, msgspec.structs.replace(limit, on_failure="open"), "a")
+    late = Side(made.server, limit, "a")  # a call of the dead one that Redis carries out after its end
     made.sides.append(late)
     await reached(lambda: late.process.shared.up)
+    for side in (dead, late):
+        side.process.shared._pause = 3600.0  # neither comes back under another name, and says what Redis has not heard
     late.process.shared.who, late.process.shared._process = dead.who, dead.process.shared._process
     assert await made.settle(dead, 40 + 60) == (True, 240)
     assert await made.used() == 170 and await made.took("a") == {"": 100}
