@@ -318,7 +318,11 @@ class JoinedMachines:
             try:
                 await self._store.create(KIND, asked.name, msgspec.to_builtins(machine), actor=actor)
             except AlreadyExists:
-                raise GatehouseError(f"There is a machine {asked.name!r} now.", code="name_taken", status=409) from None
+                there = await self._stored(asked.name)
+                if there is None or there.public_key != asked.public_key:
+                    raise GatehouseError(f"There is a machine {asked.name!r} now.", code="name_taken", status=409) from None
+                self._known[asked.name] = there
+                return  # it asked again before it was answered, here or at another replica: that costs it a use, too
             self._known[asked.name] = machine
         self._record("machine_admitted", asked.name, {"token": found.name, "engines": list(stored.engines)})
 

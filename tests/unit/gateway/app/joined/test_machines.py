@@ -175,6 +175,21 @@ async def test_tokens(house: House) -> None:
     assert (await house.store.get("join_tokens", "abc")).body["left"] == 5, "a refused join uses nothing"
 
 
+async def test_a_machine_that_asks_again_before_it_was_answered_is_taken_in(house: House) -> None:
+    """Its first request is answered late, as one of two that look at the same moment: neither finds it yet."""
+    public = b64encode(Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+    asked = Joining(name="gpu-1", public_key=public)
+    late = await house.machines._token(TOKEN, "gpu-1", told=True)
+    await house.machines.join(TOKEN, asked)
+    await house.machines._use(*late, asked)
+    assert [event for event, *_ in house.events] == ["machine_admitted"]
+    await house.there("gpu-1")
+    assert len(house.bring()) == 1
+    with pytest.raises(GatehouseError) as taken:
+        await house.machines._use(*late, msgspec.structs.replace(asked, public_key=b64encode(bytes(32)).decode()))
+    assert taken.value.code == "name_taken"
+
+
 def test_addresses() -> None:
     assert parse_address("[fd00::1]:8443") == HostPort("fd00::1", 8443)
     for text in ("", ":", "1.2.3.4", "1.2.3.4:x", "1.2.3.4:70000", "a.example:1", "[fe80::1%eth0]:1", "1.2.3.4:١"):
