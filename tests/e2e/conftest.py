@@ -70,6 +70,10 @@ class EngineThread:
     def release(self, count: int = 1) -> None:
         """Lets those requests go on that are held, once so many are."""
         self.holds(count)
+        self.release_all()
+
+    def release_all(self) -> None:
+        """Lets those go on that are held now, however many: some clients may have gone."""
         self._loop.call_soon_threadsafe(self.engine.release)
 
     def close(self) -> None:

@@ -21,13 +21,15 @@ import yaml
 
 from tests.plain import PLAIN
 from tests.stores import migrated
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 KEY = "test-key-0123456789abcdef0123456789abcdef"
 OTHER_KEY = "other-key-0123456789abcdef0123456789abcde"
 NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
 DEMO_MODEL = "demo-chat.gguf"
+HEARD_SECONDS = 10.0
+"""For the last words of a process that has ended, where a successor or a child goes on writing to the same pipe."""
 STARTED: deque[Gatehouse] = deque(maxlen=8)
 """The gateways that were started last: a test that fails shows what they said."""
 
@@ -77,6 +79,7 @@ class Gatehouse:
         self.environ = {**os.environ, **(environ or {})}
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
         self.url = self.admin_url = ""
 
     @property
@@ -99,7 +102,8 @@ class Gatehouse:
             start_new_session=self.own_session,
         )
         assert self.process.stdout is not None
-        threading.Thread(target=_read, args=(self.process.stdout, self.lines), daemon=True).start()
+        self._reader = threading.Thread(target=_read, args=(self.process.stdout, self.lines), daemon=True)
+        self._reader.start()
         return self
 
     def _store(self) -> dict[str, Any]:
@@ -115,6 +119,7 @@ class Gatehouse:
 
         def listening() -> bool:
             if self.process is not None and self.process.poll() is not None:
+                self._heard()
                 raise AssertionError("gatehouse ended:\n" + "\n".join(self.lines))
             return any(line.startswith("admin: ") for line in self.lines)
 
@@ -145,12 +150,31 @@ class Gatehouse:
                 self.process.kill()
                 self.process.wait(60)
                 raise AssertionError("gatehouse did not end:\n" + "\n".join(self.lines)) from None
+            if number != signal.SIGKILL:
+                self._heard()
         return self.process.returncode
 
-    def ended(self, seconds: float = 90.0) -> int:
+    def ended(self, seconds: float = SECONDS) -> int:
         """Waits for the process to end by itself; its exit code."""
         assert self.process is not None
-        return self.process.wait(seconds)
+        code = self.process.wait(seconds)
+        self._heard()
+        return code
+
+    def _heard(self) -> None:
+        """Waits until `lines` has all that a process said that has ended, unless another one still has its output."""
+        if self._reader is not None:
+            self._reader.join(HEARD_SECONDS)
+
+    def contents(self) -> dict[Path, bytes]:
+        """Every file below the state directory with what is in it; without those that go while they are looked at."""
+        found: dict[Path, bytes] = {}
+        for folder, _, names in os.walk(self.state_dir):
+            for path in (Path(folder, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.is_file():
+                        found[path] = path.read_bytes()
+        return found
 
     # --- talking to it
 
@@ -189,12 +213,19 @@ class Gatehouse:
                     records.append(json.loads(line))
         return records
 
+    def noted(self, count: int = 1, **fields: Any) -> list[dict[str, Any]]:
+        """The records that have these fields, once there are so many: a record comes a moment after what it tells of."""
+
+        def found() -> list[dict[str, Any]]:
+            records = [r for r in self.audit() if all(r.get(name) == value for name, value in fields.items())]
+            return records if len(records) >= count else []
+
+        there: list[dict[str, Any]] = until(found, what=f"{count} records with {fields}")
+        return there
+
     def outcome(self, request_id: str) -> dict[str, Any]:
         """The outcome record of a request, waited for."""
-        return until(
-            lambda: next((r for r in self.audit() if r.get("kind") == "outcome" and r.get("request_id") == request_id), None),
-            what=f"the outcome of {request_id}",
-        )
+        return self.noted(kind="outcome", request_id=request_id)[0]
 
     def engines(self) -> list[int]:
         """Process ids of the sidecars."""

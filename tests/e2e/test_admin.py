@@ -309,7 +309,7 @@ def test_head_is_a_get_without_its_content(root: httpx.Client) -> None:
     """Also where that content has no end."""
     found, headed = root.get("/tenants"), root.head("/tenants")
     assert (headed.status_code, headed.content, headed.headers["content-length"]) == (200, b"", found.headers["content-length"])
-    events = root.head("/events", timeout=5)
+    events = root.head("/events")
     assert (events.status_code, events.content) == (200, b"") and events.headers["content-type"].startswith("text/event-stream")
     assert root.head("/tenants/nobody").status_code == 404 and root.head("/policies:explain").status_code == 405
 
@@ -500,14 +500,19 @@ def test_an_open_stream_of_events_does_not_keep_the_gateway_from_ending(tmp_path
 def test_too_many_failed_logins_are_put_off(tmp_path: Path, engine: EngineThread) -> None:
     with Gatehouse(tmp_path, adminapi.config(tmp_path / "state", engine.port)) as gatehouse:
         with admin(gatehouse, key="wrong") as client:
-            statuses = [client.get("/keys").status_code for _ in range(40)]
-            assert statuses[:20] == [401] * 20 and statuses[-1] == 429
-            late = client.get("/keys")
-        assert int(problem(late, 429, "rate_limit_exceeded")["status"]) == 429 and int(late.headers["retry-after"]) >= 1
+            statuses = [client.get("/keys").status_code for _ in range(20)]
+            assert statuses == [401] * 20
+
+            def late() -> httpx.Response | None:  # each second that the machine stands still for is one more failure
+                answer = client.get("/keys")
+                statuses.append(answer.status_code)
+                return answer if answer.status_code == 429 else None
+
+            refused = until(late, what="the pause")
+        assert int(problem(refused, 429, "rate_limit_exceeded")["status"]) == 429 and int(refused.headers["retry-after"]) >= 1
         with admin(gatehouse) as client:
             assert client.get("/status").status_code == 200, "another's failures lock nobody out"
-        logins = [r for r in gatehouse.audit() if r.get("event") == "admin.login"]
-        assert 1 <= len(logins) <= 10
+        assert len(gatehouse.noted(event="admin.login")) <= statuses.count(401) // 2, "not each of them"
 
 
 def test_the_first_start_prints_an_administrators_key_once(tmp_path: Path, engine: EngineThread) -> None:

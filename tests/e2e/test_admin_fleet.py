@@ -257,7 +257,7 @@ def test_a_new_version_takes_over_and_one_that_fails_does_not(
         shown = until(lambda: (e := client.get("/engines/s").json())["reason"] and e, what="the failure")
         assert (shown["version"], shown["in_force"], shown["settings"]["version"]) == (last, False, "9") and "sha256" in shown["reason"]
         assert gatehouse.chat(model="ms", max_tokens=2).status_code == 200
-        event = next(r for r in gatehouse.audit() if r.get("event") == "rollout_failed")
+        event = gatehouse.noted(event="rollout_failed")[0]
         assert (event["target"], event["outcome"]) == ("engines/s", "failed")
         assert gatehouse.stop() == 0  # and one that fails does not keep the gateway from starting
         gatehouse.lines.clear()

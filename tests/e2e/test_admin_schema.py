@@ -51,7 +51,8 @@ def test_the_document_describes_every_route(document: dict[str, Any]) -> None:
 
 def test_schemathesis_finds_no_failure(running: Gatehouse, document: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     schema = schemathesis.openapi.from_dict(document).exclude(path="/admin/v1/events")
-    schema.config.update(base_url=running.admin_url, headers={"authorization": f"Bearer {adminapi.KEYS['admin']}"})
+    headers = {"authorization": f"Bearer {adminapi.KEYS['admin']}"}
+    schema.config.update(base_url=running.admin_url, headers=headers, request_timeout=90)  # a search waits 10 s for the index
     schema.config.generation.update(with_security_parameters=False)
     schemathesis.serializer.alias(OCTETS, "application/octet-stream")
     cases: Counter[str] = Counter()

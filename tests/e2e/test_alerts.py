@@ -82,7 +82,7 @@ def cli(gatehouse: Gatehouse, home: Path, *arguments: str, code: int = 0) -> Res
 
 
 def config(tmp_path: Path, port: int, hook: int) -> dict[str, Any]:
-    budget = {"amount": 10, "unit": "requests", "window": "day"}
+    budget = {"amount": 10, "unit": "requests", "window": "month"}
     return adminapi.config(
         tmp_path / "state",
         port,
@@ -102,7 +102,10 @@ def config(tmp_path: Path, port: int, hook: int) -> dict[str, Any]:
             {"name": "kept", "match": {"model": "m1"}, "budget": budget},
             {"name": "trial", "match": {"model": "ours"}, "budget": {**budget, "amount": 4}, "enforce": False},
         ],
-        alerts={"webhooks": [{"name": "ops", "url": f"http://127.0.0.1:{hook}/in?token=x", "secret": SECRET}]},
+        alerts={
+            # a receiver that stands still is not told twice
+            "webhooks": [{"name": "ops", "url": f"http://127.0.0.1:{hook}/in?token=x", "secret": SECRET, "timeout": "60s"}]
+        },
     )
 
 

@@ -170,5 +170,5 @@ def test_an_engine_that_cannot_count_is_told_once(tmp_path: Path, engine: Engine
         ):
             other.responses.input_tokens.count(model="m", input="hi")
         assert refused.value.code == "unsupported_operation"
-        asked = [record for record in running.audit() if record["kind"] == "intent"]
+    asked = [record for record in running.audit() if record["kind"] == "intent"]  # all are there once it has ended
     assert len(asked) == 2

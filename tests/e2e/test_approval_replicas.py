@@ -119,7 +119,7 @@ def replicas(
     rules = [{"tool": "delete_*", "of": ["call"], "action": "hold", "reversibility": "irreversible"}, {"tool": "*", "action": "allow"}]
     parts: dict[str, Any] = {
         "guardrails": [{"name": "tools", "type": "tool_calls", "settings": {"rules": rules, "approvers": ["user/olga", "user/dana"]}}],
-        "approvals": {"webhook": {"url": operators.url, "secret": SECRET}},
+        "approvals": {"webhook": {"url": operators.url, "secret": SECRET, "timeout": "60s"}},  # nobody who stands still is told twice
     }
     gateways = []
     for number in range(2):
@@ -189,8 +189,12 @@ def test_a_server_of_the_operators_decides_at_one_replica_what_another_holds(
     (given,) = [answer for answer in answers if answer.status_code == 200]
     assert given.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "delete_file"
     assert len(engine.asked) == before + 1 and operators.wrong == 0
-    events = [one for gateway in replicas for one in gateway.audit() if one.get("target", "").endswith(id)]
-    assert {one["event"] for one in events} >= {"approval_asked", "approval_seen", "approval_decided", "approval_returned"}
+    wanted = {"approval_asked", "approval_seen", "approval_decided", "approval_returned"}
+
+    def recorded() -> set[str]:
+        return {one["event"] for gateway in replicas for one in gateway.audit() if one.get("target", "").endswith(id)}
+
+    until(lambda: wanted <= recorded(), what="the records of both")
 
 
 def test_decisions_that_are_not_what_the_server_signed_change_nothing(replicas: list[Gatehouse], operators: Operators) -> None:

@@ -147,9 +147,15 @@ def test_a_call_is_kept_seen_whole_approved_by_another_and_returned_once(running
     assert code(ask(gatehouse, text, id)) == (403, "approval_used")
     with adminapi.admin(gatehouse, key=OPS) as client:
         assert client.get(f"/approvals/{id}").json()["calls"] is None, "erased"
-    mine = [one for one in gatehouse.audit() if one.get("target", "").endswith(id)]
-    events = [(one["event"], one.get("outcome", "ok")) for one in mine]
-    for wanted in (("approval_asked", "ok"), ("approval_seen", "ok"), ("approval_decided", "ok"), ("approval_returned", "ok")):
+    told = {(f"approval_{what}", "ok") for what in ("asked", "seen", "decided", "returned")}
+
+    def recorded() -> list[tuple[str, str]]:
+        mine = [one for one in gatehouse.audit() if one.get("target", "").endswith(id)]
+        events = [(one["event"], one.get("outcome", "ok")) for one in mine]
+        return events if told <= set(events) else []
+
+    events = until(recorded, what="the records")
+    for wanted in told:
         assert events.count(wanted) == 1, (wanted, events)
     assert ("approval_decided", "denied") in events and ("admin.approvals.decide", "ok") in events
     assert "/data/x" not in json.dumps(gatehouse.audit()), "the log has hashes, never arguments"
@@ -254,9 +260,9 @@ def test_a_halt_between_the_approval_and_the_retry_counts(running: list[Gatehous
     id = held(gatehouse, text)["id"]
     assert decide(gatehouse, id).status_code == 200
     with adminapi.admin(gatehouse, key=OPS) as client:
-        assert client.post("/halts?wait=10", json={"target": "key/dev", "reason": "a test"}).status_code == 201
+        assert client.post("/halts?wait=60", json={"target": "key/dev", "reason": "a test"}).status_code == 201
         assert code(ask(gatehouse, text, id)) == (403, "halted")
-        assert client.delete("/halts/key/dev?wait=10").status_code == 200
+        assert client.delete("/halts/key/dev?wait=60").status_code == 200
     until(lambda: ask(gatehouse, "hello").status_code == 200, what="the end of the halt")
     assert ask(gatehouse, text, id).status_code == 200
 
@@ -274,10 +280,10 @@ def test_what_somebody_asked_who_is_stopped_is_not_approved(running: list[Gateho
     gatehouse, text = running[0], 'call delete_file {"d": 1}'
     id = held(gatehouse, text)["id"]
     with adminapi.admin(gatehouse, key=OPS) as client:
-        assert client.post("/keys/dev/suspend?wait=10", json={"reason": "a test"}).is_success
+        assert client.post("/keys/dev/suspend?wait=60", json={"reason": "a test"}).is_success
         assert code(decide(gatehouse, id)) == (403, "requester_stopped")
         assert code(ask(gatehouse, text, id)) == (403, "suspended")
-        assert client.post("/keys/dev/resume?wait=10").is_success
+        assert client.post("/keys/dev/resume?wait=60").is_success
     until(lambda: decide(gatehouse, id).status_code == 200, what="the end of the suspension")
     assert ask(gatehouse, text, id).status_code == 200
 
@@ -285,9 +291,9 @@ def test_what_somebody_asked_who_is_stopped_is_not_approved(running: list[Gateho
 def test_what_a_revoked_key_asked_is_not_approved(running: list[Gatehouse]) -> None:
     gatehouse, text = running[0], 'call delete_file {"e": 1}'
     with adminapi.admin(gatehouse, key=OPS) as client:
-        made = client.post("/keys?wait=10", json={"tenant": "acme", "models": ["*"]}).json()
+        made = client.post("/keys?wait=60", json={"tenant": "acme", "models": ["*"]}).json()
         id = held(gatehouse, text, key=made["secret"])["id"]
-        assert client.post(f"/keys/{made['id']}/revoke?wait=10").is_success
+        assert client.post(f"/keys/{made['id']}/revoke?wait=60").is_success
     assert code(decide(gatehouse, id)) == (403, "requester_stopped")
     assert decide(gatehouse, id, "deny").json()["state"] == "denied"
 

@@ -146,6 +146,17 @@ def recorded(gatehouse: Gatehouse) -> dict[str, int]:
     return Counter(record["request_id"] for record in LogReader(directory, verifier).records(kind="intent"))
 
 
+def all_recorded(gatehouse: Gatehouse, load: Load) -> dict[str, int]:
+    """The same, once all is there that was answered: what is in a journal comes to the log a moment later."""
+
+    def whole() -> dict[str, int] | None:
+        found = recorded(gatehouse)
+        return found if load.answered <= set(found) else None
+
+    there: dict[str, int] = until(whole, what="all that was answered")
+    return there
+
+
 def closed(gatehouse: Gatehouse) -> list[Any]:
     """The reports of a log that is whole, and whose writers without a process are closed; none before."""
     verifier = load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem")
@@ -186,8 +197,8 @@ def test_killed_workers_lose_no_answered_request_and_leave_whole_chains(workers:
         until(lambda: len(pids(workers)) == 2, what="two workers")
     reports = until(lambda: serving(workers, 3), what="the recovery of all writers without a process, and the last worker's own")
     assert {"gw", "gw-1", "gw-2"} <= {report.writer for report in reports}
-    found = recorded(workers)
-    assert load.answered <= set(found) and max(found.values()) == 1
+    found = all_recorded(workers, load)
+    assert max(found.values()) == 1
     assert workers.metric("gatehouse_audit_records_total") > 0
     assert workers.stop() == 0
     assert verified(workers)[0] == 0
@@ -204,7 +215,7 @@ def test_a_killed_control_process_starts_again_beside_its_workers(workers: Gateh
         workers.process.wait(60)
         workers.start()  # at once: the old workers may still finish what they have
         load.more()
-    assert load.answered <= set(recorded(workers))
+    all_recorded(workers, load)
     until(lambda: not any(alive(pid) for pid in old.values()), what="the end of the old workers")
     assert until(lambda: closed(workers), what="the recovery of all writers without a process")
     assert workers.stop() == 0

@@ -49,7 +49,7 @@ def test_a_batch_goes_on_at_the_other_replica_when_the_one_that_works_on_it_is_k
     for name in ("a", "b"):
         directory = tmp_path / name
         directory.mkdir()
-        config: dict[str, Any] = settings(directory / "state", engine, lease="2s")
+        config: dict[str, Any] = settings(directory / "state", engine, lease="10s")  # longer than a machine stands still
         config["files"] = {**config["files"], "directory": str(tmp_path / "files")}
         config["store"] = {"url": url}
         gateways[name] = Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER, "GATEHOUSE_REPLICA": name}).launch()

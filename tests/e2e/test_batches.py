@@ -146,7 +146,7 @@ def test_what_was_begun_before_a_halt_is_not_finished(gateway: Gatehouse, path: 
             finally:
                 assert http.delete("/halts/key/few").status_code == 200
     assert answer.startswith(b"HTTP/1.1 403 ") and b'"code":"halted"' in answer, answer
-    assert kept(gateway) == before
+    until(lambda: kept(gateway) == before, what="the end of what had come")
 
 
 def test_results_are_kept_no_longer_than_the_client_wants(clients: Any) -> None:
@@ -180,7 +180,12 @@ def test_a_batch_runs_and_its_results_are_whole(clients: Any, gateway: Gatehouse
     assert set(found) == {f"n{number}" for number in range(40)}
     assert all(one["response"]["status_code"] == 200 and one["response"]["body"]["choices"] for one in found.values())
     assert client.batches.list().data[0].id == id
-    records = [one for one in gateway.audit() if one.get("detail", {}).get("batch", {}).get("id") == id]
+
+    def recorded() -> list[dict[str, Any]]:
+        there = [one for one in gateway.audit() if one.get("detail", {}).get("batch", {}).get("id") == id]
+        return there if len(there) >= 80 else []
+
+    records = until(recorded, what="the records of all lines")
     for kind in ("intent", "outcome"):
         of_kind = [one for one in records if one["kind"] == kind]
         assert sorted(one["detail"]["batch"]["line"] for one in of_kind) == list(range(1, 41))
@@ -291,7 +296,7 @@ def test_uploads_are_bounded(clients: Any, gateway: Gatehouse) -> None:
     with gateway.client(key=None) as http:
         assert http.post("/v1/files", files=form).status_code == 401
         assert http.get("/v1/batches").status_code == 401
-    assert kept(gateway) == before
+    until(lambda: kept(gateway) == before, what="the end of what was refused")
 
 
 def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) -> None:
@@ -312,7 +317,7 @@ def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) 
 
 
 def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: Path, engine: EngineThread) -> None:
-    config, before = settings(tmp_path / "state", engine, lease="2s"), len(engine.received)
+    config, before = settings(tmp_path / "state", engine), len(engine.received)
     running = Gatehouse(tmp_path, config).start()
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client:
         engine.play("normal*10; hold*6")
@@ -332,7 +337,7 @@ def test_after_a_kill_every_line_has_an_outcome_and_repeats_are_told(tmp_path: P
 
 
 def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path, engine: EngineThread) -> None:
-    config, content = settings(tmp_path / "state", engine, lease="2s"), text(*(line(f"n{number}") for number in range(40)))
+    config, content = settings(tmp_path / "state", engine), text(*(line(f"n{number}") for number in range(40)))
     before = len(engine.received)
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as running:
         engine.play("normal*4; hold*4")
@@ -345,8 +350,10 @@ def test_workers_share_files_and_one_that_is_killed_loses_no_line(tmp_path: Path
                     assert other.get(f"/files/{file}/content").content == content
                     assert other.get(f"/batches/{id}").json()["status"] == "in_progress"
                     assert other.delete(f"/files/{file}").status_code == 409
-            os.kill(workers(running)[0], signal.SIGKILL)  # has one of the four at least: each has four slots and leaves one free
-            engine.release(4)
+            victim = workers(running)[0]  # has one of the four at least: each has four slots and leaves one free
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: victim not in workers(running), what="the end of the worker")
+            engine.release_all()
             batch = ended(client, id)
             found = results(client, batch.output_file_id)
             repeated = [one for one in found.values() if one.get("gatehouse", {}).get("attempts", 1) > 1]
@@ -402,8 +409,12 @@ def test_operators_see_and_end_what_clients_have(clients: Any, engine: EngineThr
         assert ended(client, id).status == "cancelled"
         assert file in [one["id"] for one in ran("files", "list")]
         assert ran("files", "delete", file)["id"] == file and root.get(f"/client-files/{file}").status_code == 404
-    told = {(one["event"], one["actor"]) for one in gateway.audit() if one["kind"] == "event" and one.get("target") in (id, file)}
-    assert {("batch_cancelled", "ops/root"), ("file_deleted", "ops/root"), ("batch_created", "acme/app")} <= told
+
+    def told() -> set[tuple[str, str]]:
+        return {(one["event"], one["actor"]) for one in gateway.audit() if one["kind"] == "event" and one.get("target") in (id, file)}
+
+    wanted = {("batch_cancelled", "ops/root"), ("file_deleted", "ops/root"), ("batch_created", "acme/app")}
+    until(lambda: wanted <= told(), what="the records")
 
 
 def test_a_batch_leaves_slots_free(clients: Any, engine: EngineThread, gateway: Gatehouse) -> None:

@@ -38,7 +38,7 @@ def trying(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, candi
             external("trial", candidate.port),
         ],
         models=[
-            {"name": "m1", "pool": ["fake"], "shadow": {"model": "n1", "share": 1, "key": "request", "timeout": "2s", "queue": 8}},
+            {"name": "m1", "pool": ["fake"], "shadow": {"model": "n1", "share": 1, "key": "request", "timeout": "6s", "queue": 8}},
             {"name": "n1", "pool": ["next"]},
             {
                 "name": "h1",
@@ -94,6 +94,12 @@ def test_a_request_that_takes_long_is_answered_by_another_endpoint(
     known = trying.outcome(ask(trying, f"whose is this? {stream}", "h1").headers["x-request-id"])
     usual = known.get("detail", {}).get("hedge", {}).get("first", known["endpoint"])
     slow = engine if usual == "fake" else candidate
+
+    def quiet() -> bool:  # on a slow machine the first request had a second attempt, too, whose loser leaves a moment later
+        over = all(one.done or one.cancelled for each in (engine, candidate) for one in each.received)
+        return over and trying.metric("gatehouse_endpoint_in_flight") == 0
+
+    until(quiet, what="the end of all attempts")
     left = len(slow.engine.cancelled)
     slow.play("hold")
     before = trying.metric("gatehouse_hedges_total", model="h1", result="won")
@@ -130,7 +136,8 @@ def test_requests_are_mirrored_as_guardrails_left_them_and_nobody_pays(
         ended = event(trying, "mirror_answered", answer.headers["x-request-id"])
         assert (begun["target"], ended["detail"]["status"], ended["tenants"]) == ("n1", 200, ["acme"])
         assert "night" not in str(begun) + str(ended)
-    assert trying.metric("gatehouse_shadow_requests_total", model="m1", candidate="n1", result="mirrored") == after["mirrored"]
+    labels = {"model": "m1", "candidate": "n1", "result": "mirrored"}
+    until(lambda: trying.metric("gatehouse_shadow_requests_total", **labels) == after["mirrored"], what="the metrics of both workers")
     with admin(trying) as client:
         usage = client.get("/usage", params={"group_by": "model"}).json()
     assert "n1" not in str(usage), "nobody is charged"
@@ -149,13 +156,14 @@ def test_a_candidate_that_hangs_delays_and_fails_no_client(trying: Gatehouse, en
         assert {answer.status_code for answer in answers} == {200}
         return max(answer.elapsed.total_seconds() for answer in answers)
 
-    at_most(1.9, longest)  # the candidate has 2 s: no client waits for it
+    at_most(5.0, longest)  # the candidate has 6 s: no client waits for it
     assert candidate.engine.most_busy <= 4
 
     def settled() -> dict[str, Any] | None:
         found = shadow(trying)
+        told = found["sampled"] >= before["sampled"] + 60 * rounds  # a worker that stands still says later what it has done
         ended = found["candidate_side"]["answers"] + sum(found["dropped"].values()) + sum(found["skipped"].values())
-        return found if ended >= found["sampled"] and not found["running"] and not found["waiting"] else None
+        return found if told and ended >= found["sampled"] and not found["running"] and not found["waiting"] else None
 
     found = until(settled, what="the end of all that was mirrored")
     candidate.engine.script.clear()
@@ -215,7 +223,7 @@ def test_an_engine_that_burns_gets_nothing_more_until_a_person_puts_it_back(
     candidate.engine.script.clear()
     until(lambda: spread(trying, candidate) == 0, what="no more requests on either worker")
     assert trying.metric("gatehouse_canary_withdrawn", model="c1", engine="trial") == 1
-    (record,) = [one for one in trying.audit() if one.get("event") == "canary_withdrawn"]
+    (record,) = trying.noted(event="canary_withdrawn")
     assert (record["target"], record["detail"]["engine"]) == ("c1", "trial")
     assert trying.stop() == 0
     trying.start()

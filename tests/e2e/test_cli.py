@@ -231,7 +231,8 @@ def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path
     pem.write_text(cli("audit", "keys").stdout)
     copy = tmp_path / "log"
     copy.mkdir()
-    for part in (running.state_dir / "audit").iterdir():
+    parts = (running.state_dir / "audit").iterdir()
+    for part in sorted(parts, key=lambda part: part.suffix == ".jsonl" and part.name.startswith("audit-")):  # the rest tells of their lines
         (copy / part.name).write_bytes(part.read_bytes())
     offline = ("audit", "verify", "--dir", str(copy), "--public-key", str(pem))
     cli(*offline, GATEHOUSE_URL="http://127.0.0.1:9")

@@ -115,5 +115,5 @@ def test_waiting_says_why_a_version_is_not_in_force(cli: Cli, tmp_path: Path) ->
     file = tmp_path / "fleet.yaml"
     wrong = {"name": "s", "runtime": "llama.cpp", "model": "demo-chat.gguf", "slots": 1, "context": 128, "sha256": "0" * 64}
     file.write_text(yaml.safe_dump({"engines": [wrong]}))
-    assert "sha256" in cli("engines", "apply", str(file), "--wait", "--timeout", "60", code=1).stderr
+    assert "sha256" in cli("engines", "apply", str(file), "--wait", "--timeout", "300", code=1).stderr
     cli("engines", "delete", "s")

@@ -39,7 +39,7 @@ def block(language: str, mark: str) -> str:
 def test_the_example_in_python(gatehouse: Gatehouse, engine: EngineThread) -> None:
     environ = {**os.environ, "GATEHOUSE_URL": gatehouse.url, "GATEHOUSE_KEY": KEY, "GATEHOUSE_MODEL": "m1"}
     ended = subprocess.run(
-        [sys.executable, "-c", block("python", "/v1/stream")], env=environ, text=True, capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", block("python", "/v1/stream")], env=environ, text=True, capture_output=True, timeout=300, check=True
     )
     assert ended.stdout.splitlines() == ["answer:  tok0 tok1 tok2 tok3"] * 2
 
@@ -53,7 +53,7 @@ def test_the_page(gatehouse: Gatehouse, engine: EngineThread, tmp_path: Path) ->
         ["node", "--experimental-websocket", str(file), f"#url={gatehouse.url}&token={KEY}&model=m1"],
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert ended.stdout.startswith(" tok0 tok1 tok2 tok3\n(closed: 1"), (ended.stdout, ended.stderr)
@@ -86,7 +86,7 @@ def test_a_kit_is_printed_for_a_key_and_works(launch: Callable[..., Gatehouse], 
             env={**os.environ, "GATEHOUSE_KEY": KEY},
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         assert ended.stdout == " tok0 tok1 tok2 tok3\n"

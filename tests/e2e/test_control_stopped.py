@@ -85,4 +85,4 @@ def test_what_needs_a_control_process_that_stands_still_says_so(tmp_path: Path, 
         assert all(one.headers["retry-after"] == "1" for one in answers.values() if one.status_code == 503)
         assert answers["files"].json()["error"]["type"] == "store_unavailable"
         until(lambda: ask(farm, KEY, "/v1/files").status_code == 200, what="the store is there again")
-        assert ask(farm, KEY, "/v1/responses", following).status_code == 200
+        until(lambda: ask(farm, KEY, "/v1/responses", following).status_code == 200, what="the same, asked of either worker")

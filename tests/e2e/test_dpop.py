@@ -23,6 +23,7 @@ from tests.e2e.test_oidc import Provider, provider  # noqa: F401 - a fixture
 from tests.e2e.test_sockets import opened, refused
 from tests.fakes.ports import empty_port
 from tests.unit.gateway.identity import proving
+from tests.waiting import until
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
@@ -42,8 +43,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
     config["models"].append({"name": "steps", "pipeline": {"steps": steps}})
     with empty_port() as port:
         config["listen"]["grpc"] = f"127.0.0.1:{port}"
-    with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
-        yield gatehouse
+        with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
+            yield gatehouse
 
 
 def proof(token: str | None, path: str = CHAT, *, key: Any = KEY, **claims: Any) -> str:
@@ -99,8 +100,13 @@ def test_a_proof_counts_once_in_all_workers(running: Gatehouse, provider: Provid
 
         return await asyncio.gather(*(one() for _ in range(12)))
 
+    def once() -> bool:
+        said = sorted(asyncio.run(thieves()))
+        assert said.count(200) <= 1 and set(said) <= {200, 401, 503}, said
+        return said == [200] + [401] * 11  # otherwise the control process stood still for longer than a proof waits for it
+
     for _ in range(3):
-        assert sorted(asyncio.run(thieves())) == [200] + [401] * 11
+        until(once, what="a round in which each got an answer")
 
 
 def by_grpc(running: Gatehouse, token: str, proof: str | None, scheme: str = "DPoP") -> tuple[str, dict[str, str]]:
@@ -230,7 +236,7 @@ def test_a_reload_asks_for_nonces_and_for_bound_tokens(running: Gatehouse, provi
     running.config["identity"]["gateway_tokens"]["binding"] = "dpop"
     running.file.write_text(yaml.safe_dump(running.config))
     root = {"authorization": "Bearer root-key-0123456789abcdef0123456789abcdef"}
-    answer = httpx.post(f"{running.admin_url}/admin/v1/config/reload", headers=root, trust_env=False, timeout=60)
+    answer = httpx.post(f"{running.admin_url}/admin/v1/config/reload?wait=60", headers=root, trust_env=False, timeout=60)
     assert answer.status_code == 200, answer.text
     error(chat(running, provider.token(), None, "Bearer"), 401, "invalid_credentials")
     asked = chat(running, token, proof(token))

@@ -292,7 +292,7 @@ def test_images_and_speech_pass_as_they_are(every: Gatehouse, media: Media) -> N
     (path, sent), (again, heard) = media.received[-2:]
     assert (path, sent) == ("/v1/images/generations", {"model": "pictures", "prompt": "a gate", "n": 1, "size": "1024x1024"})
     assert (again, heard) == ("/v1/audio/speech", {"model": "pictures", "input": "hello", "voice": "alloy"})
-    outcome = next(one for one in reversed(every.audit()) if one.get("operation") == "images" and one["kind"] == "outcome")
+    outcome = every.noted(kind="outcome", operation="images")[-1]
     assert (outcome["prompt_tokens"], outcome["completion_tokens"]) == (4, 99)
 
 

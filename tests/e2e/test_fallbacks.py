@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.fakes.ports import empty_port
+from tests.waiting import until
 
 ONLY_MAIN = "only-main-key-0123456789abcdef0123456789ab"
 
@@ -66,6 +67,7 @@ def test_a_fallback_is_no_way_around_a_guardrail(fallback: Gatehouse, engine: En
 
 @pytest.mark.parametrize("step", ["status:code=500", "status:code=503", "status:code=429", "reset:at=mid"])
 def test_an_engine_that_fails_has_a_fallback(fallback: Gatehouse, engine: EngineThread, step: str) -> None:
+    until(lambda: fallback.chat(model="small").status_code == 200, what="an engine that has come back from the failure before")
     engine.play(step)
     answer = fallback.chat(model="sick")
     assert (answer.status_code, answer.headers["x-gatehouse-model"]) == (200, "small")

@@ -87,8 +87,8 @@ def test_a_token_of_the_provider_becomes_a_token_of_the_gateway(running: Gatehou
     assert chat(running, body["access_token"]).status_code == 200
     keys = httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False, timeout=60).json()["keys"]
     assert len(keys) == 1 and keys[0]["kty"] == "OKP" and "d" not in keys[0]
-    issued = [record for record in running.audit() if record.get("event") == "token_issued"]
-    assert issued[-1]["target"] == said["jti"] and issued[-1]["detail"]["method"] == "exchange"
+    (issued,) = running.noted(event="token_issued", target=said["jti"])
+    assert issued["detail"]["method"] == "exchange"
     assert body["access_token"].split(".")[2] not in json.dumps(running.audit()) + "".join(running.lines)
 
 
@@ -124,8 +124,8 @@ def test_an_actor_acts_for_somebody_and_stays_in_the_chain(running: Gatehouse, p
     acting = exchanged(running, provider.token(), actor_token=bot(provider), actor_token_type=TYPE)
     assert claims(acting)["act"] == {"sub": "bot"}
     assert chat(running, acting).status_code == 200
-    intents = [record for record in running.audit() if record["kind"] == "intent" and record.get("agent") == "bot"]
-    assert intents and intents[-1]["credential"] == "gateway_token" and intents[-1]["principal"] == "svc"
+    intents = running.noted(kind="intent", agent="bot")
+    assert intents[-1]["credential"] == "gateway_token" and intents[-1]["principal"] == "svc"
     assert claims(exchanged(running, acting))["act"] == {"sub": "bot"}, "an exchange without an actor keeps the chain"
     loop = exchange(running, acting, actor_token=bot(provider), actor_token_type=TYPE)
     error(loop, 400, "invalid_request")

@@ -24,14 +24,15 @@ Launch = Callable[..., Gatehouse]
 ENDLESS = "hang:at=mid,chunks=3"
 
 
-def halt(gatehouse: Gatehouse, target: str, role: str = "admin") -> httpx.Response:
+def halt(gatehouse: Gatehouse, target: str, role: str = "admin", wait: float = 60) -> httpx.Response:
+    """In force in every worker when it returns."""
     with adminapi.admin(gatehouse, role) as client:
-        return client.post("/halts?wait=10", json={"target": target, "reason": "a test"})
+        return client.post("/halts", params={"wait": wait}, json={"target": target, "reason": "a test"})
 
 
-def unhalt(gatehouse: Gatehouse, target: str) -> httpx.Response:
+def unhalt(gatehouse: Gatehouse, target: str, wait: float = 60) -> httpx.Response:
     with adminapi.admin(gatehouse) as client:
-        return client.delete(f"/halts/{target}")
+        return client.delete(f"/halts/{target}", params={"wait": wait})
 
 
 def refused(response: httpx.Response) -> bool:
@@ -123,7 +124,7 @@ def test_the_commands_say_what_has_become_of_it(halted: Gatehouse) -> None:
         return " ".join((result.stdout + result.stderr).split())
 
     assert "Nothing was changed." in run("halt", "key/test", "--why", "a test", "--dry-run") and halted.chat().status_code == 200
-    said = run("halt", "key/test", "--why", "a test")
+    said = run("halt", "key/test", "--why", "a test", "--wait", "60")
     assert "store" in said and "No key" not in said and "in force" not in said
     assert run("unhalt", "key/test").endswith("Lifted.")
     for kind in ("key", "model"):
@@ -174,9 +175,9 @@ def test_another_replica_follows_at_once_and_without_a_store_each_has_its_own(
     until(lambda: first.chat().status_code == 200, what="the end of the halt")
     postgres.stop()
     try:
-        made = halt(first, "all")
+        made = halt(first, "all", wait=1)
         assert made.status_code == 201 and made.json()["items"][0]["source"] == "file"
         assert refused(first.chat()) and second.chat().status_code == 200
-        assert unhalt(first, "all").status_code == 200 and first.chat().status_code == 200
+        assert unhalt(first, "all", wait=1).status_code == 200 and first.chat().status_code == 200
     finally:
         postgres.start()

@@ -26,7 +26,7 @@ def pair(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
     url, made = postgres.database(), []
     for number in range(2):
         directory = tmp_path_factory.mktemp(f"replica{number}")
-        config = {**gateway_config(directory / "state", "2s", place=PLACE), "store": {"url": url}, "tickets": {"enabled": True}}
+        config = {**gateway_config(directory / "state", "8s", place=PLACE), "store": {"url": url}, "tickets": {"enabled": True}}
         config["machines"]["reassign"] = "1s"
         made.append(Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER}))
     try:
@@ -73,6 +73,7 @@ def ticket_port(machine: JoinedMachine) -> str:
 def test_one_replica_places_and_both_send_requests_there(pair: list[Gatehouse], machines: dict[str, JoinedMachine]) -> None:
     name = next(iter(where(pair[0])))
     until(lambda: all(serves(gateway, name) for gateway in pair), what="requests by both")
+    until(lambda: any(map(placings, pair)), what="the record")
     assert sorted(map(placings, pair)) == [[], [f"engine_placed {name}"]]
 
 

@@ -58,7 +58,7 @@ def chat(running: Gatehouse, auth: Any) -> httpx.Response:
 def test_a_member_of_a_group_of_groups_may_chat(running: Gatehouse) -> None:
     assert chat(running, ("alice", "alice-secret")).status_code == 200
     assert chat(running, ("bob", "bob-secret")).status_code == 404, "bob is in no group, so no role lets him see a model"
-    record = next(record for record in running.audit() if record["kind"] == "intent")
+    record = running.noted(kind="intent")[0]
     assert (record["principal"], record["tenant"], record["credential"], record["rule"]) == ("alice", "acme", "ldap", "binding:0")
 
 

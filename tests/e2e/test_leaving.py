@@ -78,7 +78,12 @@ def two(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) ->
     made = []
     for name in ("a", "b"):
         listed = [external("fake", engine.port, slots=64)]
-        config = configuration(tmp_path / name, engines=listed, models=[{"name": "m1", "pool": ["fake"]}], listen={"drain_delay": "1s"})
+        config = configuration(
+            tmp_path / name,
+            engines=listed,
+            models=[{"name": "m1", "pool": ["fake"]}],
+            listen={"drain_delay": "6s"},  # longer than the balancer stands still
+        )
         made.append(launch(config).launch())
     for each in made:
         until(lambda each=each: any(line.startswith("admin: ") for line in each.lines), what="the start")

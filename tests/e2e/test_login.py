@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,8 @@ def binding(
 ) -> Iterator[Gatehouse]:
     """A gateway that takes tokens that are bound to a key, and no others, at an issuer that binds them."""
     directory = tmp_path_factory.mktemp("binding")
-    with empty_port() as data, empty_port() as control:
-        pass
+    ports = ExitStack()  # kept until the gateway listens there
+    data, control = (ports.enter_context(empty_port()) for _ in range(2))
     config = configuration(
         directory / "state",
         listen={"data": f"127.0.0.1:{data}", "admin": f"127.0.0.1:{control}"},
@@ -191,7 +192,7 @@ def binding(
     ]
     config["identity"]["dpop"] = {"urls": [f"http://127.0.0.1:{port}" for port in (data, control)], "nonce": request.param}
     provider.control("nonces", request.param == "required")
-    with Gatehouse(directory, config) as gatehouse:
+    with ports, Gatehouse(directory, config) as gatehouse:
         yield gatehouse
     provider.control("nonces", False)
 
