@@ -96,15 +96,20 @@ LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
 
 
 def test_python_cancel_frees_the_slot_and_is_recorded(real: Gatehouse, client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(model="demo-chat", messages=STORY, stream=True, temperature=0, **LONG)
-    request_id = stream.response.headers["x-request-id"]
-    for seen, _ in enumerate(stream, 1):
-        if seen == 5:
-            break
-    stream.response.close()
+    def left() -> dict[str, Any] | None:
+        """The outcome; none where this process stood still until the engine had said all of it."""
+        stream = client.chat.completions.create(model="demo-chat", messages=STORY, stream=True, temperature=0, **LONG)
+        request_id = stream.response.headers["x-request-id"]
+        for seen, _ in enumerate(stream, 1):
+            if seen == 5:
+                break
+        stream.response.close()
+        found = real.outcome(request_id)
+        assert (found["outcome"], found["status"]) in (("cancelled", 499), ("ok", 200)), found
+        return found if found["outcome"] == "cancelled" else None
+
+    outcome: dict[str, Any] = until(left, what="a stream that ends with its client")
     until(lambda: real.metric("gatehouse_endpoint_in_flight", endpoint="chat") == 0, what="the free slot")
-    outcome = real.outcome(request_id)
-    assert outcome["outcome"] == "cancelled" and outcome["status"] == 499
     assert 3 <= outcome["completion_tokens"] < 1900 and outcome["estimated"]
     until(lambda: sidecar_health(real)["in_use"] == 0, what="the sidecar's free slot")
 
@@ -133,19 +138,24 @@ def test_node_models_errors_and_retries(real: Gatehouse) -> None:
 
 
 def test_node_cancel(real: Gatehouse) -> None:
-    seen = node(
-        real, "cancel", params={"model": "demo-chat", "messages": STORY, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}, after=2
-    )
-    assert seen["cancelled"]
-    outcome = real.outcome(seen["request_id"])
-    assert outcome["outcome"] == "cancelled" and 1 <= outcome["completion_tokens"] < 1900
+    def left() -> dict[str, Any] | None:
+        """The outcome; none where the client stood still until the engine had said all of it."""
+        params = {"model": "demo-chat", "messages": STORY, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
+        seen = node(real, "cancel", params=params, after=2)
+        assert seen["cancelled"]
+        found = real.outcome(seen["request_id"])
+        assert found["outcome"] in ("cancelled", "ok"), found
+        return found if found["outcome"] == "cancelled" else None
+
+    outcome: dict[str, Any] = until(left, what="a stream that ends with its client")
+    assert 1 <= outcome["completion_tokens"] < 1900
     until(lambda: real.metric("gatehouse_endpoint_in_flight", endpoint="chat") == 0, what="the free slot")
 
 
 def test_clients_retry_what_can_be_retried(real: Gatehouse, client: openai.OpenAI) -> None:
     """A dead engine is a 502 or 503: the Node client tries again by itself and gets the answer of the new sidecar."""
     os.kill(real.engines()[0], 9)
-    answered = node(real, "chat", params={**SEED, "messages": QUESTION}, client={"maxRetries": 8})
+    answered = node(real, "chat", params={**SEED, "messages": QUESTION}, client={"maxRetries": 30})
     assert "gate" in answered["content"].lower()
 
 

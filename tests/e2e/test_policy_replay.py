@@ -63,8 +63,9 @@ def traffic(running: Gatehouse) -> None:
     assert chat(running, KEY, "t-tools", max_tokens=5, tools=[tool]) == 200
     for number in range(3):
         assert chat(running, OTHER, f"o-{number}", "m2", max_tokens=500) == 200
+    ids = ("n-small", "n-alias", "n-large", "n-hidden", "t-tools", "o-0", "o-1", "o-2")
     with admin(running) as root:
-        until(lambda: all(root.get(f"/policies/decisions/{id}").status_code == 200 for id in ("n-hidden", "o-2", "t-tools")))
+        until(lambda: all(root.get(f"/policies/decisions/{id}").status_code == 200 for id in ids), what="the records of both workers")
 
 
 @pytest.fixture

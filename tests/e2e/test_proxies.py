@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ TRUSTING = {
     "admin_trusted_peers": [PROXY],
     "proxy_protocol": "required",
     "admin_proxy_protocol": "required",
-    "header_timeout": "2s",
 }
 SITES = """
 global
@@ -49,12 +48,12 @@ listen {name}
 
 
 class Site:
-    """One way through haproxy."""
+    """One way through haproxy. Its port is kept until haproxy has ended."""
 
     def __init__(self, name: str, target: str, mode: str, how: str, extra: str = "") -> None:
         self.name, self.target, self.mode, self.how, self.extra = name, target.rpartition("/")[2], mode, how, extra
-        with empty_port() as port:
-            self.port = port
+        self.kept = ExitStack()
+        self.port = self.kept.enter_context(empty_port())
 
     def text(self) -> str:
         return SITE.format(name=self.name, mode=self.mode, port=self.port, extra=self.extra, target=self.target, source=PROXY, how=self.how)
@@ -91,7 +90,9 @@ def haproxy(directory: Path, *sites: Site) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
+        for site in sites:
+            site.kept.close()
 
 
 def test_haproxy_finds_nothing_to_warn_of_in_the_example() -> None:
@@ -197,7 +198,7 @@ def test_an_upgrade_goes_on_with_it(tmp_path: Path, start: Callable[..., Gatehou
 
 
 def test_where_a_header_is_required_of_the_proxy_nothing_else_is_answered(start: Callable[..., Gatehouse]) -> None:
-    gatehouse = start()
+    gatehouse = start(header_timeout="2s")
     for url in (gatehouse.url, gatehouse.admin_url):
         host, _, port = url.removeprefix("http://").partition(":")
         for data in (b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"PROXY TCP4 1.2.3.4\r\n", b"PROXY UNKNOWN" + b"x" * 108, b"P"):

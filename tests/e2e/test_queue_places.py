@@ -6,7 +6,9 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,20 +17,21 @@ from tests.cluster.servers import RedisServer
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, external
+from tests.waiting import until
 
 LIMITS = [{"name": "waiting", "match": {"key": "test"}, "queued": 2}]
 SERVICE = 1.0
 
 
 @pytest.fixture(params=["one process", "workers", "redis"])
-def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gatehouse]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Gatehouse, EngineThread]]:
     engine = EngineThread(slots=1, service=SERVICE)
     with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
         redis = RedisServer(Path(name))
-        parts = {}
+        parts: dict[str, Any] = {}
         if request.param == "redis":
             redis.start()
-            parts["redis"] = {"url": f"unix://{redis.socket}"}
+            parts["redis"] = {"url": f"unix://{redis.socket}", "timeout": "30s"}
         made = adminapi.config(
             tmp_path / "state",
             engine.port,
@@ -40,7 +43,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gatehous
         arguments = [] if request.param == "one process" else ["--workers", "2"]
         try:
             with Gatehouse(tmp_path, made, arguments=arguments) as running:
-                yield running
+                yield running, engine
         finally:
             redis.stop()
             engine.close()
@@ -53,8 +56,14 @@ async def _asked(gateway: Gatehouse, key: str, times: int) -> list[httpx.Respons
         return await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(times)))
 
 
-def test_so_many_wait_and_the_others_are_told_when_to_come_back(gateway: Gatehouse) -> None:
-    found = asyncio.run(_asked(gateway, KEY, 9))
+def test_so_many_wait_and_the_others_are_told_when_to_come_back(place: tuple[Gatehouse, EngineThread]) -> None:
+    gateway, engine = place
+    engine.play("hold")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(asyncio.run, _asked(gateway, KEY, 9))
+        until(lambda: gateway.metric("gatehouse_requests_total", status="429") >= 4, what="the refusals")
+        engine.release()
+        found = asked.result()
     statuses = Counter(one.status_code for one in found)
     assert set(statuses) == {200, 429} and statuses[429] >= 4, statuses
     refused = next(one for one in found if one.status_code == 429)
@@ -65,5 +74,9 @@ def test_so_many_wait_and_the_others_are_told_when_to_come_back(gateway: Gatehou
     others = asyncio.run(_asked(gateway, OTHER_KEY, 4))
     assert [one.status_code for one in others] == [200] * 4, "nobody else is bounded"
     with adminapi.admin(gateway) as admin:
-        shown = admin.post("/limits:applying", json={"key": "test", "model": "m1"}).json()["items"]
-        assert [(one["limit"], one["queued"], one["in_use"]) for one in shown] == [("waiting", 2, 0)]
+
+        def shown() -> list[tuple[str, int, int]]:
+            items = admin.post("/limits:applying", json={"key": "test", "model": "m1"}).json()["items"]
+            return [(one["limit"], one["queued"], one["in_use"]) for one in items]
+
+        until(lambda: shown() == [("waiting", 2, 0)], what="the end of what was taken")

@@ -39,10 +39,17 @@ def gateway(running: Gatehouse) -> Callable[..., Gatehouse]:
 
 
 def settings(
-    directory: Path, *ports: int, engine: dict[str, Any] | None = None, models: list[dict[str, Any]] | None = None, **model: Any
+    directory: Path,
+    *ports: int,
+    engine: dict[str, Any] | None = None,
+    first: dict[str, Any] | None = None,
+    models: list[dict[str, Any]] | None = None,
+    **model: Any,
 ) -> dict[str, Any]:
+    """engine: settings of all engines. first: of the first one alone; others are in this process, which may stand still for longer."""
     names = "abcdefgh"[: len(ports)]
     listed = [external(name, port, **{"health": HEALTH, **(engine or {})}) for name, port in zip(names, ports, strict=True)]
+    listed[0] |= first or {}
     found = models or [{"name": "m1", "pool": list(names), **model}]
     return with_operator(configuration(directory / "state", engines=listed, models=found))
 
@@ -113,7 +120,7 @@ def test_an_engine_that_comes_back_gets_one_probe_request_first(
 
 def test_five_failures_in_a_row_open_the_breaker(gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]) -> None:
     bad, good = engines(), engines()
-    gatehouse = gateway(bad.port, good.port, routing={"breaker": {"open_for": 30}})
+    gatehouse = gateway(bad.port, good.port, routing={"breaker": {"open_for": 600, "open_max": 600}})
     bad.play("status:code=500*100")
     answers = many(gatehouse, 60, width=1)
     assert statuses(answers) == {200: 55, 502: 5}
@@ -128,7 +135,7 @@ def test_what_an_engine_has_no_room_for_is_answered_elsewhere(
 ) -> None:
     full, good = engines(), engines()
     gatehouse = gateway(full.port, good.port)
-    full.play(f"status:code={code}*1000")
+    full.play(f"status:code={code},retry_after=10*1000")  # for longer than these requests take
     answers = [*many(gatehouse, 40, width=8), gatehouse.chat(stream=True)]
     assert statuses(answers) == {200: 41} and places(answers) == {"b": 41}
     assert 1 <= len(full.received) <= 16, "it is avoided, not asked each time"
@@ -174,7 +181,8 @@ def test_a_hung_engine_is_out_soon_and_its_streams_are_answered_elsewhere(
     gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]
 ) -> None:
     hung, good = engines(), engines()
-    gatehouse = gateway(hung.port, good.port, engine={"timeouts": {"first_byte": 2}}, routing={"breaker": {"open_for": 30}})
+    breaker = {"open_for": 600, "open_max": 600}
+    gatehouse = gateway(hung.port, good.port, first={"timeouts": {"first_byte": 2}}, routing={"breaker": breaker})
     hung.play("hang*200")
     answers = many(gatehouse, 60, width=12, stream=True)
     assert statuses(answers) == {200: 60}
@@ -185,7 +193,7 @@ def test_a_hung_engine_is_out_soon_and_its_streams_are_answered_elsewhere(
 class Freezing(socketserver.ThreadingTCPServer):
     """An engine that answers its health checks until it freezes, and requests never. `taken`: how many requests it has."""
 
-    allow_reuse_address, daemon_threads = True, True
+    allow_reuse_address, daemon_threads, request_queue_size = True, True, 128
 
     def __init__(self) -> None:
         self.frozen, self.taken = threading.Event(), 0
@@ -215,18 +223,29 @@ def test_whole_answers_of_an_engine_that_freezes_come_from_another_one(
     gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread], freezing: Freezing
 ) -> None:
     health = {"interval": 0.1, "timeout": 0.2, "fall": 2}
-    gatehouse = gateway(freezing.server_address[1], engines().port, engine={"health": health})
-    with asking(gatehouse, 16) as answers:
-        pass
-    assert statuses(answers) == {200: 16} and places(answers) == {"b": 16}
-    assert freezing.taken, "the hash sends some of them there"
+    gatehouse = gateway(freezing.server_address[1], engines().port, first={"health": health})
+
+    def taken() -> int:
+        """How many requests the engine has; none where it was late with its health twice before, as its process stood still."""
+        with asking(gatehouse, 16) as answers:
+            pass
+        assert statuses(answers) == {200: 16} and places(answers) == {"b": 16}
+        return freezing.taken
+
+    until(taken, what="requests at the engine, where the hash sends some of them")
     until(lambda: gatehouse.metric("gatehouse_retries_total") == freezing.taken, what="as many retries as requests that the engine read")
 
 
 def test_a_whole_answer_is_waited_for_when_no_other_engine_has_room_for_it(gateway: Callable[..., Gatehouse], freezing: Freezing) -> None:
     health = {"interval": 0.1, "timeout": 0.2, "fall": 2}
     gatehouse = gateway(freezing.server_address[1], engine={"health": health, "timeouts": {"total": 2}})
-    answer = gatehouse.chat()
+
+    def taken() -> httpx.Response | None:
+        """The answer to the request that the engine has; none where it was late with its health twice before."""
+        answer = gatehouse.chat()
+        return answer if freezing.taken else None
+
+    answer = until(taken, what="a request at the engine")
     changed(gatehouse, "a", "unhealthy")
     assert (answer.status_code, errors_of(answer)["code"]) == (504, "engine_timeout")
     assert freezing.taken == 1

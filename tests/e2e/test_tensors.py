@@ -32,7 +32,7 @@ def tensors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
             {"name": "double", "runtime": "onnx", "model": str(model), "slots": 4},
         ],
         models=[{"name": "demo-embed", "pool": ["embed"]}, {"name": "double", "pool": ["double"]}],
-        limits=[{"name": "elements", "match": {"model": "double"}, "tokens": {"rate": 100000, "per": "1h"}}],
+        limits=[{"name": "elements", "match": {"model": "double"}, "tokens": {"rate": 1, "per": "1h", "burst": 100000}}],
     )
     with Gatehouse(directory, config) as running:
         yield running

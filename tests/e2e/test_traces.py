@@ -44,19 +44,31 @@ def spans(receiver: HttpReceiver) -> list[Any]:
     return [span for body in bodies for resource in body.resource_spans for scope in resource.scope_spans for span in scope.spans]
 
 
-def asked(gatehouse: Gatehouse, flag: str, **fields: Any) -> Any:
+def traces(receiver: HttpReceiver) -> set[str]:
+    return {span.trace_id.hex() for span in spans(receiver)}
+
+
+def by_name(receiver: HttpReceiver, *names: str) -> dict[str, Any]:
+    """The spans, once these have come."""
+
+    def found() -> dict[str, Any]:
+        return {span.name if span.kind != 3 else "call": span for span in spans(receiver)}
+
+    until(lambda: found().keys() >= set(names), what=f"the spans {names}")
+    return found()
+
+
+def asked(gatehouse: Gatehouse, flag: str, trace: str = TRACE, **fields: Any) -> Any:
     with gatehouse.client() as client:
         body = {"model": "m", "messages": [{"role": "user", "content": "the secret plan"}], **fields}
-        return client.post("/v1/chat/completions", json=body, headers={"traceparent": f"00-{TRACE}-{PARENT}-{flag}"})
+        return client.post("/v1/chat/completions", json=body, headers={"traceparent": f"00-{trace}-{PARENT}-{flag}"})
 
 
 def test_a_callers_trace_goes_on_through_the_gateway_to_the_engine(
     gatehouse: Gatehouse, engine: EngineThread, receiver: HttpReceiver
 ) -> None:
     assert asked(gatehouse, "01", stream=True).status_code == 200
-    until(lambda: spans(receiver), what="the spans")
-    found = {span.name if span.kind != 3 else "call": span for span in spans(receiver)}
-    assert found.keys() >= {"chat m", "guardrails", "call", "prefill", "decode"}
+    found = by_name(receiver, "chat m", "guardrails", "call", "prefill", "decode")
     own, call = found["chat m"], found["call"]
     assert {span.trace_id.hex() for span in found.values()} == {TRACE}
     assert (own.parent_span_id.hex(), call.parent_span_id) == (PARENT, own.span_id)
@@ -88,16 +100,20 @@ def test_changed_telemetry_is_in_force_without_a_restart(gatehouse: Gatehouse, r
     until(lambda: any("gatehouse.requests" in line for line in gatehouse.lines), what="a line")
     reload(gatehouse, {**gatehouse.config, "telemetry": {}})
     until(lambda: gatehouse.metric("gatehouse_config_version") >= 3, what="the second change")
-    before = gatehouse.metric("gatehouse_traces_total")
-    assert gatehouse.chat(model="m").status_code == 200
-    assert gatehouse.metric("gatehouse_traces_total") == before
+    silent, last = "1" * 32, "2" * 32
+    assert asked(gatehouse, "01", silent).status_code == 200
+    reload(gatehouse, changed)
+    until(lambda: gatehouse.metric("gatehouse_config_version") >= 4, what="the third change")
+    assert asked(gatehouse, "01", last).status_code == 200
+    until(lambda: last in traces(receiver), what="a later trace")
+    assert silent not in traces(receiver)
 
 
 def test_a_receiver_that_is_away_costs_traces_alone(gatehouse: Gatehouse, receiver: HttpReceiver) -> None:
     receiver.answers = [(400, b"")]
     assert asked(gatehouse, "01").status_code == 200
     until(lambda: gatehouse.metric("gatehouse_traces_total", result="dropped") == 1, what="the drop")
-    assert any("do not arrive" in line for line in gatehouse.lines)
+    until(lambda: any("do not arrive" in line for line in gatehouse.lines), what="the line")
     assert asked(gatehouse, "01").status_code == 200
     until(lambda: gatehouse.metric("gatehouse_traces_total", result="sent") == 1, what="the next one")
 
@@ -108,9 +124,7 @@ def test_what_a_sidecar_does_is_in_the_trace_and_nothing_of_it_reaches_the_clien
 ) -> None:
     answer = asked(sidecar, "01", stream=stream, max_tokens=8)
     assert answer.status_code == 200 and "x-gatehouse-phases" not in answer.headers
-    until(lambda: spans(receiver), what="the spans")
-    found = {span.name if span.kind != 3 else "call": span for span in spans(receiver)}
-    assert found.keys() >= {"call", "engine", "prepare", "prefill", "decode"}
+    found = by_name(receiver, "call", "engine", "prepare", "prefill", "decode")
     engine = found["engine"]
     assert engine.parent_span_id == found["call"].span_id
     assert {found[name].parent_span_id for name in ("prepare", "prefill", "decode")} == {engine.span_id}
