@@ -27,7 +27,7 @@ CHAT = {"model": "m1", "messages": [{"role": "user", "content": "Hello there"}],
 @pytest.fixture(scope="module")
 def gatehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("gateway")
-    made = gateway_config(directory / "state")
+    made = gateway_config(directory / "state", lease="60s")
     made["models"] += [
         {"name": "read", "pool": ["chat"]},
         {"name": "other", "pool": ["chat"]},

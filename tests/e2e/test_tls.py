@@ -55,7 +55,7 @@ class Site:
 
     def everywhere(self) -> set[str]:
         """What several new connections to both listeners are shown: each worker takes its turn."""
-        return {self.shown(url) for url in [self.gatehouse.url] * 4 + [self.gatehouse.admin_url]}
+        return {self.shown(url) for url in [self.gatehouse.url] * 8 + [self.gatehouse.admin_url]}
 
     def shows(self, issued: Issued) -> None:
         until(lambda: self.everywhere() == {issued.sha256}, what="the new certificate on every new connection")
@@ -122,11 +122,12 @@ def test_files_that_cannot_be_used_change_nothing(site: Site) -> None:
     with site.admin() as admin:
         applied = put(admin, site.config)
         assert applied.status_code == 200, applied.text
-        (trouble, *_) = admin.get("/status").json()["troubles"]
+        (trouble, *_) = until(lambda: admin.get("/status").json()["troubles"], what="the trouble")
     assert (trouble["about"], trouble["name"]) == ("certificate", "listen.tls")
-    assert trouble["reason"].startswith("new files are refused: ") and site.metrics()['gatehouse_tls_refused{listener="data"}'] == 1.0
+    assert trouble["reason"].startswith("new files are refused: ")
+    until(lambda: site.metrics()['gatehouse_tls_refused{listener="data"}'] == 1.0, what="the gauge")
     assert site.everywhere() == before
-    assert [line for line in site.gatehouse.lines if "the certificate in force stays" in line]
+    until(lambda: [line for line in site.gatehouse.lines if "the certificate in force stays" in line], what="the line")
     last = site.authority.server()
     site.put(last)
     site.shows(last)
