@@ -147,6 +147,9 @@ class Api:
         if operation.body is not None or operation.streams:
             _check_media(request, operation)
         raw, access = await self._read(request, request_id, access, operation)
+        if operation.body_optional:
+            _check_media(request, operation, raw)
+            raw = raw or b"{}"
         body: Any = raw
         if operation.body is not None and operation.body is not bytes:
             # a long body takes long to read: in a thread, requests wait for five milliseconds at a time, not for all of it
@@ -230,10 +233,11 @@ def _match(template: tuple[str, ...], sent: list[str]) -> dict[str, str] | None:
     return found
 
 
-def _check_media(request: Request, operation: Operation) -> None:
-    """Raises RequestError: 415 for another type."""
+def _check_media(request: Request, operation: Operation, raw: bytes = b"") -> None:
+    """A body that may be absent needs no type where it is. raw: what has come of it. Raises RequestError: 415 for another type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media not in operation.accepts:
+    absent = not (media or raw) and operation.body_optional
+    if media not in operation.accepts and not absent:
         raise RequestError(f"Send {' or '.join(operation.accepts)}.", code="unsupported_media_type", status=415)
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RequestError("An encoded body is not accepted.", code="unsupported_media_type", status=415)

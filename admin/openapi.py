@@ -85,7 +85,7 @@ def _operation(operation: Operation, schemas: Mapping[Any, Any]) -> dict[str, An
         described["requestBody"] = {"required": True, "content": {media: text for media in operation.accepts if media != JSON}}
         described["requestBody"]["content"][JSON] = {"schema": {"type": "object"}}
     elif operation.body is not None:
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[operation.body]}}}
+        described["requestBody"] = {"required": not operation.body_optional, "content": {JSON: {"schema": schemas[operation.body]}}}
     elif operation.streams:
         described["requestBody"] = {"required": True, "content": {media: {"schema": dict(_BYTES)} for media in operation.accepts}}
     return described

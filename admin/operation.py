@@ -116,6 +116,14 @@ class Operation:
         return self.method not in ("GET", "HEAD") and not self.quiet
 
     @property
+    def body_optional(self) -> bool:
+        """Whether a request may come without a body, which then counts as {}: a POST whose fields are all optional. An empty PUT would
+        reset what it replaces, and is rather a mistake."""
+        if self.method != "POST" or self.body is None or self.body is bytes:
+            return False
+        return not any(one.required for one in msgspec.structs.fields(self.body))
+
+    @property
     def segments(self) -> tuple[str, ...]:
         return tuple(self.path.strip("/").split("/"))
 

@@ -111,6 +111,23 @@ def test_what_an_operation_does_not_take_is_not_ignored(root: httpx.Client, path
     problem(root.post(path, content=b"{"), 400, "invalid_json")
 
 
+def test_a_body_whose_fields_are_all_optional_may_be_absent(root: httpx.Client) -> None:
+    assert root.post("/keys", json={**KEY, "id": "bare"}).status_code == 201
+    with_type = {"content-type": "application/json"}
+    assert root.post("/keys/bare/rotate").status_code == 201
+    for path in ("/keys/bare/suspend", "/keys/bare/resume"):
+        assert root.post(path).status_code == root.post(path, headers=with_type).status_code == 200, path
+    assert root.post("/sync:diff", content=iter([])).json()["items"] == [], "chunked, and nothing in it"
+    problem(root.post("/keys/bare/suspend", content=b"{}"), 415, "unsupported_media_type")
+    problem(root.post("/keys/bare/suspend", headers={"content-type": "text/plain"}), 415, "unsupported_media_type")
+    problem(root.post("/keys/bare/suspend", headers={"content-encoding": "gzip"}), 415, "unsupported_media_type")
+    problem(root.post("/keys/bare/suspend", content=b"null", headers=with_type), 400, "invalid_value")
+    problem(root.post("/keys"), 415, "unsupported_media_type")
+    problem(root.put("/keys/bare"), 415, "unsupported_media_type")
+    problem(root.patch("/keys/bare"), 415, "unsupported_media_type")
+    assert root.post("/keys/bare/revoke").status_code == root.delete("/keys/bare").status_code == 200
+
+
 def test_a_field_that_stands_twice_is_refused(root: httpx.Client) -> None:
     twice = root.post("/tenants", content=b'{"name": "one", "name": "two"}', headers={"content-type": "application/json"})
     assert problem(twice, 400, "invalid_json")["param"] == "name"

@@ -40,6 +40,20 @@ def test_bodies_are_closed_and_answers_are_open() -> None:
     assert "additionalProperties" not in schemas["KeyView"]
 
 
+def test_only_a_post_whose_fields_are_all_optional_needs_no_body() -> None:
+    optional: set[tuple[str, str]] = set()
+    for path, methods in DOCUMENT["paths"].items():
+        for method, described in methods.items():
+            body = described.get("requestBody")
+            if body is not None and not body["required"]:
+                optional.add((method, path.removeprefix("/admin/v1")))
+                schema = DOCUMENT["components"]["schemas"][body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]]
+                assert not schema.get("required"), path
+    assert {method for method, _ in optional} == {"post"}
+    assert {("post", "/keys/{id}/rotate"), ("post", "/users/{name}/suspend"), ("post", "/limits/{name}/reset")} <= optional
+    assert not {("post", "/keys"), ("post", "/approvals/{id}/approve")} & optional
+
+
 def test_only_the_answer_that_makes_a_key_shows_it() -> None:
     holders = [name for name, schema in DOCUMENT["components"]["schemas"].items() if "secret" in schema.get("properties", ())]
     assert holders == ["NewKeyView"]
