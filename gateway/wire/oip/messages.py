@@ -247,7 +247,7 @@ def _integers(run: memoryview, datatype: str, who: str, pieces: list[bytes | mem
                         number = signed(number)
                 found.append(number if code != "B" or datatype != "BOOL" else bool(number))
         except OverflowError:
-            raise TensorError(who, f"values in the range of {datatype}", str(number)) from None
+            raise TensorError(who, values.in_range(datatype), str(number)) from None
         pieces.append(found.tobytes())
         if (most := most - len(pieces[-1])) < 0:
             raise RequestError(f"{who}: its numbers take more bytes than a request may have.", code="request_too_large", status=413)

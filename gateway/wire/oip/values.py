@@ -43,6 +43,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "BF16": (-3.3961775292304957e38, 3.3961775292304957e38),
     "FP32": (-3.4028235677973362e38, 3.4028235677973362e38),
 }
+_BEYOND: dict[str, tuple[float, float]] = {
+    **_RANGES,
+    "FP64": (-(1 << 1024) + (1 << 970) + 1, (1 << 1024) - (1 << 970) - 1),
+    "BOOL": (0, 1),
+}
+_LIMITS = {datatype: f"{low} to {high}" for datatype, (low, high) in _RANGES.items()} | {
+    "FP16": "-65504 to 65504",
+    "BF16": "-3.3895314e+38 to 3.3895314e+38",
+    "FP32": "-3.4028235e+38 to 3.4028235e+38",
+    "FP64": "-1.7976931348623157e+308 to 1.7976931348623157e+308",
+    "BOOL": "false or true",
+}
+_AROUND = b"[] \t\r\n"
 _OPENING = re.compile(rb"[\[\s]*")
 _GOT = re.compile(r"got `(\w+)`")
 _PLACE = re.compile(r"at `\$([^`]*)`")
@@ -70,8 +83,36 @@ def json_values(tensor: Tensor) -> list[Any]:
     bounds = _RANGES.get(datatype)
     if bounds and values and not (bounds[0] <= min(values) and max(values) <= bounds[1]):
         wrong = next(value for value in values if not bounds[0] <= value <= bounds[1])
-        raise TensorError(who, f"values in the range of {datatype}", short(str(wrong)))
+        raise TensorError(who, in_range(datatype), short(str(wrong)))
     return values
+
+
+def in_range(datatype: str) -> str:
+    """What an error says that the values of a datatype must be."""
+    return f"values in the range of {datatype} ({_LIMITS[datatype]})"
+
+
+def check_range(data: bytes, datatype: str, who: str) -> None:
+    """Reads a part of a tensor's JSON data, flat or nested, without texts, from the beginning of an element to the end of one. Raises
+    TensorError for a number that the datatype cannot hold. It says nothing of what is no number."""
+    numbers = data.translate(None, _AROUND)
+    found = _numbers(numbers)
+    if found is None:  # empty arrays leave commas
+        found = _numbers(b",".join([one for one in numbers.split(b",") if one]))
+    if found is None:
+        raise TensorError(who, in_range(datatype), "one that is too large")
+    low, high = _BEYOND[datatype]
+    for value in found:
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise TensorError(who, in_range(datatype), short(str(value)))
+
+
+def _numbers(numbers: bytes) -> list[Any] | None:
+    try:
+        found: list[Any] = msgspec.json.decode(b"[%b]" % numbers)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found
 
 
 def _decode(tensor: Tensor, depth: int) -> list[Any]:
@@ -88,7 +129,8 @@ def _decode(tensor: Tensor, depth: int) -> list[Any]:
         text = str(error)
         got, place = _GOT.search(text), _PLACE.search(text)
         received = f"{got.group(1)} at data{place.group(1) if place else ''}" if got else text
-        raise TensorError(tensor.subject, f"data of {datatype}", short(received)) from None
+        expected = in_range(datatype) if "out of range" in text and datatype in _LIMITS else f"data of {datatype}"
+        raise TensorError(tensor.subject, expected, short(received)) from None
     return values
 
 

@@ -7,10 +7,12 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
-from gateway.wire.oip import codec
+from gateway.wire.oip import codec, values
 from gateway.wire.oip.messages import infer_response
 from gateway.wire.oip.tensors import TensorAnswer, json_part, parse_answer
 from gateway.wire.oip.values import AT_ONCE
@@ -56,7 +58,7 @@ def sent(data: str, datatype: str = "FP64") -> Any:
 @pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT64", "BOOL"])
 @pytest.mark.parametrize("data", ["[1,1e999]", "[[1],[-1E+400]]", "[ 1e309 ,2]", "[[],[1e999]]"])
 def test_an_infinite_number_is_refused(data: str, datatype: str) -> None:
-    with pytest.raises(codec.TensorError, match=r"^input 'x': expected finite numbers") as caught:
+    with pytest.raises(codec.TensorError, match=rf"^input 'x': expected values in the range of {datatype} \(") as caught:
         sent(data.replace("1e999", "1" * SEGMENT + "e999"), datatype)
     assert caught.value.status == 400
     with pytest.raises(codec.TensorError):
@@ -68,6 +70,69 @@ def test_an_infinite_number_is_refused(data: str, datatype: str) -> None:
 )
 def test_a_finite_number_passes(data: str) -> None:
     assert data.encode() in sent(data).raw
+
+
+NUMBERS = sorted(set(codec.SIZES) - {"BYTES"})
+HUGE = "1" * 400
+LONGEST = {"INT64": 2**63 - 1, "UINT64": 2**64 - 1, "FP32": int(3.4028234663852886e38), "FP64": int(1.7976931348623157e308)}
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"[1,{HUGE}]",
+        f"[[0],[-{HUGE}]]",
+        f"[ {HUGE}.5 ,2]",
+        f"[[[]],[[{HUGE}]]]",
+        "[1," + "9" * 5000 + "]",
+        "[" + "1, " * SEGMENT + f"{HUGE}]",
+    ],
+)
+def test_an_integer_of_400_digits_is_refused_with_the_range(data: str, datatype: str) -> None:
+    with pytest.raises(
+        codec.TensorError, match=rf"^input 'x': expected values in the range of {datatype} \(.+ (to|or) .+\), received "
+    ) as caught:
+        sent(data, datatype)
+    assert (caught.value.status, caught.value.param) == (400, "input 'x'") and len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("datatype", sorted(LONGEST))
+def test_the_longest_numbers_that_a_datatype_holds_pass(datatype: str) -> None:
+    most = LONGEST[datatype]
+    least = 0 if datatype[0] == "U" else -most
+    data = f"[[{most}], [{least}]]"
+    assert sent(data, datatype).raw.endswith(data.encode() + b"}]}")
+    beyond = most + 1 if datatype.endswith("INT64") else most * 10
+    with pytest.raises(codec.TensorError, match=r"range of .* received \d+"):
+        sent(f"[0, {beyond}]", datatype)
+
+
+ORDINARY: dict[str, list[Any]] = {
+    "FP64": [0.1, 1 / 3, 0.00012345678901234567, 1e-300, 1234567890123456.7, 5, -2.5e-05],
+    "INT64": [0, -(10**18) + 1, 10**18 - 1],
+    "UINT8": [0, 255],
+    "BOOL": [True, False],
+}
+
+
+@pytest.mark.parametrize("datatype", sorted(ORDINARY))
+def test_the_numbers_of_ordinary_tensors_are_not_read(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "check_range", lambda *_: pytest.fail("read"))
+    for data in (ORDINARY[datatype], [ORDINARY[datatype]], ORDINARY[datatype] * SEGMENT):
+        sent(json.dumps(data), datatype)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(NUMBERS))
+def test_what_a_reader_would_take_passes(number: float, datatype: str) -> None:
+    """Where the engine's own check takes a number, so does this one."""
+    written = json.dumps([number if datatype.startswith(("FP", "BF")) else int(number)])
+    body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"%b","data":%b}]}' % (datatype.encode(), written.encode())
+    try:
+        values.json_values(codec.parse_request(body).inputs[0])
+    except codec.TensorError:
+        return
+    assert parse(INFER, body, {}).raw == body
 
 
 def test_the_audit_detail_holds_no_data() -> None:
