@@ -17,17 +17,18 @@ from gateway.core.wire import MAX_EVENT_BYTES, WholeAnswer
 from gateway.pipeline import costs
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
-from gateway.wire.sse import says_nothing
+from gateway.wire.sse import BOM, begins_stream, named_stream, says_nothing
 
 log = logging.getLogger("gatehouse.pipeline")
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-BOM: Final = b"\xef\xbb\xbf"
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 COST_TRAILER: Final = b"trailer: x-gatehouse-cost\r\n"
 OK: Final = b"200 OK"
 PROMPT_TOKENS: Final = b"x-gatehouse-prompt-tokens"
+LOOK: Final = 1024
+"""Bytes of an answer by which it is known whether it is an event stream, whatever its engine calls it."""
 LAG: Final = 1.0
 """Seconds that an engine has to end its answer once the end marker has come."""
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
@@ -151,11 +152,24 @@ class AnswerRelay:
 class StreamRelay(AnswerRelay):
     """Forwards an event stream as it arrives, at event boundaries; withholds the usage that the client did not ask for.
 
-    An answer that is not an event stream (an engine's error) is gathered like a whole answer. With the end marker the stream is over: what
-    an engine sends behind it reaches nobody, and ends the connection; whatever else happens to the call then is no failure.
+    An answer that is not an event stream (an engine's error) is gathered like a whole answer. One with another type, or without any, is a
+    stream if it begins like one. With the end marker the stream is over: what an engine sends behind it reaches nobody, and ends the
+    connection; whatever else happens to the call then is no failure.
     """
 
-    __slots__ = ("_after_cr", "_begins", "_carry", "_events", "_last_write", "_over", "_reader", "_relays_plainly", "_send", "_streaming")
+    __slots__ = (
+        "_after_cr",
+        "_begins",
+        "_carry",
+        "_events",
+        "_last_write",
+        "_over",
+        "_reader",
+        "_relays_plainly",
+        "_send",
+        "_streaming",
+        "_unnamed",
+    )
     plain: ClassVar[bool] = True
     """Whether whole events may be forwarded unread."""
 
@@ -170,7 +184,7 @@ class StreamRelay(AnswerRelay):
         self._reader = request.api.reader(request)
         self._reader.inspects = not self.plain
         self._events = 0
-        self._streaming = False
+        self._streaming = self._unnamed = False
         self._last_write = 0.0
 
     @property
@@ -179,8 +193,15 @@ class StreamRelay(AnswerRelay):
 
     def on_head(self, head: ResponseHead) -> None:
         self.head = head
-        if head.status != 200 or not (head.get(b"content-type") or b"").lower().startswith(b"text/event-stream"):
+        if head.status != 200:
             return
+        if named_stream(head):
+            self._stream(head)
+        else:
+            self._unnamed = True
+
+    def _stream(self, head: ResponseHead) -> None:
+        """The answer is an event stream."""
         refuse_encoded(head)
         exchange = self.exchange
         now = perf_counter_ns()
@@ -221,7 +242,9 @@ class StreamRelay(AnswerRelay):
     def _read(self, data: bytes) -> None:
         """Takes data that is not just whole events that may be forwarded unread."""
         if not self._streaming:
-            super().on_body(data)
+            AnswerRelay.on_body(self, data)
+            if self._unnamed:
+                self._look()
             return
         if self._over:
             self._behind(data)
@@ -256,6 +279,19 @@ class StreamRelay(AnswerRelay):
             raise reader.error
         if end:
             self._marked(rest)
+
+    def _look(self) -> None:
+        """Looks at what has come of an answer that is not called an event stream."""
+        data, head = self.body(), self.head
+        begins = begins_stream(data)
+        if begins is None and len(data) < LOOK:
+            return
+        self._unnamed = False
+        if begins and head is not None:
+            self._parts.clear()
+            self._size = 0
+            self._stream(head)
+            self._read(data)
 
     def _marked(self, rest: bytes) -> None:
         """The end marker has come, and this behind it."""

@@ -10,7 +10,7 @@ from gateway.core.ports import Attempt, AttemptResult, Call, Receiver
 from gateway.core.slices import Steps
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.pipeline.wrapping import WrappedAttempt
-from gateway.wire.sse import read_steps
+from gateway.wire.sse import begins_stream, named_stream, read_steps
 
 
 class Room:
@@ -72,7 +72,7 @@ class Seen:
         the request's `foreign`. Raises EngineError for what cannot be read."""
         request.foreign = self.foreign
         api, body = request.api, b"".join(self.parts)
-        streams = request.stream and (self.head is not None and (self.head.get(b"content-type") or b"").startswith(b"text/event-stream"))
+        streams = request.stream and self.head is not None and (named_stream(self.head) or begins_stream(body) is True)
         if streams:
             reader = api.reader(request)
             events = body.replace(b"\r\n", b"\n")

@@ -9,8 +9,12 @@ import msgspec
 
 from gateway.core.errors import EngineError
 from gateway.core.slices import Steps
+from gateway.core.types import ResponseHead
 from gateway.core.wire import EventReader
 
+BOM: Final = b"\xef\xbb\xbf"
+BEGINNINGS: Final = (b"data:", b"event:", b":", b"id:", b"retry:")
+"""How the first line of a stream that is not empty may begin."""
 PORTION: Final = 16 * 1024
 """Bytes of a whole stream that are passed on, or read, at once."""
 
@@ -29,6 +33,25 @@ def data_of(event: bytes) -> bytes:
         if name == b"data":
             lines.append(value[1:] if colon and value.startswith(b" ") else value)
     return b"\n".join(lines)
+
+
+def named_stream(head: ResponseHead) -> bool:
+    """Whether an answer is called an event stream by its type."""
+    return (head.get(b"content-type") or b"").lower().startswith(b"text/event-stream")
+
+
+def begins_stream(data: bytes) -> bool | None:
+    """Whether a body begins like an event stream, which no JSON does. None: more of it must come before that can be said."""
+    if BOM.startswith(data):
+        return None
+    line = data.removeprefix(BOM).lstrip(b"\r\n")
+    for beginning in BEGINNINGS:
+        if line.startswith(beginning):
+            return True
+    for beginning in BEGINNINGS:
+        if beginning.startswith(line):
+            return None
+    return False
 
 
 def says_nothing(rest: bytes) -> bool:

@@ -57,6 +57,15 @@ def test_one_byte_at_a_time_is_the_same_stream(gatehouse: Gatehouse, engine: Eng
     assert contents(dribbled) == contents(plain)
 
 
+def test_a_stream_is_one_whatever_its_engine_calls_it(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    for step in ("normal:media=text/plain", "normal:media=", "dribble:media=application/json", "until_close:media="):
+        engine.play(step)
+        found, request_id = stream(gatehouse)
+        assert found[-1] == "[DONE]" and "error" not in json.dumps(found), step
+        outcome = gatehouse.outcome(request_id)
+        assert outcome["outcome"] == "ok" and not outcome.get("estimated"), step
+
+
 def test_a_failure_in_the_middle_is_an_error_event_and_done(gatehouse: Gatehouse, engine: EngineThread) -> None:
     for step in ("reset:at=mid", "close:at=mid", "half_event", "garbage:at=mid"):
         engine.play(step)

@@ -22,7 +22,8 @@ GARBAGE = b"\x16\x03\x01 this is not HTTP\r\n\r\n"
 class Step:
     """How one request is answered; the module's docstring lists the kinds. `size`: further bytes of text in each chunk.
 
-    `linger`: seconds between the last byte and a reset or close, at least, so that the peer reads what was sent before."""
+    `media`: the type of an event stream, none where it is empty. `linger`: seconds between the last byte and a reset or close, at least, so
+    that the peer reads what was sent before."""
 
     kind: str = "normal"
     at: str = "before"
@@ -32,6 +33,7 @@ class Step:
     code: int = 200
     retry_after: str = ""
     size: int = 0
+    media: str = "text/event-stream"
     linger: float = 0.02
 
     def __post_init__(self) -> None:
@@ -119,9 +121,10 @@ def _stream(body: dict[str, Any], texts: list[str], step: Step) -> list[bytes]:
             usage = {"prompt_tokens": 3, "completion_tokens": len(texts), "total_tokens": 3 + len(texts)}
             events.append(_event({**base, "choices": [], "usage": usage}))
         events.append(b"data: [DONE]\n\n")
+    kind = b"content-type: %b\r\n" % step.media.encode() if step.media else b""
     if step.kind == "until_close":
-        return [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n", *events]
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        return [b"HTTP/1.1 200 OK\r\n" + kind + b"\r\n", *events]
+    head = b"HTTP/1.1 200 OK\r\n" + kind + b"transfer-encoding: chunked\r\n\r\n"
     chunks = [b"%x\r\n%s\r\n" % (len(event), event) for event in events]
     if step.kind == "half_event":
         return [head, *chunks, b"0\r\n\r\n"]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.errors import ClientGone
 from gateway.core.slices import Steps
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Signal
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.held import AT_ONCE, HOLD_BYTES
@@ -31,6 +31,13 @@ def test_nothing_passes_before_the_end_and_then_everything_as_it_came() -> None:
     client, world = stream([Guarded(guardrail, False, lambda *event: None)], HELLO)
     assert client.body == b"".join(HELLO)
     assert guardrail.seen == [["hello"]] and world.outcome.status == 200
+
+
+def test_a_stream_without_a_type_is_held_too() -> None:
+    world = World(response=[guarded(BLOCKED)])
+    _, client = world.start(STREAM_BODY)
+    world.call.head(ResponseHead(200, [])).body(HELLO[0][:3]).body(HELLO[0][3:]).body(HELLO[1]).end()
+    assert client.status == 200 and text_of(client) == "" and b"Not this." in client.body
 
 
 async def test_very_many_events_are_read_between_other_work() -> None:

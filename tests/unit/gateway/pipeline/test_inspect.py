@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.types import ALLOW, Usage, Verdict
+from gateway.core.types import ALLOW, ResponseHead, Usage, Verdict
 from gateway.core.waiting import Maybe, Signal
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.inspect import raise_verdict
@@ -195,6 +195,15 @@ def test_the_rest_of_a_text_does_not_bring_back_what_was_masked_beside_it() -> N
     engine.body(chunk(content=[part]))  # the beginning of a phrase is held until the stream ends
     engine.body(DONE).end()
     assert PHRASE.encode() not in client.body and MASKED.encode() in client.body
+
+
+def test_a_stream_without_a_type_is_inspected() -> None:
+    data = chunk("a red fal") + chunk("con") + chunk(None, finish="stop") + DONE
+    for cut in range(1, len(data), 5):
+        world = World(response=[deny(mask=True)])
+        _, client = world.start(STREAM_BODY)
+        world.call.head(ResponseHead(200, [])).body(data[:cut]).body(data[cut:]).end()
+        assert client.status == 200 and text_of(client) == f"a {MASKED}", cut
 
 
 def test_completions_are_inspected() -> None:

@@ -361,6 +361,67 @@ def test_an_end_without_its_empty_line_is_an_end(end: bytes) -> None:
     assert world.outcome.outcome == "ok"
 
 
+OTHER_HEADS = [
+    ResponseHead(200, headers)
+    for headers in (
+        [],
+        [(b"content-type", b"")],
+        [(b"content-type", b"text/plain; charset=utf-8")],
+        [(b"content-type", b"application/json")],
+    )
+]
+
+
+@pytest.mark.parametrize("head", OTHER_HEADS)
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n\r\n", b": ok\n\n"])
+def test_a_stream_under_another_type_is_one_however_it_is_cut(head: ResponseHead, before: bytes) -> None:
+    data = before + chunk("a") + chunk("b") + USAGE + DONE
+    expected = relayed(data, [])[0].body
+    for cut in range(len(data) + 1):
+        world = World()
+        _, client = world.start(STREAM_BODY)
+        call = world.call.head(head)
+        assert not client.written
+        for piece in (data[:cut], data[cut:]):
+            if piece:
+                call.body(piece)
+        call.end()
+        assert (client.status, client.body) == (200, expected), cut
+        assert client.headers["content-type"] == "text/event-stream; charset=utf-8" and client.complete
+        assert world.limiter.reservations[0].settled == [Usage(7, 3, 0)] and world.outcome.outcome == "ok"
+
+
+def test_its_first_event_reaches_the_client_before_the_second_comes() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(OTHER_HEADS[0]).body(b"dat").body(chunk("a")[3:])
+    assert client.body == chunk("a")
+    world.call.fail(EngineError("broken"))
+    assert client.status == 200 and b'"engine_failed"' in client.body and client.complete
+
+
+@pytest.mark.parametrize("body", [b"data", b"\n" * 2000, b"error: data: x", b"Data: x\n\n"])
+def test_what_is_neither_a_stream_nor_json_is_the_engines_failure(body: bytes) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.answer(body, OTHER_HEADS[2])
+    assert client.status == 502 and json.loads(client.body)["error"]["code"] == "engine_failed"
+
+
+def test_a_refusal_that_begins_like_a_stream_is_none() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.answer(chunk("a") + DONE, ResponseHead(500, []))
+    assert client.status == 502
+
+
+def test_a_stream_without_a_type_is_not_taken_compressed() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.answer(chunk("a") + DONE, ResponseHead(200, [(b"content-encoding", b"br")]))
+    assert client.status == 502 and "compressed" in json.loads(client.body)["error"]["message"]
+
+
 def test_an_engines_refusal_of_a_stream_is_an_http_error() -> None:
     world = World()
     _, client = world.start(STREAM_BODY)

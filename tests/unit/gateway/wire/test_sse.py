@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.sse import data_of
+from gateway.wire.sse import begins_stream, data_of
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.one_of(
@@ -51,3 +51,28 @@ def test_an_event_carries_what_the_standard_says(lines: list[bytes], end: bytes)
 )
 def test_data_of(raw: bytes, data: bytes) -> None:
     assert data_of(raw) == data
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        *(
+            (body, True)
+            for body in (b"data:", b"data: {", b"event: x", b": ok", b"id:1", b"retry: 5", b"\r\n\ndata: x", b"\xef\xbb\xbfdata: x")
+        ),
+        *((body, None) for body in (b"", b"\n\r\n", b"d", b"data", b"even", b"\xef", b"\xef\xbb\xbf", b"\xef\xbb\xbf\nda")),
+        *(
+            (body, False)
+            for body in (b"{", b" {", b"[", b"datax", b" data:", b"<html>", b"Data:", b"\xef\xbb{", b"\x1f\x8b", b"0", b"null")
+        ),
+    ],
+)
+def test_whether_a_body_begins_like_a_stream(body: bytes, expected: bool | None) -> None:
+    assert begins_stream(body) is expected
+
+
+@given(st.lists(LINES.filter(lambda line: b":" in line), min_size=1, max_size=4), ENDS)
+def test_a_stream_is_known_at_its_beginning_and_never_taken_for_another_body(lines: list[bytes], end: bytes) -> None:
+    body = b"".join(line + end for line in lines)
+    found = [begins_stream(body[:size]) for size in range(len(body) + 1)]
+    assert found[-1] is True and False not in found
