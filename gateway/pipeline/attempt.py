@@ -24,7 +24,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.flights import FULL, Flight
 from gateway.pipeline.queueing import acquired, note_route, queued
 from gateway.pipeline.stream import AnswerRelay
-from gateway.telemetry.tracing import valid_traceparent
+from gateway.telemetry.tracing import traceparent
 from gateway.wire.failures import engine_says
 
 log = logging.getLogger("gatehouse.pipeline")
@@ -200,7 +200,7 @@ async def _sleep(seconds: float) -> None:
 def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
     traced = exchange.clock.trace
-    trace: bytes | None = exchange.headers.get(b"traceparent") if traced is None else traced.next_call()
+    trace: bytes | None = traceparent(exchange.headers.get(b"traceparent")) if traced is None else traced.next_call()
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
@@ -214,7 +214,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
         principal.priority.encode(),
         int((min(exchange.deadline, exchange.until) - exchange.plane.now) * 1000),
         attempt.request_headers,
-        b"traceparent: %b\r\n" % trace if trace is not None and (traced is not None or valid_traceparent(trace)) else b"",
+        b"" if trace is None else b"traceparent: %b\r\n" % trace,
     )
 
 

@@ -17,9 +17,13 @@ SAMPLED: Final = 1
 """The flag by which a caller says that it records."""
 
 
-def valid_traceparent(value: bytes) -> bool:
-    """Whether a `traceparent` header may be passed on: version, non-zero trace and parent identifiers, flags."""
-    return _TRACEPARENT.match(value) is not None
+def traceparent(header: bytes | None) -> bytes | None:
+    """The value of a `traceparent` header, if it may be passed on: version, non-zero trace and parent identifiers, flags. White space
+    around it is not of the value (RFC 9110, 5.5); the parser takes away only what stands before it."""
+    if header is None:
+        return None
+    value = header.strip(b" \t")
+    return None if _TRACEPARENT.match(value) is None else value
 
 
 def trace_id() -> str:
@@ -59,16 +63,18 @@ class Sampler:
 
     def begin(self, header: bytes | None, trusted: bool) -> Trace | None:
         """header: `traceparent` as it came. trusted: whether the peer may speak for others."""
-        if header is not None and valid_traceparent(header):
-            trace, parent = header[3:35].decode(), header[36:52].decode()
+        value = traceparent(header)
+        if value is not None:
+            trace, parent = value[3:35].decode(), value[36:52].decode()
             if self._parents == "follow" or (self._parents == "trusted" and trusted):
-                return Trace(trace, parent) if int(header[53:55], 16) & SAMPLED else None
+                return Trace(trace, parent) if int(value[53:55], 16) & SAMPLED else None
             return Trace(trace, parent) if self._chance() < self._ratio else None
         return Trace(trace_id(), "") if self._chance() < self._ratio else None
 
 
 def of_header(header: bytes | None) -> Trace:
     """The trace of a failed request that was not sampled: in its caller's trace, if there is one."""
-    if header is not None and valid_traceparent(header):
-        return Trace(header[3:35].decode(), header[36:52].decode())
+    value = traceparent(header)
+    if value is not None:
+        return Trace(value[3:35].decode(), value[36:52].decode())
     return Trace(trace_id(), "")

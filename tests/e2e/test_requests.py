@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 
 import httpx
@@ -208,7 +209,14 @@ def test_only_a_valid_traceparent_and_no_other_header_goes_on(gatehouse: Gatehou
         }
         assert set(seen) <= allowed
         client.post("/v1/chat/completions", json=body, headers={"traceparent": "00-zz"})
-    assert engine.received[-1].header("traceparent") is None
+        assert engine.received[-1].header("traceparent") is None
+    content = json.dumps(body).encode()
+    line = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(content)}\r\n"
+    for before, behind, expected in (("", "", trace), (" \t", "", trace), (" ", " \t ", trace), (" ", " x", None)):
+        with socket.create_connection(("127.0.0.1", int(gatehouse.url.rpartition(":")[2])), timeout=60) as sock:
+            sock.sendall(f"{line}Traceparent:{before}{trace}{behind}\r\n\r\n".encode() + content)
+            assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert engine.received[-1].header("traceparent") == expected, (before, behind)
 
 
 @pytest.mark.parametrize(

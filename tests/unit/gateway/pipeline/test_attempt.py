@@ -396,6 +396,13 @@ def test_the_engine_is_told_from_an_allow_list() -> None:
     assert exchange.attempts == 1
 
 
+def test_white_space_around_a_traceparent_does_not_go_on() -> None:
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    world = World()
+    world.start(headers={b"traceparent": b"\t" + trace + b"  "})
+    assert b"\r\ntraceparent: " + trace + b"\r\n" in world.call.request_head
+
+
 def test_an_invalid_traceparent_is_dropped() -> None:
     world = World()
     world.start(headers={b"traceparent": b"00-zz"})

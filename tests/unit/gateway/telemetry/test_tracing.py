@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.tracing import Sampler, of_header, valid_traceparent
+from gateway.telemetry.tracing import Sampler, of_header, traceparent
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
 GOOD = b"00-%b-%b-01" % (TRACE, PARENT)
@@ -14,7 +14,7 @@ GOOD = b"00-%b-%b-01" % (TRACE, PARENT)
 
 @pytest.mark.parametrize("value", [GOOD, b"00-%b-%b-00" % (TRACE, PARENT), b"cc-%b-%b-ff" % (TRACE, PARENT)])
 def test_valid(value: bytes) -> None:
-    assert valid_traceparent(value)
+    assert traceparent(value) == value
 
 
 @pytest.mark.parametrize(
@@ -28,27 +28,41 @@ def test_valid(value: bytes) -> None:
         b"00-%b-%b-1" % (TRACE, PARENT),
         b"00-%b-%b" % (TRACE, PARENT),
         b"00-%b-%b-01-extra" % (TRACE, PARENT),
-        b" " + GOOD,
         GOOD + b"\r\nx-injected: 1",
+        GOOD + b"\n",
+        b"\x0b" + GOOD,
+        GOOD + b"\x0c",
+        GOOD + b", " + GOOD,
+        GOOD[:20] + b" " + GOOD[20:],
         GOOD.replace(b"-", b"_"),
     ],
 )
 def test_invalid(value: bytes) -> None:
-    assert not valid_traceparent(value)
+    assert traceparent(value) is None
 
 
-@given(st.binary(max_size=60))
-def test_what_is_valid_is_safe_to_write_into_a_head(value: bytes) -> None:
-    if valid_traceparent(value):
-        assert len(value) == 55
-        assert set(value) <= set(b"0123456789abcdef-")
+@pytest.mark.parametrize("value", [b" " + GOOD, GOOD + b" ", b"\t " + GOOD + b" \t "])
+def test_white_space_around_a_value_is_not_of_it(value: bytes) -> None:
+    assert traceparent(value) == GOOD
+    traced = Sampler(0.0, "follow").begin(value, False)
+    assert traced is not None and (traced.trace.encode(), traced.parent.encode()) == (TRACE, PARENT)
+    assert of_header(value).trace.encode() == TRACE
+
+
+@given(st.binary(max_size=60), st.text(" \t\r\n\x0b\x0c\x00", max_size=3))
+def test_what_is_valid_is_safe_to_write_into_a_head(value: bytes, around: str) -> None:
+    for header in (value, around.encode() + GOOD, GOOD + around.encode()):
+        found = traceparent(header)
+        if found is not None:
+            assert len(found) == 55
+            assert set(found) <= set(b"0123456789abcdef-")
 
 
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
 def test_one_wrong_byte(place: int, byte: int) -> None:
     changed = GOOD[:place] + bytes([byte]) + GOOD[place + 1 :]
     expected = (byte in b"0123456789abcdef") if GOOD[place : place + 1] != b"-" else byte == ord("-")
-    assert valid_traceparent(changed) is expected
+    assert (traceparent(changed) is not None) is expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +90,7 @@ def test_without_a_valid_header_chance_decides(header: bytes | None) -> None:
     assert Sampler(0.5, "follow", lambda: 0.6).begin(header, True) is None
     found = Sampler(0.5, "follow", lambda: 0.4).begin(header, True)
     assert found is not None and found.parent == ""
-    assert valid_traceparent(found.next_call())
+    assert traceparent(found.next_call()) is not None
     assert of_header(header).parent == ""
 
 
