@@ -10,10 +10,10 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway.core.slices import Steps, at_once
 from gateway.wire.oip.codec import Parameters, Tensor, TensorError, shape_text, short, subject
@@ -55,6 +55,12 @@ _LIMITS = {datatype: f"{low} to {high}" for datatype, (low, high) in _RANGES.ite
     "FP64": "-1.7976931348623157e+308 to 1.7976931348623157e+308",
     "BOOL": "false or true",
 }
+_ANY = msgspec.json.Decoder(list[Any])
+_WITHIN: dict[str, msgspec.json.Decoder[Any]] = {
+    datatype: msgspec.json.Decoder(list[Annotated[float, Meta(ge=_RANGES[datatype][0], le=_RANGES[datatype][1])]])
+    for datatype in ("FP16", "BF16", "FP32")
+} | {"FP64": msgspec.json.Decoder(list[float])}
+"""By datatype of floats: what reads only numbers in its range."""
 _AROUND = b"[] \t\r\n"
 _OPENING = re.compile(rb"[\[\s]*")
 _GOT = re.compile(r"got `(\w+)`")
@@ -96,6 +102,8 @@ def check_range(data: bytes, datatype: str, who: str) -> None:
     """Reads a part of a tensor's JSON data, flat or nested, without texts, from the beginning of an element to the end of one. Raises
     TensorError for a number that the datatype cannot hold. It says nothing of what is no number."""
     numbers = data.translate(None, _AROUND)
+    if datatype in _WITHIN and _decoded(numbers, _WITHIN[datatype]) is not None:
+        return  # also where all numbers have exponents
     found = _numbers(numbers)
     if found is None:  # empty arrays leave commas
         found = _numbers(b",".join([one for one in numbers.split(b",") if one]))
@@ -108,8 +116,12 @@ def check_range(data: bytes, datatype: str, who: str) -> None:
 
 
 def _numbers(numbers: bytes) -> list[Any] | None:
+    return _decoded(numbers, _ANY)
+
+
+def _decoded(numbers: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
     try:
-        found: list[Any] = msgspec.json.decode(b"[%b]" % numbers)
+        found: list[Any] = decoder.decode(b"[%b]" % numbers)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
