@@ -23,6 +23,8 @@ TOO_LONG: Final = "A text is longer than is allowed here."
 _Host = Annotated[str, Meta(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _NUMBERS: Final = re.compile(r"\[.*|(?:0x[0-9a-f]+|\d+)(?:\.(?:0x[0-9a-f]*|\d*)){0,3}\.?")
 _SCHEMES: Final = r"(?:https?|ftps?|sftp|wss?|file|gopher|ldaps?|ssh|telnet):(?:\\?/){2}"
+_LEAD: Final = rf"(?:{_SCHEMES}|\]\([ \t]{{0,4}}<?(?:\\?/){{2}})"
+"""Two in one: each recogniser that needs a lead is looked for by itself. Where one is, the other cannot be."""
 _SIGNS: Final = r"[^\s/?#<>\"'`\\()\[\]\{\}|^,;]"
 _AUTHORITY: Final = rf"(?:{_SIGNS}{{1,253}}(?:\[[0-9a-f:.%]{{2,60}}\](?::\d{{1,5}})?)?|\[[0-9a-f:.%]{{2,60}}\](?::\d{{1,5}})?)"
 _REST: Final = r"A-Za-z0-9_\-.~:/?#@!$&*+,;=%|\x80\x81"
@@ -102,8 +104,7 @@ def recognisers(hosts: Hosts) -> list[Recogniser]:
         Recogniser("image", rf"{_IMAGE}{_SCHEMES}{_AUTHORITY}", loads, tail=_REST),
         Recogniser("image", rf"{_IMAGE}(?:\\?/){{2}}{_AUTHORITY}", loads, tail=_REST),
         Recogniser("image", rf"{_TAG}(?:{_SCHEMES}|(?:\\?/){{2}}){_AUTHORITY}", loads, tail=_REST),
-        Recogniser("url", _AUTHORITY, hosts.refused, behind=_SCHEMES, tail=_REST),
-        Recogniser("url", _AUTHORITY, hosts.refused, behind=r"\]\([ \t]{0,4}<?(?:\\?/){2}", tail=_REST),
+        Recogniser("url", _AUTHORITY, hosts.refused, behind=_LEAD, tail=_REST),
         Recogniser("url", r"[^\s)]{1,8}", always, behind=r"\]\([ \t]{0,4}<?(?:javascript|vbscript|data|file|blob):", tail=_REST),
     ]
 

@@ -34,6 +34,8 @@ _FIRST: Final = 8
 _ASCII_AHEAD: Final = 48
 """The same of ASCII; twice as many each time that no region begins. Were all of a piece read behind each region, a piece of regions in a
 row would cost the square of its length."""
+_LEAST_AHEAD: Final = 8
+"""The same where regions have followed each other closely: what is ahead of the next one would be searched again for each."""
 _MOST_KEPT: Final = 64 * 1024
 """Bytes of a region whose text is kept; a longer one is masked where it would get a pseudonym."""
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
@@ -213,22 +215,26 @@ class EntityStream:
     def _followed(self, text: str, final: bool) -> str:
         """What may pass of a text where a region goes on, and of what follows it."""
         out: list[str] = []
+        ahead = _ASCII_AHEAD
         while (region := self._region) is not None:
             head, more = _ahead(text, _AHEAD if region.size else _FIRST, max(_ASCII_AHEAD, region.size))
             passed, text = self._dropped(region, head, final and not more)
             out.append(passed)
             text += more
             if region.over:
-                passed, text = self._searched_in_pieces(text, final)
+                passed, text = self._searched_in_pieces(text, final, ahead)
                 out.append(passed)
+                following = self._region
+                if following is not None:
+                    ahead = min(_ASCII_AHEAD, max(_LEAST_AHEAD, following.start - region.start + 4))
             elif not more:
                 break
         return "".join(out)
 
-    def _searched_in_pieces(self, text: str, final: bool) -> tuple[str, str]:
-        """As `_searched`, but where one region follows another, what lies ahead of them is not folded again for each."""
+    def _searched_in_pieces(self, text: str, final: bool, of_ascii: int) -> tuple[str, str]:
+        """As `_searched`, but where one region follows another, what lies ahead of them is not read again for each. of_ascii: how many
+        characters are read first."""
         out: list[str] = []
-        of_ascii = _ASCII_AHEAD
         while True:
             head, text = _ahead(text, _AHEAD, of_ascii)
             of_ascii *= 2
@@ -349,9 +355,8 @@ class EntityStream:
         if not (region.over or final):
             return out, ""
         value = region.digest.hexdigest()
-        for finding in self.findings:
-            if finding.start == region.start:
-                finding.end, finding.value = self._place, value
+        if self.findings and (finding := self.findings[-1]).start == region.start:  # it was noted, and nothing since
+            finding.end, finding.value = self._place, value
         if not region.keeps:
             whole = None if region.parts is None else unveiled("".join(region.parts))
             out = self._actions.replacement(region.entity, value, whole, depth) or ""

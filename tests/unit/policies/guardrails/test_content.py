@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,10 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Verdict
+from policies.guardrails.content import _LEAD, _SCHEMES, Hosts, UrlSettings, recognisers
+from policies.guardrails.recognition.actions import Actions
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.guardrail import EntityGuardrail
 
 
 def made(**fields: Any) -> Guardrail:
@@ -122,6 +128,62 @@ def test_the_output_does_not_depend_on_the_cuts(text: str, data: st.DataObject) 
     assert streamed(*(text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True))) == whole
     verdict = check(text)
     assert (verdict.texts[0] if verdict.action == "rewrite" else text) == whole
+
+
+def apart(**fields: Any) -> EntityGuardrail:
+    """The guardrail with a recogniser for each kind of lead."""
+    made = recognisers(Hosts(msgspec.convert(fields, UrlSettings)))
+    (both,) = [one for one in made if one.behind == _LEAD]
+    place = made.index(both)
+    links = r"\]\([ \t]{0,4}<?(?:\\?/){2}"
+    made[place : place + 1] = [replace(both, behind=_SCHEMES), replace(both, behind=links)]
+    return EntityGuardrail(Actions("g", Finder(made), dict.fromkeys(("image", "url"), "mask"), b"", (), "addresses"))
+
+
+def places(verdict: Verdict) -> list[tuple[str, int, int, str]]:
+    return [(one.entity, one.start, one.end, one.value) for one in verdict.findings]
+
+
+APART = [
+    (LISTED, apart(allow=["example.com", "*.example.com"])),
+    (ANY, apart(deny=["evil.com", "*.evil.com"])),
+    (LOOSE, apart(userinfo=True, international=True, numeric=True, images="any")),
+]
+CLOSE = st.sampled_from(
+    [*PIECES, "](//x ", "](https://x ", "](  <//x", "](\\/\\/x", "](//x/y](//z", "](http:](//q ", "![](//a)", "javascript:", "x" * 30]
+)
+
+
+@given(st.lists(CLOSE, max_size=40).map("".join), st.integers(0, 8))
+@settings(max_examples=200, deadline=None)
+def test_one_recogniser_for_both_leads_finds_what_two_would(text: str, copies: int) -> None:
+    text += text[:60] * copies
+    for guardrail, other in APART:
+        found, expected = check(text, guardrail), check(text, other)
+        assert (found.action, found.texts, places(found)) == (expected.action, expected.texts, places(expected))
+        assert streamed(*text, guardrail=guardrail) == (found.texts[0] if found.texts else text), "one by one nothing is read ahead"
+
+
+class CountedLead:
+    """A lead that counts how often it is looked for."""
+
+    def __init__(self, lead: Any) -> None:
+        self._lead, self.count = lead, 0
+
+    def Match(self, *arguments: Any) -> Any:
+        self.count += 1
+        return self._lead.Match(*arguments)
+
+
+@pytest.mark.parametrize("unit", ["](//x ", "](//evil.com/x?y ", "see https://evil.com/x?y "])
+def test_addresses_in_a_row_are_not_looked_for_again_behind_each(unit: str) -> None:
+    """Behind each of them 48 characters were searched, with eight of the next ones in them."""
+    guardrail = made(urls={"deny": ["x", "evil.com"]}, action="mask")
+    behind: Any = guardrail._inner._actions.finder._behind  # type: ignore[attr-defined]
+    for one in behind:
+        one.lead = CountedLead(one.lead)
+    assert check(unit * 200, guardrail).texts == (unit.replace(unit[unit.index("//") + 2 :].rstrip(), "[URL]") * 200,)
+    assert sum(one.lead.count for one in behind) <= 6 * 200
 
 
 @pytest.mark.parametrize(
