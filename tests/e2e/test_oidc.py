@@ -95,7 +95,11 @@ def test_a_token_of_the_provider_is_a_principal_with_groups(running: Gatehouse, 
     refused = chat(running, token, max_tokens=500)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "policy_denied")
     assert chat(running, KEY).status_code == 200, "API keys go on working"
-    records = [record for record in running.audit() if record["kind"] == "intent" and record["credential"] == "oidc"]
+
+    def intents() -> list[dict[str, Any]]:
+        return [record for record in running.audit() if record["kind"] == "intent" and record["credential"] == "oidc"]
+
+    records = until(intents, what="the record")  # in the log itself it may come a moment after the answer
     assert (records[0]["principal"], records[0]["tenant"], records[0]["rule"]) == ("svc", "acme", "binding:0")
 
 

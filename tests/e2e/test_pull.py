@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def pull(gatehouse: Gatehouse, home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway", "models", "pull", *arguments, "--url", gatehouse.admin_url, "-o", "json"]
     env = {**os.environ, "GATEHOUSE_KEY": adminapi.KEYS["operator"], "XDG_CACHE_HOME": str(home), **environ}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_model_is_pulled_checked_and_there(tmp_path: Path, launch: Launch) -> None:

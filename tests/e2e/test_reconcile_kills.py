@@ -70,7 +70,7 @@ def test_a_worker_killed_in_mid_stream_charges_what_its_requests_had_reserved(tm
         if shared:
             server = RedisServer(tmp_path).start()
             stack.callback(server.stop)
-            more = {"redis": {"url": f"unix://{server.socket}"}}
+            more = {"redis": {"url": f"unix://{server.socket}", "timeout": "30s"}}
         config = adminapi.config(
             tmp_path / "state",
             engine.port,

@@ -22,9 +22,9 @@ from tests.waiting import until
 
 STREAMS = 5
 LIMITS = [
-    {"name": "month", "per": "tenant", "budget": {"amount": 100_000, "window": "month"}},
-    {"name": "week", "per": "global", "budget": {"amount": 1000, "unit": "requests", "window": {"rolling": "7d"}}},
-    {"name": "money", "per": "key", "budget": {"amount": 50, "unit": "eur", "window": "month"}},
+    {"name": "month", "per": "tenant", "budget": {"amount": 10_000_000, "window": "month"}},
+    {"name": "week", "per": "global", "budget": {"amount": 1_000_000, "unit": "requests", "window": {"rolling": "7d"}}},
+    {"name": "money", "per": "key", "budget": {"amount": 50_000_000, "unit": "eur", "window": "month"}},
 ]
 Line = dict[str, Any]
 
@@ -48,7 +48,7 @@ def gateways(tmp_path: Path, short_path: Path, engine: EngineThread) -> Iterator
                 ],
                 prices=[{"model": "*", "prompt": 10, "completion": 30, "currency": "eur"}],
                 limits=LIMITS,
-                redis={"url": f"unix://{server.socket}"},
+                redis={"url": f"unix://{server.socket}", "timeout": "30s"},
             )
             made.append(Gatehouse(directory, config, arguments=arguments))
         for one in made:

@@ -32,13 +32,17 @@ def command(gateway: Gatehouse, *arguments: str) -> Result:
 
 
 def test_each_sees_both_and_says_which_it_is(replicas: list[Gatehouse]) -> None:  # noqa: F811
-    until(lambda: len(roll(replicas[0])) == 2, what="both replicas")
-    for gateway in replicas:
+    def both(gateway: Gatehouse) -> list[dict[str, Any]] | None:
+        """The roll, once both are in it and neither stands still."""
         rows = roll(gateway)
+        return rows if len(rows) == 2 and all(row["state"] == "serving" and abs(row["clock_skew"]) < 5 for row in rows) else None
+
+    for gateway in replicas:
+        rows = until(lambda gateway=gateway: both(gateway), what="both replicas")
         mine = next(row for row in rows if row["here"])
-        assert mine["id"] == (gateway.state_dir / "replica").read_text().strip() and mine["state"] == "serving"
+        assert mine["id"] == (gateway.state_dir / "replica").read_text().strip()
         assert f"http://{mine['data']}" == gateway.url and f"http://{mine['admin']}" == gateway.admin_url
-        assert not any(row["duplicate"] for row in rows) and all(abs(row["clock_skew"]) < 5 for row in rows)
+        assert not any(row["duplicate"] for row in rows)
         with admin(gateway) as client:
             assert client.get("/status").json()["replica"] == mine["id"]
         with gateway.client(None) as anyone:
@@ -64,7 +68,7 @@ def test_the_store_is_cleared_by_one(replicas: list[Gatehouse]) -> None:  # noqa
         return found
 
     until(lambda: any(job["done_at"] for job in jobs(replicas[0])), what="the first run")
-    assert [job["name"] for job in jobs(replicas[1])] == ["model-directory", "prune"]
+    until(lambda: [job["name"] for job in jobs(replicas[1])] == ["model-directory", "prune"], what="both jobs")
 
 
 def test_a_model_that_one_has_added_runs_at_both_and_at_none_once_somebody_else_has_changed_it(replicas: list[Gatehouse]) -> None:  # noqa: F811
@@ -109,8 +113,8 @@ def test_two_machines_with_one_id_are_reported(
             gateway.start()
             until(lambda gateway=gateway: gateway.metric("gatehouse_hints_sure") == 1, what="hints")
         until(lambda: any(gateway.metric("gatehouse_replica_duplicates") for gateway in gateways), what="the notice")
-        done = command(gateways[0], "replicas", "list")
-        assert done.exit_code == 1 and "more than one gateway has the id twin" in done.stderr
+        done = until(lambda: told if (told := command(gateways[0], "replicas", "list")).exit_code == 1 else None, what="the command's code")
+        assert "more than one gateway has the id twin" in done.stderr
         assert all(row["duplicate"] for row in roll(gateways[0]))
         until(lambda: any("has this replica's id 'twin' too" in line for gateway in gateways for line in gateway.lines), what="the log")
         assert [gateway.chat().status_code for gateway in gateways] == [200, 200]

@@ -113,8 +113,12 @@ def test_a_gateway_that_is_killed_starts_anew_while_its_workers_finish(
         assert gatehouse.chat().status_code == 200
         engine.release()
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    serving = {line.split("worker ")[1].split()[0].rpartition("-")[2] for line in gatehouse.lines if " serves (process " in line}
-    assert len(serving) == 2 and serving != {"1", "2"}
+
+    def serving() -> set[str]:
+        return {line.split("worker ")[1].split()[0].rpartition("-")[2] for line in list(gatehouse.lines) if " serves (process " in line}
+
+    until(lambda: len(serving()) == 2, what="both workers in the log")
+    assert serving() != {"1", "2"}
     assert gatehouse.stop() == 0
     found = verify_log(gatehouse.state_dir / "audit", load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem"))
     assert found.ok, found
