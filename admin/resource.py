@@ -20,7 +20,7 @@ from admin import problems, values
 from admin.moments import Timestamp, timestamp
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
 from gateway.core.durations import shown
-from gateway.core.errors import NotFound, RequestError
+from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.storage import Page, Resource
 from gateway.core.write_set import NO_OTHERS, WriteSet
 
@@ -32,6 +32,7 @@ Prefix = Annotated[str, Meta(max_length=255)]
 Cursor = Annotated[str, Meta(pattern=r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,2000})$")]
 Tenants = str | Sequence[str] | None
 MERGE_PATCH: Final = "application/merge-patch+json"
+CHANGE_TRIES: Final = 5
 
 
 class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -247,8 +248,11 @@ class Collection(Generic[S]):
     async def patch(self, call: Call) -> Answer:
         """A merge patch (RFC 7396): what it does not name stays, secrets too; null restores the default."""
         call.target = f"{self.kind}/{call.path['name']}"
-        before = await self._writable(call, "update")
         expected = call.expected()
+        return await (anew(lambda: self._patch(call, None)) if expected is None else self._patch(call, expected))
+
+    async def _patch(self, call: Call, expected: int | None) -> Answer:
+        before = await self._writable(call, "update")
         if expected is None:
             expected = before.version  # the version merged with must still be current
         merged = values.merge_patch(self.decided(before), msgspec.json.decode(call.raw))
@@ -346,6 +350,18 @@ def scope(call: Call, permission: str, tenant: str | None) -> Tenants:
 
 def within(tenant: str, tenants: Tenants) -> bool:
     return tenants is None or (tenant == tenants if isinstance(tenants, str) else tenant in tenants)
+
+
+async def anew(change: Callable[[], Awaitable[T]]) -> T:
+    """A change that is made from what was there, again where somebody else has changed that meanwhile: whoever expected no version
+    (If-Match) has nothing to read again. Raises VersionMismatch where that goes on."""
+    for _ in range(CHANGE_TRIES - 1):
+        try:
+            return await change()
+        except VersionMismatch as error:
+            if error.current is None:  # what is refused is not the version
+                raise
+    return await change()
 
 
 def written(

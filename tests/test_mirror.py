@@ -173,7 +173,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gatehouse/client/admin.py": ("tests/e2e/test_python_client.py", "gatehouse.client"),
     "gatehouse/client/async_connection.py": ("tests/unit/gatehouse/client/test_connection.py", "gatehouse.client.async_connection"),
     "gatehouse/client/tickets.py": ("tests/e2e/test_tickets.py", "AsyncTickets"),
-    "gateway/app/audit/captures.py": ("tests/e2e/test_audit_texts.py", "ends_by_itself"),
     "gateway/app/audit/index.py": ("tests/e2e/test_audit_search.py", "indexers("),
     "gateway/app/audit/keeping.py": ("tests/e2e/test_retention.py", "gatehouse_audit_archive_up"),
     "gateway/app/audit/reveals.py": ("tests/e2e/test_audit_texts.py", "self_approval"),

@@ -14,13 +14,14 @@ from msgspec import Meta
 
 from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
-from admin.resource import Collection, Listed, Metadata, Shapes, shapes_for, written
+from admin.resource import Collection, Listed, Metadata, Shapes, anew, shapes_for, written
 from admin.resources.keys import Operations
 from admin.resources.tenants import Patterns, tenant_models
 from admin.resources.users import INFERRING, USERS, FullName, check_change, check_rules, check_standing, in_path
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.people import parts
 from gateway.core.specs import Seconds, Timeout
+from gateway.core.storage import Resource
 
 
 class OwnKeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,6 +145,12 @@ async def _changed(call: Call, member: bool) -> Answer:
         await call.store.get("groups", name)
     if parts(user)[1] != tenant:
         raise RequestError(f"The group is the tenant {tenant!r}'s: {user!r} cannot be a member.", param="user")
+    made = await anew(lambda: _member(call, group, user, member))
+    return written(call, USERS.view(call, made))
+
+
+async def _member(call: Call, group: str, user: str, member: bool) -> Resource:
+    """Raises VersionMismatch where somebody else has changed the user meanwhile."""
     before = await call.store.get("users", user)
     await check_standing(call, user, before.body)
     groups = [one for one in before.body.get("groups", ()) if one != group]
@@ -151,10 +158,10 @@ async def _changed(call: Call, member: bool) -> Answer:
     await check_change(call, user, before.body, after)
     await USERS.prepare(call, [user])
     if (group in before.body.get("groups", ())) is member:
-        return written(call, USERS.view(call, before))
+        return before
     made = await call.store.update("users", user, after, actor=call.actor, version=before.version, dry_run=call.dry_run)
     call.diff = values.diff({"members": None if member else user}, {"members": user if member else None})
-    return written(call, USERS.view(call, made))
+    return made
 
 
 def operations() -> list[Operation]:

@@ -19,6 +19,7 @@ from admin.resource import (
     Metadata,
     Tenant,
     Tenants,
+    anew,
     listing,
     location,
     patch_of,
@@ -255,8 +256,12 @@ async def replace(call: Call) -> Answer:
 
 async def patch(call: Call) -> Answer:
     """A merge patch (RFC 7396): what is not named stays; null goes back to the default."""
-    before = await _stored(call, "update")
     expected = call.expected()
+    return await (anew(lambda: _patch(call, None)) if expected is None else _patch(call, expected))
+
+
+async def _patch(call: Call, expected: int | None) -> Answer:
+    before = await _stored(call, "update")
     if expected is None:
         expected = before.version  # what was merged with must still be there
     merged = values.merge_patch(msgspec.to_builtins(before.settings()), msgspec.json.decode(call.raw))

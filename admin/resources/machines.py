@@ -11,7 +11,7 @@ from msgspec import Meta
 from admin import values
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, NoQuery, Operation, Written
-from admin.resource import location, written
+from admin.resource import anew, location, written
 from gateway.core.errors import StoreUnavailable
 from gateway.core.joining import TOKEN_PREFIX, JoinToken, Machine, token_hash
 from gateway.core.storage import Resource
@@ -107,13 +107,17 @@ async def resume(call: Call) -> Answer:
 async def _drained(call: Call, on: bool) -> Answer:
     name = call.path["name"]
     call.target = f"machines/{name}"
-    found = await call.store.get(MACHINES, name)
-    was = msgspec.convert(found.body, Machine)
-    if was.drained != on:
-        body = msgspec.to_builtins(msgspec.structs.replace(was, drained=on))
-        found = await call.store.update(MACHINES, name, body, actor=call.actor, version=found.version, dry_run=call.dry_run)
-        call.diff = values.diff({"drained": was.drained}, {"drained": on})
-    return written(call, _machine(call, found), tagged=False)
+
+    async def change() -> Resource:
+        found = await call.store.get(MACHINES, name)
+        was = msgspec.convert(found.body, Machine)
+        if was.drained != on:
+            body = msgspec.to_builtins(msgspec.structs.replace(was, drained=on))
+            found = await call.store.update(MACHINES, name, body, actor=call.actor, version=found.version, dry_run=call.dry_run)
+            call.diff = values.diff({"drained": was.drained}, {"drained": on})
+        return found
+
+    return written(call, _machine(call, await anew(change)), tagged=False)
 
 
 async def remove(call: Call) -> Answer:

@@ -97,6 +97,7 @@ class StoredApprovals:
             expires=now + wanted.seconds,
             size=len(content),
         )
+        rows.one_by_one(connection, f"approvals of {record.requester.hashed}")  # the sum over all callers is not that exact
         kept = _bytes(connection, now)
         mine = sa.select(sa.func.count()).where(
             table.c.principal == wanted.requester.hashed, table.c.state == "pending", table.c.expires > now
@@ -222,8 +223,7 @@ class StoredApprovals:
             return ended, self._swept if lately or len(ended) == MOST_ENDED else now
 
         def forget(connection: sa.Connection) -> int:
-            old = sa.select(table.c.id).where(table.c.expires < self._now(connection) - keep, _STATE.not_in(OPEN)).limit(PORTION)
-            return connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount
+            return rows.delete_some(connection, table.c.id, PORTION, table.c.expires < self._now(connection) - keep, _STATE.not_in(OPEN))
 
         def counted(connection: sa.Connection) -> tuple[dict[str, int], int]:
             found = connection.execute(_COUNTS).one()

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from gateway.core.errors import VersionMismatch
 from gateway.core.people import parts
 from gateway.core.storage import KeyRecord, KeyWrite, Page, Removal, Resource, Write
-from gateway.store import change_rows, erasure, key_rows, people_rows, resources
+from gateway.store import change_rows, erasure, key_rows, people_rows, resources, rows
 from gateway.store.rows import Transaction
 
 SHOWN_KEYS: Final = 5
@@ -25,16 +25,14 @@ SECONDS: Final = 60.0
 """The deadline for reading everything of some kinds, which may be ten thousand of each. Readers block nobody."""
 WRITE_SECONDS: Final = 0.005
 """Added to the deadline of a write for each resource that it stores or deletes."""
-SNAPSHOT: Final = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 T = TypeVar("T")
 
 
 def read(
     connection: sa.Connection, kinds: Sequence[str], keys: bool, most: int, now: float
 ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
-    """See ControlStore.everything. In SQLite every reading transaction sees one moment; PostgreSQL must be told to."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(SNAPSHOT)
+    """See ControlStore.everything."""
+    rows.at_one_moment(connection)
 
     def of(kind: str) -> tuple[Resource, ...]:
         return _all(most, lambda cursor: resources.page(connection, kind, None, "", PAGE, cursor))

@@ -61,7 +61,7 @@ def begin(connection: sa.Connection, key: str, actor: str, route: str, fingerpri
     if row is not None and row.expires > now:
         return Idempotent(row.status, row.body, row.fingerprint)
     if row is not None:
-        connection.execute(sa.delete(idempotency).where(_here(key, actor, route)))
+        connection.execute(sa.delete(idempotency).where(_here(key, actor, route), idempotency.c.expires <= now))  # not who began since
     values = {"key": key, "actor": actor, "route": route, "fingerprint": fingerprint, "status": 0, "body": "", "expires": now + ttl}
     connection.execute(sa.insert(idempotency).values(**values))
     return None

@@ -55,6 +55,7 @@ class StoredDataKeys:
 
         def insert(tx: Transaction) -> DataKeyRow:
             connection = tx.connection
+            _alone(connection, wanted.tenant)
             retire = sa.update(table).where(table.c.tenant == wanted.tenant, table.c.state == "active")
             if replaces is not None:
                 gone = connection.execute(retire.where(table.c.id == replaces).values(state="retired", ended=tx.now)).rowcount
@@ -82,12 +83,16 @@ class StoredDataKeys:
 
         return await self._database.run(change, write=True)
 
-    async def shred(self, tenant: str, ids: Sequence[str] | None) -> list[DataKeyRow]:
+    async def shred(
+        self, tenant: str, ids: Sequence[str] | None, note: Callable[[Sequence[str]], None] = lambda ids: None
+    ) -> list[DataKeyRow]:
         """Destroys all keys of a tenant: each is overwritten, then erased. ids: those that are meant; VersionMismatch if there are others
-        by now. Returns the rows that were destroyed."""
+        by now. note: called in a thread with the ids before anything is destroyed; if it raises, nothing is. Returns the rows that
+        were destroyed."""
 
         def destroy(tx: Transaction) -> list[DataKeyRow]:
             connection = tx.connection
+            _alone(connection, tenant)
             if connection.dialect.name == "sqlite":
                 connection.execute(sa.text("PRAGMA secure_delete=ON")).close()
             chosen = sa.select(table).where(table.c.tenant == tenant, table.c.state != "shredded").order_by(table.c.version)
@@ -96,6 +101,7 @@ class StoredDataKeys:
             found = [_row(one) for one in connection.execute(chosen)]
             if ids is not None and [one.id for one in found] != list(ids):
                 raise VersionMismatch("The tenant has other keys by now: look again.", status=409, code="plan_changed", param="confirm")
+            note([one.id for one in found])
             for one in found:
                 noise = self._entropy.bytes(len(one.wrapped)).hex()[: len(one.wrapped)]
                 mine = sa.update(table).where(table.c.id == one.id)
@@ -115,6 +121,11 @@ class StoredDataKeys:
             return
         with self._database.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).close()
+
+
+def _alone(connection: sa.Connection, tenant: str) -> None:
+    """A key that is made while the tenant's are destroyed is either among them, or made afterwards."""
+    rows.one_by_one(connection, f"data keys of {tenant}")
 
 
 def read_data_keys(engine: sa.Engine) -> list[DataKeyRow]:

@@ -39,11 +39,8 @@ class DeliveryTables:
         def forget(connection: sa.Connection) -> int:
             return delivery_rows.forget(connection, self._now(connection) - age)
 
-        def forget_oldest(connection: sa.Connection) -> int:
-            return delivery_rows.forget_oldest(connection, left)
-
         gone = await self._database.run_in_portions(forget)
-        left = await self._database.run(lambda connection: delivery_rows.beyond(connection, most))
-        while left > 0 and (some := await self._database.run(forget_oldest, write=True)):
-            gone, left = gone + some, left - some
-        return gone
+        last = await self._database.run(lambda connection: delivery_rows.beyond(connection, most))
+        if last is None:
+            return gone
+        return gone + await self._database.run_in_portions(lambda connection: delivery_rows.forget_up_to(connection, *last))

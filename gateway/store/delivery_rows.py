@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.core.deliveries import Delivery
+from gateway.store import rows
 from gateway.store.tables import deliveries as table
 
 PENDING = "pending"
@@ -59,17 +60,21 @@ def newest(connection: sa.Connection, webhook: str | None, limit: int) -> list[D
 
 def forget(connection: sa.Connection, before: float) -> int:
     """Deletes PORTION at most of those that are settled and old; how many."""
-    old = sa.select(table.c.id).where(_SETTLED, table.c.created < before, table.c.keep < before).limit(PORTION)
-    return connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount
+    return rows.delete_some(connection, table.c.id, PORTION, _SETTLED, table.c.created < before, table.c.keep < before)
 
 
-def beyond(connection: sa.Connection, most: int) -> int:
-    """How many more than so many are settled."""
+def beyond(connection: sa.Connection, most: int) -> tuple[float, str] | None:
+    """When the newest settled one was made, and its id, that is more than so many; None if there is none. Not how many there are: two
+    replicas that look at the same moment would both forget as many."""
     count = sa.select(sa.func.count()).where(table.c.status.in_(SETTLED))
-    return max(0, connection.execute(count).scalar_one() - most)
+    if connection.execute(count).scalar_one() <= most:
+        return None
+    newest = sa.select(table.c.created, table.c.id).where(_SETTLED).order_by(table.c.created.desc(), table.c.id.desc())
+    found = connection.execute(newest.offset(most).limit(1)).first()
+    return None if found is None else (found.created, found.id)
 
 
-def forget_oldest(connection: sa.Connection, count: int) -> int:
-    """Deletes so many of the settled ones, PORTION at most; how many there were."""
-    oldest = sa.select(table.c.id).where(_SETTLED).order_by(table.c.created).limit(min(count, PORTION))
-    return connection.execute(sa.delete(table).where(table.c.id.in_(oldest))).rowcount
+def forget_up_to(connection: sa.Connection, created: float, id: str) -> int:
+    """Deletes PORTION at most of the settled ones up to this one; how many."""
+    older = sa.or_(table.c.created < created, table.c.id <= id)
+    return rows.delete_some(connection, table.c.id, PORTION, _SETTLED, table.c.created <= created, older)

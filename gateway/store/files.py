@@ -34,11 +34,11 @@ class StoredFiles:
         the caller, was deleted since the upload began (time.perf_counter)."""
 
         def insert(connection: sa.Connection) -> FileRecord:
+            # In the order in which a tenant's deletion takes these locks: otherwise each could wait for the other.
+            tombstones.check(connection, self._now(connection), began, record.tenant, record.caller)
             rows.one_by_one(connection, f"files of {record.tenant}")
-            now = self._now(connection)
-            tombstones.check(connection, now, began, record.tenant, record.caller)
             check(connection, record.tenant, record.size, most, most_bytes)
-            return put(connection, now, record, keep)
+            return put(connection, self._now(connection), record, keep)
 
         return await self._database.run(insert, write=True)
 
@@ -84,8 +84,8 @@ class StoredFiles:
         """Raises NotFound; RequestError for the input of a batch that is not over."""
 
         def remove(connection: sa.Connection) -> FileRecord:
-            found = get(connection, tenant, id, 0.0, caller)
-            rows.one_by_one(connection, f"batches of {found.tenant}")
+            rows.one_by_one(connection, f"batches of {get(connection, tenant, id, 0.0, caller).tenant}")
+            found = get(connection, tenant, id, 0.0, caller)  # who waited for another deletion finds nothing any more
             used = sa.select(batches.c.id).where(batches.c.input == found.id, batches.c.state.not_in(OVER)).limit(1)
             if (batch := connection.execute(used).scalar()) is not None:
                 raise RequestError(
@@ -98,12 +98,17 @@ class StoredFiles:
         return await self._database.run(remove, write=True)
 
     async def expire(self, most: int = 100) -> list[FileRecord]:
-        """Forgets files that are over, but for the input of a batch that is not."""
+        """Forgets files that are over, but for the input of a batch that is not. Of replicas that do so at once, one returns each."""
 
         def remove(connection: sa.Connection) -> list[FileRecord]:
             used = sa.select(batches.c.input).where(batches.c.state.not_in(OVER))
-            over = sa.select(table).where(table.c.expires <= self._now(connection), table.c.id.not_in(used)).limit(most)
-            found = [_record(row) for row in connection.execute(over)]
+            over = (table.c.expires <= self._now(connection), table.c.id.not_in(used))
+            tenants = sorted(set(connection.scalars(sa.select(table.c.tenant).where(*over).limit(most))))
+            if not tenants:
+                return []
+            rows.all_one_by_one(connection, [f"batches of {tenant}" for tenant in tenants])  # what one is made of now is not over
+            chosen = sa.select(table).where(*over, table.c.tenant.in_(tenants)).limit(most)
+            found = [_record(row) for row in connection.execute(chosen)]
             drop(connection, [one.id for one in found])
             return found
 
@@ -150,7 +155,7 @@ def drop(connection: sa.Connection, ids: Sequence[str]) -> None:
 def disowned(connection: sa.Connection, owners: Mapping[str, Sequence[str]]) -> None:
     """Files and batches of these callers, by tenant, are nobody's from now on: whoever gets such a name next does not reach them. Most
     tenants have none: they are asked first, all at once."""
-    for kind in (table, batches):
+    for kind in (batches, table):  # a batch that ends now gives its results to its caller: its row is waited for before they are looked for
         for some in portions(tuple(owners), rows.MANY):
             having = connection.scalars(sa.select(kind.c.tenant).where(kind.c.tenant.in_(some)).distinct()).all()
             for tenant in having:

@@ -51,8 +51,8 @@ class StoredJobs:
         counted = sa.select(sa.func.count()).where(table.c.tenant == record.tenant, table.c.state.not_in(OVER))
         if (count := connection.execute(counted).scalar_one()) >= most:
             raise QuotaExceeded(f"{count} jobs of the tenant are not over, and {most} may be (jobs.max_open).", code="job_quota_exceeded")
-        for id in record.after:
-            _get(connection, id, record.tenant, "after")
+        for id in sorted(record.after):
+            _get(connection, id, record.tenant, "after", lock=True)  # it is not forgotten at this moment
         state: State = "waiting" if record.after else "queued"
         made: JobRecord = msgspec.structs.replace(record, state=state, created=now, due=now, moments={state: now})
         connection.execute(sa.insert(table).values(**_values(made), leased=0.0))
@@ -213,7 +213,8 @@ class StoredJobs:
 
         def remove(connection: sa.Connection, after: str) -> tuple[int, str]:
             over = (table.c.state.in_(OVER), table.c.due < self._now(connection) - keep, table.c.id > after)
-            old = list(connection.scalars(sa.select(table.c.id).where(*over).order_by(table.c.id).limit(most)))
+            oldest = sa.select(table.c.id).where(*over).order_by(table.c.id).limit(most)
+            old = list(connection.scalars(oldest.with_for_update()))  # none that is tried again, or waited for, meanwhile
             waiting = connection.execute(sa.select(table.c.told).where(table.c.state == "waiting")).scalars()
             needed = {id for told in waiting for id in told["after"]}
             found = [id for id in old if id not in needed]
@@ -282,7 +283,9 @@ class StoredJobs:
             found = _find(connection, tenant, name)
             if created is not None and found.created != created:
                 raise NotFound(f"There is no schedule {name[:64]!r}.", param="name")
-            connection.execute(sa.delete(schedules).where(schedules.c.tenant == tenant, schedules.c.name == name))
+            this = (schedules.c.tenant == tenant, schedules.c.name == name, schedules.c.created == found.created)
+            if connection.execute(sa.delete(schedules).where(*this)).rowcount != 1:
+                raise NotFound(f"There is no schedule {name[:64]!r}.", param="name")
 
         await self._database.run(remove, write=True)
 

@@ -175,7 +175,7 @@ def _some(connection: sa.Connection, which: sa.ColumnElement[bool], *, erase: bo
     """Deletes some of them; how many. erase: nothing of them stays behind in the file."""
     if erase:
         _overwriting(connection)
-    return connection.execute(sa.delete(table).where(table.c.id.in_(sa.select(table.c.id).where(which).limit(PORTION)))).rowcount
+    return rows.delete_some(connection, table.c.id, PORTION, which)
 
 
 def erased(connection: sa.Connection, tenants: Sequence[str]) -> int:

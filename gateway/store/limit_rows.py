@@ -101,7 +101,7 @@ def _chosen(connection: sa.Connection, limit: str, keys: Sequence[Sequence[str]]
 
 
 def _deleted(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> int:
-    return connection.execute(sa.delete(table).where(table.c.id.in_(sa.select(table.c.id).where(*which).limit(PORTION)))).rowcount
+    return rows.delete_some(connection, table.c.id, PORTION, *which)
 
 
 def _id(name: CounterName) -> str:

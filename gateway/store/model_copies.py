@@ -133,11 +133,14 @@ class StoredModelCopies:
         def write(connection: sa.Connection) -> int | None:
             old = self._now(connection) - AWAY_SECONDS
             mine = copies.c.replica == replica
-            if connection.execute(sa.select(sa.func.count()).where(mine, sa.or_(copies.c.seen >= old, copies.c.seen == UNSAID))).scalar():
+            there = sa.or_(copies.c.seen >= old, copies.c.seen == UNSAID)
+            if connection.execute(sa.select(sa.func.count()).where(mine, there)).scalar():
                 return None
             if dry_run:
                 return int(connection.execute(sa.select(sa.func.count()).where(mine)).scalar_one())
-            return int(connection.execute(sa.delete(copies).where(mine)).rowcount)
+            count = int(connection.execute(sa.delete(copies).where(mine, sa.not_(there))).rowcount)
+            left = connection.execute(sa.select(sa.func.count()).where(mine)).scalar()
+            return None if left else count  # it has come back meanwhile
 
         return await self._database.run(write, write=not dry_run)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.store.database import Database
 from gateway.store.model_copies import put
@@ -78,11 +79,10 @@ class StoredModelUses:
         """By what the directory is known that the replicas share; with `mark`, by that from now on if it was not known."""
 
         def read(connection: sa.Connection) -> str | None:
-            found: str | None = connection.execute(sa.select(facts.c.value).where(facts.c.name == DIRECTORY)).scalar()
-            if found is None and mark is not None:
-                connection.execute(sa.insert(facts).values(name=DIRECTORY, value=mark))
-                return mark
-            return found
+            if mark is not None:
+                insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+                connection.execute(insert(facts).values(name=DIRECTORY, value=mark).on_conflict_do_nothing())
+            return connection.execute(sa.select(facts.c.value).where(facts.c.name == DIRECTORY)).scalar()
 
         return await self._database.run(read, write=mark is not None)
 

@@ -24,6 +24,12 @@ _MANY = 500
 _NAMED = sa.select(kept.c.name, kept.c.body).where(
     kept.c.kind == sa.bindparam("the_kind"), kept.c.name.in_(sa.bindparam("names", expanding=True))
 )
+_USERS = (
+    sa.select(kept.c.name)
+    .where(kept.c.kind == "users", kept.c.name.in_(sa.bindparam("names", expanding=True)))
+    .order_by(kept.c.name)
+    .with_for_update(read=True, key_share=True)
+)
 _LOGINS = sa.select(logins).where(logins.c.id.in_(sa.bindparam("ids", expanding=True)))
 _COUNT = sa.select(sa.func.count()).select_from(kept).where(kept.c.kind == "users")
 _FORGET = sa.delete(logins).where(logins.c.id == sa.bindparam("the_id"))
@@ -91,10 +97,13 @@ def note(tx: Transaction, seen: Sequence[Seen], limit: int) -> int:
     """See ControlStore.note_logins. Always in the same order, so that two replicas that note the same users cannot deadlock."""
     by_id = {id: one for one in seen if (id := full_name(one.user, one.tenant)) and _storable(one)}
     ids = sorted(by_id)
-    there = {row.name for start in range(0, len(ids), _MANY) for row in tx.connection.execute(_NAMED, _users(ids[start : start + _MANY]))}
+    there = _users(tx.connection, ids)
+    made, noted, room = 0, [], 0
+    if len(there) < len(ids):
+        rows.one_by_one(tx.connection, "first logins")
+        there = _users(tx.connection, ids)  # another replica may have made some of them meanwhile
+        room = limit - int(tx.connection.execute(_COUNT).scalar_one())
     before = every(tx.connection, ids)
-    room = limit - int(tx.connection.execute(_COUNT).scalar_one()) if len(there) < len(ids) else 0
-    made, noted = 0, []
     for id in ids:
         if id not in there:
             if room <= 0:
@@ -112,8 +121,10 @@ def note(tx: Transaction, seen: Sequence[Seen], limit: int) -> int:
     return made
 
 
-def _users(ids: list[str]) -> dict[str, Any]:
-    return {"the_kind": "users", "names": ids}
+def _users(connection: sa.Connection, ids: list[str]) -> set[str]:
+    """Those of these that there are. None of them is deleted until this transaction ends: its login would be left for the next of its
+    name."""
+    return {row.name for start in range(0, len(ids), _MANY) for row in connection.execute(_USERS, {"names": ids[start : start + _MANY]})}
 
 
 def _storable(seen: Seen) -> bool:
@@ -136,7 +147,8 @@ def _upsert(connection: sa.Connection, values: list[dict[str, Any]]) -> None:
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement: Any = insert(logins)
     fresh = {name: statement.excluded[name] for name in ("method", "issuer", "groups", "roles", "first", "last")}
-    connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=fresh), values)
+    newer = statement.excluded["last"] >= logins.c.last  # than what another replica may have noted meanwhile
+    connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=fresh, where=newer), values)
 
 
 def forget(tx: Transaction, id: str, tenant: str, user: str, actor: str) -> None:

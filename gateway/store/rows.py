@@ -7,7 +7,7 @@ import binascii
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -31,6 +31,7 @@ _INSERT = sa.insert(changes)
 _ONE_BY_ONE = sa.text(
     "SELECT pg_advisory_xact_lock(hashtextextended(what, 0)) FROM unnest(CAST(:whats AS text[])) WITH ORDINALITY AS one (what, place)"
 )
+_SNAPSHOT = sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Here and in the modules beside this one, statements are built once: building one takes longer than running it, and holds the interpreter
 # while it does.
 _NAME = re.compile(r"[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,254}", re.ASCII)
@@ -101,6 +102,21 @@ def all_one_by_one(connection: sa.Connection, whats: Sequence[str]) -> None:
     """The same for several texts, in one order, so that nobody waits in a circle."""
     if connection.dialect.name == "postgresql":
         connection.execute(_ONE_BY_ONE, {"whats": sorted(whats)})
+
+
+def delete_some(connection: sa.Connection, column: sa.Column[Any], most: int, *which: sa.ColumnElement[bool]) -> int:
+    """Deletes `most` of the rows that are meant, and fewer only where there are no more; how many. column: their primary key.
+
+    They are held before they are counted: of those that somebody else deletes meanwhile, none may be missing in the number by which the
+    caller knows that nothing is left."""
+    chosen = list(connection.scalars(sa.select(column).where(*which).limit(most).with_for_update()))
+    return connection.execute(sa.delete(cast(sa.Table, column.table)).where(column.in_(chosen))).rowcount if chosen else 0
+
+
+def at_one_moment(connection: sa.Connection) -> None:
+    """All that the transaction reads from its beginning on is of one moment, and it writes nothing. In SQLite that is always so."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_SNAPSHOT)
 
 
 def name(value: str, what: str) -> str:

@@ -64,9 +64,10 @@ def forget(connection: sa.Connection, before: str, most: int) -> int:
     table = usage_sessions
     gone = connection.execute(sa.delete(table).where(table.c.day < before)).rowcount
     count = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-    if count > most:
-        edge = connection.execute(sa.select(table.c.last).order_by(table.c.last).offset(count - most - 1).limit(1)).scalar_one()
-        gone += connection.execute(sa.delete(table).where(table.c.last <= edge)).rowcount
+    if count > most:  # counted from the newest: another replica may have deleted some since, and as many again are not too many
+        edge = connection.execute(sa.select(table.c.last).order_by(table.c.last.desc()).offset(most).limit(1)).scalar()
+        if edge is not None:
+            gone += connection.execute(sa.delete(table).where(table.c.last <= edge)).rowcount
     return gone
 
 

@@ -20,7 +20,6 @@ _PLACE = ("segment", "offset", "seq", "head")
 _SHORT = ("operation", "currency", "writer")
 MAX_REPORT = 100_000
 COUNTED_FROM = "usage_counted_from"
-_TRIES = 5
 
 
 def add(
@@ -79,14 +78,11 @@ def counted_from(connection: sa.Connection) -> float:
 
 
 def of_writers(connection: sa.Connection, writers: Sequence[str]) -> tuple[dict[str, Position], list[UsageRow]]:
-    """Reads the positions again afterwards: on PostgreSQL, another replica may count between two statements."""
-    for _ in range(_TRIES):
-        before = positions(connection)
-        found = connection.execute(sa.select(*(usage.c[name] for name in (*_KEY, *COUNTS))).where(usage.c.writer.in_(list(writers))))
-        read = [UsageRow(**row._mapping) for row in found]
-        if positions(connection) == before:
-            return {writer: before[writer] for writer in writers if writer in before}, read
-    raise RequestError("The usage changes all the time; try again.")
+    """Both as they were at one moment: other replicas count meanwhile."""
+    rows.at_one_moment(connection)
+    known = positions(connection)
+    found = connection.execute(sa.select(*(usage.c[name] for name in (*_KEY, *COUNTS))).where(usage.c.writer.in_(list(writers))))
+    return {writer: known[writer] for writer in writers if writer in known}, [UsageRow(**row._mapping) for row in found]
 
 
 def report(

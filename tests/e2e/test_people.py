@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -152,6 +153,30 @@ class TestUsers:
         place.soon(token, 404)
         refused = place.api.delete("/groups/engineers%40initech")
         assert refused.json()["code"] == "in_use" and "binding" in refused.json()["detail"]
+
+    def test_operators_who_change_one_user_or_key_at_once_all_do(self, place: Place) -> None:
+        place.post("/users", {"name": "shared@initech"}, 201)
+        for group in ("one", "two"):
+            place.post("/groups", {"name": f"{group}@initech"}, 201)
+        key, _ = place.key()
+        with admin(place.gateways[0]) as first, admin(place.gateways[-1]) as second, ThreadPoolExecutor(2) as threads:
+
+            def both(*calls: Callable[[], httpx.Response]) -> set[int]:
+                return {answer.status_code for answer in threads.map(lambda call: call(), calls)}
+
+            for round in range(10):
+                for verb in ("add", "remove"):
+                    assert both(
+                        lambda: first.post(f"/groups/one%40initech/{verb}-member", json={"user": "shared@initech"}),  # noqa: B023
+                        lambda: second.post(f"/groups/two%40initech/{verb}-member", json={"user": "shared@initech"}),  # noqa: B023
+                    ) == {200}
+                    assert sorted(place.user("shared@initech")["groups"]) == (["one", "two"] if verb == "add" else [])
+                assert both(
+                    lambda: first.patch(f"/keys/{key}", json={"description": f"{round}"}),  # noqa: B023
+                    lambda: second.patch(f"/keys/{key}", json={"models": [f"m{round}"]}),  # noqa: B023
+                ) == {200}
+                found = place.api.get(f"/keys/{key}").json()
+                assert (found["description"], found["models"]) == (f"{round}", [f"m{round}"])
 
     def test_the_models_of_a_group_bound_what_roles_give(self, place: Place) -> None:
         place.post("/groups", {"name": "narrow@initech", "models": ["m2"]}, 201)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from gateway.app.main import app
 from gateway.app.replicas.replica import StateLock
 from gateway.core.errors import ConfigError
+from gateway.store.migrate import HEAD
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, alive, configuration, external
@@ -339,8 +340,12 @@ def test_an_upgrade_whose_workers_do_not_start_gives_way_to_the_next(start: Star
 
 
 def test_what_only_the_start_would_find_changes_nothing(start: Start, postgres: PostgresServer, tmp_path: Path) -> None:  # noqa: F811
-    gatehouse = start(store={"url": postgres.database()}, environ={"GATEHOUSE_PEPPER": "a pepper of at least thirty-two characters"})
+    url = postgres.database()
+    gatehouse = start(store={"url": url}, environ={"GATEHOUSE_PEPPER": "a pepper of at least thirty-two characters"})
     workers = gatehouse.engines()
+    postgres.execute("UPDATE alembic_version SET version_num = '9999'", url)  # as a later release leaves it
+    assert "the store's schema is of a newer Gatehouse (revision 9999)" in refused(gatehouse)["detail"]
+    postgres.execute(f"UPDATE alembic_version SET version_num = '{HEAD}'", url)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for part in ({"listen": {**gatehouse.config["listen"], "grpc": address}}, {"model_sharing": {"listen": address}}):

@@ -6,17 +6,19 @@ A capture is in the store until it is over. It ends by itself: each process comp
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from gateway.app.store.following import Followed
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import AlreadyExists, GatehouseError, NotFound
+from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
 from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 
 KIND: Final = "captures"
 LONGEST: Final = 3600.0
 """Seconds that a capture may last."""
+MAX_TRIES: Final = 5
 Record = Callable[..., None]
 
 
@@ -44,14 +46,19 @@ class Captures:
         """From now on, for so many seconds; a capture that runs is replaced. Raises StoreUnavailable."""
         until = self._clock.wall() + min(seconds, LONGEST)
         body: dict[str, Any] = {"until": until, "reason": reason}
-        try:
-            made = await self._store.create(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
-        except AlreadyExists:
-            made = await self._store.update(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
+        made = await self._written(key, body, tenant, actor, dry_run)
         if not dry_run:
             self._tell({**self.until, key: until})
             self._record("audit.capture_began", f"key/{key}", {"reason": reason, "until": until, "tenant": tenant}, actor=actor)
         return made
+
+    async def _written(self, key: str, body: dict[str, Any], tenant: str, actor: str, dry_run: bool) -> Resource:
+        for _ in range(MAX_TRIES):
+            with suppress(AlreadyExists):
+                return await self._store.create(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
+            with suppress(NotFound):  # its time was over, and another replica has just deleted it
+                return await self._store.update(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
+        raise StoreUnavailable("The capture changes too often.", retry_after=1.0)
 
     async def end(self, key: str, actor: str, *, dry_run: bool = False) -> Resource:
         """Ends a capture before its time. Raises NotFound, StoreUnavailable."""
@@ -68,8 +75,11 @@ class Captures:
             if until > now:
                 continue
             try:
-                gone = await self._store.delete(KIND, key, actor="gatehouse")
-            except NotFound:
+                found = await self._store.get(KIND, key)
+                if float(found.body["until"]) > now:
+                    continue  # it was replaced elsewhere, and is about to be heard of
+                gone = await self._store.delete(KIND, key, actor="gatehouse", version=found.version)
+            except (NotFound, VersionMismatch):
                 continue  # another replica was faster
             except GatehouseError:
                 return

@@ -348,9 +348,8 @@ class Vault:
         async with self._destroying:
             self._doomed = tenant
             try:
-                await asyncio.to_thread(self._tombstones.add, plan.keys)
                 self._drop(tenant)
-                gone = await self._kept.shred(tenant, plan.keys)
+                gone = await self._kept.shred(tenant, plan.keys, self._tombstones.add)  # noted only where they are the plan's
                 self._drop(tenant)
             finally:
                 self._doomed = ""

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +35,7 @@ LOOK_SECONDS: Final = 0.25
 STORE_SECONDS: Final = 2.0
 """How long the store may take; after that the file is written."""
 MAX_BYTES: Final = 1 << 20
+MAX_TRIES: Final = 5
 Record = Callable[..., None]
 _STORABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
 
@@ -135,19 +137,15 @@ class Halts:
 
     async def _halt(self, wanted: Halt, dry_run: bool) -> Halt:
         target = wanted.target
-        body = {"target": target, "reason": wanted.reason}
         try:
             async with asyncio.timeout(STORE_SECONDS), self._followed.lock:
-                if (known := self._stored.get(target)) is None:
-                    made = await self._store.create(KIND, name_of(target), body, actor=wanted.actor, dry_run=dry_run)
-                    known = _of(made)
-                    if not dry_run:
-                        self._stored[target] = known
+                known = _of(await self._written(wanted, dry_run))
+                if not dry_run:
+                    self._stored[target] = known
                 return known
-        except AlreadyExists:
-            self._followed.refresh()  # another replica was faster
-            return wanted
         except (StoreUnavailable, TimeoutError):
+            if target in self._stored:
+                return self._stored[target]
             wanted = replace(wanted, source="file")
         if not dry_run:
             async with self._writing:
@@ -157,19 +155,28 @@ class Halts:
                 await asyncio.to_thread(self._file.add, wanted)
         return wanted
 
+    async def _written(self, wanted: Halt, dry_run: bool) -> Resource:
+        """The halt as the store has it now. What is known here may be over: another replica may have just taken it back."""
+        name, body = name_of(wanted.target), {"target": wanted.target, "reason": wanted.reason}
+        for _ in range(MAX_TRIES):
+            with suppress(AlreadyExists):
+                return await self._store.create(KIND, name, body, actor=wanted.actor, dry_run=dry_run)
+            with suppress(NotFound):
+                return await self._store.get(KIND, name)
+        raise StoreUnavailable("The halt changes too often.")
+
     async def unhalt(self, target: str, actor: str, *, dry_run: bool = False) -> list[Halt]:
         """Takes a halt back, in the store and in this replica's file; returns what there was. Raises NotFound; StoreUnavailable for one of
         the store while it does not answer."""
         async with self._followed.lock:
-            gone = []
-            if target in self._stored:
+            gone = [self._stored[target]] if target in self._stored else []
+            if gone or target not in self._file.halts:  # nor is it known here at once that another replica has made one
                 try:
-                    await self._store.delete(KIND, name_of(target), actor=actor, dry_run=dry_run)
+                    deleted = await self._store.delete(KIND, name_of(target), actor=actor, dry_run=dry_run)
+                    gone = gone or [_of(deleted)]
                 except NotFound:
                     pass  # another replica was faster
-                gone.append(self._stored[target])
-                if not dry_run:
-                    del self._stored[target]
+                if not dry_run and self._stored.pop(target, None) is not None:
                     self._apply(target)
             async with self._writing:
                 before = dict(self._file.halts)

@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.app.replicas.membership import Clocks
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, RequestError, StoreUnavailable
+from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, RequestError, StoreUnavailable, VersionMismatch
 from gateway.core.ports import Change
 from gateway.core.specs import IdentitySpec
 from gateway.core.specs.identity import MAX_TOKEN_SECONDS
@@ -117,8 +117,10 @@ class RevocationBook:
         for name, row in self._known.rows().items():
             if row[4] < latest:
                 try:
-                    await self._store.delete(KIND, name, actor="gatehouse")
-                except NotFound:
+                    found = await self._store.get(KIND, name)
+                    if row_of(found)[4] < latest:  # it may have been revoked anew elsewhere, until later
+                        await self._store.delete(KIND, name, actor="gatehouse", version=found.version)
+                except (NotFound, VersionMismatch):
                     continue
                 except GatehouseError:
                     return
@@ -162,9 +164,11 @@ class RevocationBook:
                 known = await self._store.get(KIND, name)
                 body["before"] = max(before, float(known.body["before"]))
                 body["expires"] = max(expires, float(known.body["expires"]))
-                return await self._store.update(KIND, name, body, actor=actor, dry_run=dry_run)
+                return await self._store.update(KIND, name, body, actor=actor, version=known.version, dry_run=dry_run)
             except NotFound:
                 pass
+            except VersionMismatch:
+                continue  # by somebody else, perhaps until later
             try:
                 return await self._store.create(KIND, name, body, actor=actor, dry_run=dry_run)
             except AlreadyExists:

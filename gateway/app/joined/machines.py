@@ -296,10 +296,13 @@ class JoinedMachines:
         return found, stored
 
     async def _use(self, found: Resource, stored: JoinToken, asked: Joining) -> None:
-        """Counts one use of the token, then writes the machine: a failure between the two costs a use, and never gives one away."""
+        """Counts one use of the token, then writes the machine: a failure between the two costs a use, and never gives one away. A machine
+        that has had no answer may ask at another replica, while the first one writes it."""
         actor = f"join-token/{found.name}"
         for _ in range(TRIES):
             if stored.left < 1:
+                if await self._is_in(asked):
+                    return
                 self._record("machine_refused", asked.name, {"reason": "used up", "token": found.name})
                 raise AuthenticationError("The join token is not valid for this machine.", code="invalid_join_token")
             body = msgspec.to_builtins(msgspec.structs.replace(stored, left=stored.left - 1))
@@ -325,6 +328,10 @@ class JoinedMachines:
                 return  # it asked again before it was answered, here or at another replica: that costs it a use, too
             self._known[asked.name] = machine
         self._record("machine_admitted", asked.name, {"token": found.name, "engines": list(stored.engines)})
+
+    async def _is_in(self, asked: Joining) -> bool:
+        known = await self._stored(asked.name)
+        return known is not None and known.public_key == asked.public_key
 
     # --- what changes
 

@@ -26,6 +26,7 @@ from gateway.app.upgrade.startable import could_start
 from gateway.config.load import load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.specs import ListenSpec
+from gateway.store.migrate import HEAD
 
 ARGUMENT: Final = "--preflight"
 SECONDS: Final = 120.0
@@ -45,13 +46,14 @@ class UpgradeRefused(GatehouseError):
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the program that is installed now. reason: why it could not take over; empty if it could. sharing: where it would
-    offer models; "" for nowhere. keeps_lock: it takes over the lock of the state directory; an earlier version locks it anew."""
+    offer models; "" for nowhere; None: an earlier version, which has not looked at the store. keeps_lock: it takes over the lock of the
+    state directory; an earlier version locks it anew."""
 
     reason: str = ""
     version: str = ""
     listen: ListenSpec = ListenSpec()
     state_dir: str = ""
-    sharing: str = ""
+    sharing: str | None = None
     keeps_lock: bool = False
 
 
@@ -114,4 +116,10 @@ def read(code: int, out: bytes, errors: bytes) -> Checked:
         raise UpgradeRefused(f"The new program does not start (exit code {code}): {said}", code="upgrade_check_failed") from None
     if found.reason:
         raise UpgradeRefused(f"The new program would not start: {found.reason}", code="upgrade_check_failed")
+    if found.sharing is None:  # the schema of all that do not look is an older one
+        raise UpgradeRefused(
+            f"The new program would not start: it is a build from before the store's schema {HEAD}, and cannot use it; restore a backup "
+            "from before the upgrade first.",
+            code="upgrade_check_failed",
+        )
     return found

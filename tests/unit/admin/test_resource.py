@@ -1,4 +1,4 @@
-"""Pages of lists that are in memory."""
+"""Pages of lists that are in memory, and changes that are made again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 import msgspec
 import pytest
 
-from admin.resource import Paged, cursor_key, key_cursor, portion
-from gateway.core.errors import RequestError
+from admin.resource import CHANGE_TRIES, Paged, anew, cursor_key, key_cursor, portion
+from gateway.core.errors import RequestError, VersionMismatch
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
@@ -37,3 +37,34 @@ def test_a_cursor_may_have_the_longest_key_and_a_wrong_one_is_refused() -> None:
     for wrong in ("file:a", "store:_w", "store:a"):
         with pytest.raises(RequestError, match="did not come from a page"):
             cursor_key(wrong)
+
+
+@pytest.mark.parametrize("lost", [0, 1, CHANGE_TRIES - 1, CHANGE_TRIES])
+async def test_a_change_is_made_again_where_somebody_else_was_faster(lost: int) -> None:
+    tries: list[int] = []
+
+    async def change() -> int:
+        tries.append(len(tries))
+        if len(tries) <= lost:
+            error = VersionMismatch("somebody else")
+            error.current = len(tries)
+            raise error
+        return len(tries)
+
+    if lost == CHANGE_TRIES:
+        with pytest.raises(VersionMismatch):
+            await anew(change)
+    else:
+        assert await anew(change) == lost + 1
+
+
+async def test_what_is_refused_for_another_reason_is_not_tried_again() -> None:
+    tries: list[int] = []
+
+    async def change() -> int:
+        tries.append(1)
+        raise VersionMismatch("in use", code="in_use", status=409)
+
+    with pytest.raises(VersionMismatch):
+        await anew(change)
+    assert len(tries) == 1

@@ -16,7 +16,7 @@ import pytest
 from gateway.app.audit.vault import TOMBSTONES, Tombstones, Vault
 from gateway.audit.keyring import DataKey, envelope_of
 from gateway.core.clock import FakeClock
-from gateway.core.errors import AlreadyExists, ConfigError, MasterUnavailable, NotFound, PermissionDenied, Shredded
+from gateway.core.errors import AlreadyExists, ConfigError, MasterUnavailable, NotFound, PermissionDenied, Shredded, VersionMismatch
 from gateway.core.specs.audit import EncryptionSpec, MasterSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
@@ -193,6 +193,24 @@ async def test_what_was_confirmed_is_what_is_destroyed(bench: Bench) -> None:
     assert caught.value.code == "plan_changed" and all(row.state != "shredded" for row in await vault.views(None))
 
 
+async def test_a_key_that_is_made_after_the_confirmation_prevents_all_of_it(bench: Bench) -> None:
+    """Nor are the others destroyed later, as if they had come back."""
+    vault, other = await bench.vault("a"), await bench.vault("b")
+    first = await current(vault)
+    plan = await vault.plan("acme")
+
+    async def settle() -> None:
+        await other.rotate("acme", "ops")
+
+    vault.settle = settle
+    with pytest.raises(VersionMismatch) as caught:
+        await vault.shred("acme", "why", plan.digest, "ops")
+    assert caught.value.code == "plan_changed"
+    assert (await vault.key(first.id))[0].state == "retired"
+    again = await bench.vault("a")
+    assert [row.state for row in await again.views(["acme"])] == ["retired", "active"]
+
+
 async def test_a_legal_hold_refuses_it(bench: Bench) -> None:
     vault = await bench.vault()
     key = await current(vault)
@@ -233,12 +251,12 @@ async def test_whoever_asks_while_keys_are_destroyed_gets_the_next_one_and_nothi
     kept, asked = bench.stores[0].data_keys, list[asyncio.Future[Any]]()
     destroy = kept.shred
 
-    async def shred(tenant: str, ids: Any) -> Any:
-        asked.append(asyncio.ensure_future(vault.give(tenant)))  # noted as destroyed, and still whole in the store
+    async def shred(tenant: str, ids: Any, note: Any) -> Any:
+        asked.append(asyncio.ensure_future(vault.give(tenant)))  # still whole in the store
         for _ in range(20):
             await asyncio.sleep(0)
         assert not asked[0].done() and (await vault.give("globex")).tenant == "globex", "others need not wait"
-        return await destroy(tenant, ids)
+        return await destroy(tenant, ids, note)
 
     monkeypatch.setattr(kept, "shred", shred)
     gone = await shredded(vault)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.app.identity.halts import Halt, HaltFile, Halts, name_of, parse
-from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
+from gateway.core.errors import AlreadyExists, ConfigError, NotFound, StoreUnavailable
 from gateway.core.standing import Standing
 from gateway.core.storage import Page, Resource, StoreChange
 from gateway.core.tasks import TaskOwner
@@ -28,6 +28,8 @@ class MemoryStore:
 
     async def create(self, kind: str, name: str, body: dict[str, Any], *, actor: str, dry_run: bool) -> Resource:
         self._reached()
+        if name in self.kept:
+            raise AlreadyExists(name)
         made = Resource(kind, name, "", 1, body, 1.0, 1.0, actor)
         if not dry_run:
             self.kept[name] = made
@@ -40,8 +42,10 @@ class MemoryStore:
         return self.kept[name]
 
     async def delete(self, kind: str, name: str, *, actor: str, dry_run: bool) -> Resource:
-        self._reached()
-        return self.kept[name] if dry_run else self.kept.pop(name)
+        found = await self.get(kind, name)
+        if not dry_run:
+            del self.kept[name]
+        return found
 
     def _reached(self) -> None:
         if self.away:
@@ -128,6 +132,19 @@ async def test_of_what_another_replica_has_changed_only_that_is_read(around: Aro
         around.halts.heard((1, CHANGE, StoreChange(1, "halts", name, "updated", 1.0)))
     await reached(lambda: around.stopped() == ["key/ci", "key/new"])
     assert [one.target for one in around.halts.views()] == ["key/ci", "key/new"]
+
+
+async def test_what_another_replica_has_just_taken_back_or_made_is_not_what_is_known_here(around: Around, tmp_path: Path) -> None:
+    """Its change has not been heard of yet."""
+    await around.halts.halt("key/ci", "leaked", "acme/root")
+    around.store.kept.clear()
+    assert (await around.halts.halt("key/ci", "again", "acme/other")).reason == "again"
+    assert "key/ci" in around.store.kept and around.stopped() == ["key/ci"]
+    around.store.kept["all"] = Resource("halts", "all", "", 1, {"target": "all", "reason": "fire"}, 1.0, 1.0, "other")
+    assert [one.reason for one in await around.halts.unhalt("all", "acme/root", dry_run=True)] == ["fire"]
+    assert [one.reason for one in await around.halts.unhalt("all", "acme/root")] == ["fire"] and "all" not in around.store.kept
+    around.store.away = True
+    assert (await around.halts.halt("key/ci", "again", "acme/other")).source == "store" and not around.file.exists()
 
 
 async def test_without_the_store_a_halt_is_kept_in_the_file(around: Around, tmp_path: Path) -> None:

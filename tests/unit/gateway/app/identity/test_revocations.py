@@ -102,6 +102,33 @@ async def test_what_is_over_is_cleared_away(store: Store) -> None:
         await one.book.get(made.name)
 
 
+async def test_what_was_revoked_anew_elsewhere_is_not_cleared_away(store: Store) -> None:
+    clock = FakeClock()
+    one, other = Replica(store, clock), Replica(store, clock)
+    made = await one.revoke("token", "idp", "t1")
+    clock.advance(3 * 86400)
+    await other.revoke("token", "idp", "t1")  # and the first has not heard of it
+    await one.book.clear()
+    assert (await one.book.get(made.name)).body["expires"] > clock.wall()
+
+
+async def test_of_two_moments_at_once_the_later_one_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    one, other = Replica(store, clock), Replica(store, clock)
+    made, get = await one.revoke("subject", "idp", "alice"), store.get
+    later = clock.wall() + 100.0
+
+    async def read(kind: str, name: str) -> Resource:
+        found = await get(kind, name)
+        monkeypatch.setattr(store, "get", get)
+        await other.revoke("subject", "idp", "alice", later)
+        return found
+
+    monkeypatch.setattr(store, "get", read)
+    await one.revoke("subject", "idp", "alice", clock.wall() + 50.0)
+    assert (await one.book.get(made.name)).body["before"] == later
+
+
 @pytest.mark.parametrize("own", [0.0, -20.0, 25.0])
 async def test_until_now_is_now_by_the_clock_that_is_furthest_ahead(store: Store, own: float) -> None:
     now, clock = FakeClock().wall(), FakeClock()

@@ -33,6 +33,11 @@ def config(upstreams: tuple[str, ...] = (), stored: bool = False, **joined: Any)
     return Merged(spec, {("engines", "chat"): 1} if stored else {})
 
 
+def joining(name: str) -> Joining:
+    public = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return Joining(name=name, public_key=b64encode(public).decode())
+
+
 class House:
     def __init__(self, gateway: Gateway, folder: Path) -> None:
         self.clock, self.changes, self.events = Clock(), 0, list[tuple[str, str, dict[str, Any]]]()
@@ -48,8 +53,7 @@ class House:
         await self.store.create("join_tokens", token_parts(text)[0], msgspec.to_builtins(made), actor="test")
 
     async def join(self, name: str, text: str = TOKEN) -> None:
-        public = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        await self.machines.join(text, Joining(name=name, public_key=b64encode(public).decode()))
+        await self.machines.join(text, joining(name))
 
     async def there(self, name: str, address: str = "10.0.0.5:8443", engine: str = "chat", state: Any = "ready") -> None:
         said = Beat(session="", sequence=1, address=address, engines=(EngineReport(name=engine, state=state),))
@@ -188,6 +192,24 @@ async def test_a_machine_that_asks_again_before_it_was_answered_is_taken_in(hous
     with pytest.raises(GatehouseError) as taken:
         await house.machines._use(*late, msgspec.structs.replace(asked, public_key=b64encode(bytes(32)).decode()))
     assert taken.value.code == "name_taken"
+
+
+@pytest.mark.parametrize("uses", [1, 3])
+async def test_a_machine_that_asks_at_two_replicas_at_once_is_in(house: House, monkeypatch: pytest.MonkeyPatch, uses: int) -> None:
+    text, asked, real = "ghj_few_" + "u" * 43, joining("gpu-1"), house.machines._stored
+    await house.token(text, left=uses)
+
+    async def late(name: str) -> Any:
+        monkeypatch.setattr(house.machines, "_stored", real)
+        await house.machines.join(text, asked)
+        return None  # as it was before
+
+    monkeypatch.setattr(house.machines, "_stored", late)
+    assert (await house.machines.join(text, asked)).name == "gpu-1"
+    monkeypatch.setattr(house.machines, "_stored", late)
+    with pytest.raises(GatehouseError) as caught:
+        await house.machines.join(text, joining("gpu-1"))
+    assert caught.value.code == ("invalid_join_token" if uses == 1 else "name_taken")
 
 
 def test_addresses() -> None:

@@ -12,6 +12,7 @@ import pytest
 from gateway.app.upgrade import preflight
 from gateway.app.upgrade.handover import HandOver
 from gateway.app.upgrade.preflight import Checked, UpgradeRefused, ask, read
+from gateway.store.migrate import HEAD
 from tests.e2e.harness import alive
 from tests.waiting import reached
 
@@ -54,10 +55,19 @@ async def test_a_program_that_is_broken_or_gone_is_a_reason(tmp_path: Path, monk
 
 
 def test_the_answer_is_the_last_line() -> None:
-    answer = b"a warning\n" + msgspec.json.encode(Checked(version="2")) + b"\n"
+    answer = b"a warning\n" + msgspec.json.encode(Checked(version="2", sharing="")) + b"\n"
     assert read(0, answer, b"").version == "2"
     with pytest.raises(UpgradeRefused, match="it said nothing"):
         read(3, b"", b"")
+
+
+def test_a_build_that_does_not_look_at_the_store_does_not_take_over() -> None:
+    """Its schema is an older one: its start would end with the gateway already gone."""
+    early = {"reason": "", "version": "0.1", "listen": {"data": "127.0.0.1:7"}, "state_dir": "/var/lib/gatehouse"}
+    with pytest.raises(UpgradeRefused, match=f"from before the store's schema {HEAD}") as refused:
+        read(0, msgspec.json.encode(early) + b"\n", b"")
+    assert refused.value.code == "upgrade_check_failed"
+    assert read(0, msgspec.json.encode({**early, "sharing": ""}) + b"\n", b"").version == "0.1"
 
 
 async def test_what_a_script_has_started_ends_with_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
