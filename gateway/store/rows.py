@@ -7,7 +7,7 @@ import binascii
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -110,7 +110,7 @@ def delete_some(connection: sa.Connection, column: sa.Column[Any], most: int, *w
     They are held before they are counted: of those that somebody else deletes meanwhile, none may be missing in the number by which the
     caller knows that nothing is left."""
     chosen = list(connection.scalars(sa.select(column).where(*which).limit(most).with_for_update()))
-    return connection.execute(sa.delete(cast(sa.Table, column.table)).where(column.in_(chosen))).rowcount if chosen else 0
+    return connection.execute(sa.delete(column.table).where(column.in_(chosen))).rowcount if chosen else 0
 
 
 def at_one_moment(connection: sa.Connection) -> None:
