@@ -24,7 +24,7 @@ STREAMS = 5
 LIMITS = [
     {"name": "month", "per": "tenant", "budget": {"amount": 10_000_000, "window": "month"}},
     {"name": "week", "per": "global", "budget": {"amount": 1_000_000, "unit": "requests", "window": {"rolling": "7d"}}},
-    {"name": "money", "per": "key", "budget": {"amount": 50_000_000, "unit": "eur", "window": "month"}},
+    {"name": "money", "per": "key", "budget": {"amount": 50_000, "unit": "eur", "window": "month"}},
 ]
 Line = dict[str, Any]
 

@@ -180,9 +180,20 @@ class FakeEngine:
         while True:
             if self._accept_delay:
                 await asyncio.sleep(self._accept_delay)
-            sock, _ = await loop.sock_accept(self._socket)
+            await self._asked_for(loop)
             with contextlib.suppress(OSError):  # the peer left before or inside the handshake
+                sock, _ = self._socket.accept()  # not loop.sock_accept: cancelled as one comes, it would leave that one open
+                sock.setblocking(False)
                 await loop.connect_accepted_socket(lambda: _Connection(self), sock, ssl=self._tls)
+
+    async def _asked_for(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until somebody wants to connect."""
+        asked = asyncio.Event()
+        loop.add_reader(self._socket, asked.set)
+        try:
+            await asked.wait()
+        finally:
+            loop.remove_reader(self._socket)
 
     # --- what tests ask
 

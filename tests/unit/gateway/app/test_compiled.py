@@ -131,7 +131,7 @@ SLICES = {
     },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
     "gateway/pipeline/nested_stream.py": {"text[at:at + PIECE]": "a str", "text[at:end]": "a str"},
-    "gateway/telemetry/tracing.py": {name: "constants" for name in ("header[3:35]", "header[36:52]", "header[53:55]")},
+    "gateway/telemetry/tracing.py": {name: "constants" for name in ("value[3:35]", "value[36:52]", "value[53:55]")},
     "gateway/transport/repeated.py": {
         "data[place:end]": "returned before",
         "data[end:end + len(after)]": "the end is not beyond the data, and the length is not negative",
