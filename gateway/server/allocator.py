@@ -22,10 +22,9 @@ from typing import Final
 
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
-ARENAS: Final = 1
-"""Heaps of the process. By default glibc gives each of a dozen threads its own (eight for each processor at most), and what is freed in one
-is of no use to the others: they grew for hours. One that the threads shared beside the main heap still grew by 230 KiB in half an hour of
-load, the main one by 80 (loadtests/profiles/README.md). Threads seldom wait for its lock: each has a cache of its own for small blocks."""
+ARENAS: Final = 2
+"""Heaps of the process: the main one, and one that all its threads share. By default glibc gives each of a dozen threads its own (eight for
+each processor at most), and what is freed in one is of no use to the others: they grew for hours (loadtests/profiles/README.md)."""
 MMAP_THRESHOLD: Final = 264 * 1024
 """Above what one read of a socket brings (256,000 bytes), which would otherwise cost a mapping each."""
 TRIM_AFTER: Final = 32 * 1024 * 1024
