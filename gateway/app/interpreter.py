@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
+from collections.abc import Callable
 from typing import Final
 
 from gateway.core.tasks import TaskOwner
@@ -14,11 +16,15 @@ GC_THRESHOLDS: Final = (20_000, 20, 20)
 COLLECT_SECONDS = 5.0
 """How often the youngest objects are collected all the same, in some 100 microseconds: the store (SQLAlchemy) and the admin API leave
 forty objects a second in cycles, which would pile up for minutes."""
-MIDDLE_EVERY: Final = 12
-FULL_EVERY: Final = 720
-"""Every 12th round (once a minute) also collects the middle generation, every 720th (once an hour) all objects that are not frozen. The
-interpreter does that by itself only after 20,000 new objects, which do not come together between two rounds of a quiet gateway: a cycle
-that was in use during one round would never be collected."""
+OLDER_EVERY: Final = 12
+"""Every 12th round (once a minute) also collects older objects. The interpreter does that by itself only after 20,000 new objects, which do
+not come together between two rounds of a quiet gateway: a cycle that was in use during one round would never be collected."""
+SHARE: Final = 2e-4
+"""Most of the time that collections of all objects that are not frozen take; in between, only the middle generation is collected with the
+young one. They take 3 to 5 ms, so that there is one a minute, and longer after a reload with many endpoints. They also give back the tuples
+that Python keeps for later (up to 2,000 of each length), whose pools otherwise fill up with each peak a little more."""
+FULL_SECONDS: Final = 3600.0
+"""Longest time between two of them."""
 SWITCH_SECONDS: Final = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop. Python's
 default of 5 ms is longer than a whole request."""
@@ -36,9 +42,11 @@ def tune(owner: TaskOwner) -> None:
 class Collector:
     """Collects garbage in rounds, and once a minute gives free memory back. `rounds`: how many there were."""
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, clock: Callable[[], float] = time.perf_counter) -> None:
         self.allocator = allocator
         self.rounds = 0
+        self._clock = clock
+        self._full_due = clock()
 
     async def collect(self) -> None:
         """One round. Does nothing, and counts no round, while the collector is suspended (gateway.core.collecting): looking at the many
@@ -46,8 +54,14 @@ class Collector:
         if not gc.isenabled():
             return
         self.rounds += 1
-        if self.rounds % MIDDLE_EVERY:
+        if self.rounds % OLDER_EVERY:
             gc.collect(0)
             return
-        gc.collect(1 if self.rounds % FULL_EVERY else 2)
+        began = self._clock()
+        if began < self._full_due:
+            gc.collect(1)
+        else:
+            gc.collect()
+            took = self._clock() - began
+            self._full_due = began + min(took / SHARE, FULL_SECONDS)
         self.allocator.trim()

@@ -32,8 +32,8 @@ async def test_what_libraries_leave_in_cycles_is_collected_soon(gateway: Gateway
         gc.set_threshold(*before)
 
 
-@pytest.mark.parametrize(("older", "rounds"), [(0, interpreter.MIDDLE_EVERY), (1, interpreter.FULL_EVERY)])
-async def test_cycles_that_were_in_use_during_a_round_are_collected_later(older: int, rounds: int) -> None:
+@pytest.mark.parametrize("older", [0, 1])
+async def test_cycles_that_were_in_use_during_a_round_are_collected_later(older: int) -> None:
     """The interpreter itself looks at older objects only when many young ones pile up, which the rounds prevent."""
 
     class Circle:
@@ -53,7 +53,7 @@ async def test_cycles_that_were_in_use_during_a_round_are_collected_later(older:
             await collector.collect()
             gc.disable()
         assert left() is not None
-        collector.rounds = rounds - 1
+        collector.rounds = interpreter.OLDER_EVERY - 1
         gc.enable()
         await collector.collect()
         assert left() is None
@@ -87,6 +87,27 @@ async def test_free_memory_is_given_back_once_a_minute() -> None:
         return 1
 
     collector = interpreter.Collector(Allocator(trim))
-    for _ in range(2 * interpreter.MIDDLE_EVERY):
+    for _ in range(2 * interpreter.OLDER_EVERY):
         await collector.collect()
-    assert kept == [TOP, TOP] and interpreter.MIDDLE_EVERY * interpreter.COLLECT_SECONDS == 60.0
+    assert kept == [TOP, TOP] and interpreter.OLDER_EVERY * interpreter.COLLECT_SECONDS == 60.0
+
+
+@pytest.mark.parametrize(("takes", "minutes"), [(0.004, 1), (0.1, 9), (60.0, 60)])
+async def test_collections_of_all_objects_are_as_rare_as_they_are_slow(takes: float, minutes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take two ten-thousandths of the time, and there is one an hour at least."""
+    now, full = 0.0, []
+
+    def collect(generation: int = 2) -> int:
+        nonlocal now
+        if generation == 2:
+            full.append(now)
+            now += takes
+        return 0
+
+    collector = interpreter.Collector(Allocator(None), clock=lambda: now)
+    monkeypatch.setattr(gc, "collect", collect)
+    for minute in range(121):
+        now = minute * 60.0
+        collector.rounds = interpreter.OLDER_EVERY - 1
+        await collector.collect()
+    assert full == [minute * 60.0 for minute in range(0, 121, minutes)]
