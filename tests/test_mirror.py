@@ -284,6 +284,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/guardrails/remote.py": ("tests/unit/gateway/guardrails/test_http.py", "import remote"),
     "gateway/identity/directory.py": ("tests/integration/test_ldap.py", "gateway.identity.directory"),
     "gateway/identity/ldap.py": ("tests/integration/test_ldap.py", "gateway.identity.ldap"),
+    "gateway/identity/passwords.py": ("tests/unit/gateway/identity/test_local_users.py", "is_remembered_for_a_while"),
     "gateway/identity/token_keys.py": ("tests/unit/gateway/identity/test_gateway_tokens.py", "token_keys"),
     "gateway/limits/account.py": ("tests/unit/gateway/limits/test_leased.py", "gateway.limits.account"),
     "gateway/limits/exceeded.py": ("tests/unit/gateway/limits/test_local.py", "session_exceeded"),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import unicodedata
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +16,13 @@ from admin.cli import completion
 from admin.cli.client import ApiError, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
-from admin.cli.session import DryRun, IfVersion, Session, changed, connected
+from admin.cli.session import DryRun, IfVersion, Session, changed, connected, fail
 from gateway.core.people import full_name
 
 users = typer.Typer(no_args_is_help=True, help="Users: people and services that log in.")
 groups = typer.Typer(no_args_is_help=True, help="Groups: what their members may use.")
+MIN_PASSWORD, MAX_PASSWORD = 12, 256
+"""Characters of the password of a user in the configuration."""
 _USERS = ("name", "display_name", "origin", "groups", "roles", "suspended", "last_login")
 _GROUPS = ("name", "description", "models", "operations", "own_keys", "updated_at")
 NewUser = Annotated[str, typer.Argument(metavar="NAME@TENANT", help="The user.")]
@@ -62,6 +68,24 @@ def _warn_of_tenant(session: Session, client: Client, whom: str) -> None:
 
 
 # --- users
+
+
+@users.command("hash-password")
+def hash_password() -> None:
+    """Prints the hash of a password, for `password_hash` of a user in the configuration.
+
+    It is asked for twice; without a terminal it is the first line of standard input. Nothing is sent anywhere.
+    """
+    if sys.stdin.isatty():
+        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    password = unicodedata.normalize("NFC", password)
+    if not MIN_PASSWORD <= len(password) <= MAX_PASSWORD or "\x00" in password:
+        raise fail(CommandError(f"the password has {len(password)} characters; it needs {MIN_PASSWORD} to {MAX_PASSWORD}"))
+    argon2 = import_module("cryptography.hazmat.primitives.kdf.argon2")  # takes a while to load, and no other command needs it
+    made = argon2.Argon2id(salt=os.urandom(16), length=32, iterations=2, lanes=1, memory_cost=19 * 1024)
+    typer.echo(made.derive_phc_encoded(password.encode()))
 
 
 @users.command("list")

@@ -18,6 +18,7 @@ MAX_CASES: Final = 1000
 STRENGTHS: Final = {
     "api_key": "key",
     "ldap": "password",
+    "local_user": "password",
     "oidc": "token",
     "gateway_token": "token",
     "mtls": "certificate",

@@ -78,3 +78,12 @@ def each(rules: Iterable[Callable[[], None]]) -> None:
                 raise
     if found:
         raise joined(found)
+
+
+def unique(names: Iterable[str], path: str, what: str, error: Callable[[str, str], ConfigError], name: str = "name") -> None:
+    """Raises ConfigError where a name appears twice. error: (path, message) -> the error with its file and line."""
+    seen: dict[str, int] = {}
+    for index, value in enumerate(names):
+        if value in seen:
+            raise error(f"{path}[{index}].{name}", f"the {what} '{value}' appears twice; the first is {path}[{seen[value]}]")
+        seen[value] = index

@@ -47,6 +47,8 @@ def tenants_of(spec: ConfigSpec) -> set[str] | None:
         if directory.tenant.value is None:
             return None
         found.add(directory.tenant.value)
+    if identity.local_users is not None:
+        found.update(user.tenant for user in identity.local_users.users)
     if identity.mtls is not None:
         found.update(principal.tenant for principal in identity.mtls.principals)
     return found | spec.network.tenants.keys()

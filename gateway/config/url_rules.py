@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -23,3 +24,11 @@ def check_url(url: str, path: str, error: Callable[[str, str], ConfigError], ins
         raise error(path, f"must not hold a user or password; {instead}")
     if parts.query or parts.fragment:
         raise error(path, "must not hold a query or fragment")
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -8,19 +8,28 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import pairwise
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from gateway.config import approval_rules, audit_rules, cache_rules, fleet_rules, label_rules, pipeline_rules, telemetry_rules
+from gateway.config import (
+    approval_rules,
+    audit_rules,
+    cache_rules,
+    fleet_rules,
+    label_rules,
+    password_rules,
+    pipeline_rules,
+    telemetry_rules,
+)
 from gateway.config.candidate_rules import canary_fault, shadow_fault
 from gateway.config.convert import nearest, quoted
-from gateway.config.faults import each
+from gateway.config.faults import each, unique
 from gateway.config.limit_rules import check_limit
-from gateway.config.url_rules import check_url
+from gateway.config.url_rules import check_url, is_local
 from gateway.core import price_rules
 from gateway.core.admin_scopes import is_pattern
 from gateway.core.errors import ConfigError
@@ -60,7 +69,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
             lambda: audit_rules.check(spec.audit, error),
             lambda: _listeners(spec, error),
             lambda: _upstreams(spec, error),
-            lambda: _unique((engine.name for engine in spec.engines), "engines", "engine", error),
+            lambda: unique((engine.name for engine in spec.engines), "engines", "engine", error),
             *(partial(engine, settings, f"engines[{index}]", error) for index, settings in enumerate(spec.engines)),
             lambda: fleet_rules.check_sharing(spec, error),
             lambda: fleet_rules.machines(spec.machines, error),
@@ -68,18 +77,18 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
             lambda: _models(spec, error),
             lambda: _issuers(spec, error),
             lambda: _proofs(spec, error),
-            lambda: _directories(spec, error),
+            lambda: password_rules.check(spec.identity, error, known),
             lambda: _certificates(spec, error, known),
             lambda: _tokens(spec, error),
             lambda: _static_keys(spec, error, known),
-            lambda: _unique((limit.name for limit in spec.limits), "limits", "limit", error),
+            lambda: unique((limit.name for limit in spec.limits), "limits", "limit", error),
             *(partial(check_limit, limit, f"limits[{index}]", error) for index, limit in enumerate(spec.limits)),
-            lambda: _unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error),
+            lambda: unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error),
             lambda: price_rules.check(spec.prices, error),
             lambda: price_rules.check_devices(spec.models, spec.engines, error),
             lambda: _webhooks(spec, error),
-            lambda: _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error),
-            lambda: _unique((hook.name for hook in spec.hooks), "hooks", "hook", error),
+            lambda: unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error),
+            lambda: unique((hook.name for hook in spec.hooks), "hooks", "hook", error),
             lambda: label_rules.check(spec, error),
             lambda: cache_rules.check(spec, error),
             lambda: approval_rules.check(spec.approvals, error, MIN_KEY_LENGTH),
@@ -90,7 +99,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
 
 
 def _webhooks(spec: ConfigSpec, error: ErrorAt) -> None:
-    _unique((hook.name for hook in spec.alerts.webhooks), "alerts.webhooks", "webhook", error)
+    unique((hook.name for hook in spec.alerts.webhooks), "alerts.webhooks", "webhook", error)
     for index, hook in enumerate(spec.alerts.webhooks):
         path = f"alerts.webhooks[{index}]"
         if not _trustworthy(hook.url):
@@ -131,7 +140,7 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
         raise error("listen.admin", f"is the same address as listen.data ({spec.listen.data}); the two listeners need one each")
     if (text := spec.listen.grpc) is not None and (found := _address(text, "listen.grpc", error))[1] != 0 and found in (data, admin):
         raise error("listen.grpc", f"is the address of another listener ({text}); each needs one of its own")
-    if not _is_local(admin[0]) and spec.listen.admin_tls is None and not spec.insecure:
+    if not is_local(admin[0]) and spec.listen.admin_tls is None and not spec.insecure:
         raise error(
             "listen.admin",
             f"{quoted(spec.listen.admin)} takes administrators' credentials from other machines without TLS: set listen.admin_tls, "
@@ -231,7 +240,7 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
 
 
 def _models(spec: ConfigSpec, error: ErrorAt) -> None:
-    _unique((model.name for model in spec.models), "models", "model", error)
+    unique((model.name for model in spec.models), "models", "model", error)
     engines = {engine.name for engine in spec.engines}
     names = {model.name: f"models[{index}].name" for index, model in enumerate(spec.models)}
     taken = dict(names)
@@ -304,8 +313,8 @@ def _no_cycle(models: tuple[ModelSpec, ...], error: ErrorAt) -> None:
 
 def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
     issuers = spec.identity.oidc
-    _unique((issuer.name for issuer in issuers), "identity.oidc", "issuer", error)
-    _unique((issuer.issuer for issuer in issuers), "identity.oidc", "issuer", error, name="issuer")
+    unique((issuer.name for issuer in issuers), "identity.oidc", "issuer", error)
+    unique((issuer.issuer for issuer in issuers), "identity.oidc", "issuer", error, name="issuer")
     for index, issuer in enumerate(issuers):
         path = f"identity.oidc[{index}]"
         for setting, url in (("issuer", issuer.issuer), ("jwks_url", issuer.jwks_url)):
@@ -350,36 +359,6 @@ def _proofs(spec: ConfigSpec, error: ErrorAt) -> None:
             raise error(path, "needs identity.dpop or listen.tls.client_ca: nothing else binds a token")
 
 
-def _directories(spec: ConfigSpec, error: ErrorAt) -> None:
-    _unique((directory.name for directory in spec.identity.ldap), "identity.ldap", "directory", error)
-    for index, directory in enumerate(spec.identity.ldap):
-        path = f"identity.ldap[{index}]"
-        for place, url in enumerate(directory.servers):
-            parts = urlsplit(url)
-            if parts.scheme not in ("ldap", "ldaps") or not parts.hostname:
-                raise error(f"{path}.servers[{place}]", f"{quoted(url)} is not a directory; write ldaps://HOST or ldap://HOST:PORT")
-            if parts.scheme == "ldap" and not directory.starttls and not _is_local(parts.hostname):
-                raise error(f"{path}.servers[{place}]", "would get passwords in the clear; write ldaps://, or set starttls: true")
-        users, tenant = directory.users, directory.tenant
-        if (users.base is None) == (users.dn is None):
-            raise error(f"{path}.users", "needs exactly one of 'base' (to search) and 'dn' (to bind directly)")
-        if users.base is not None and directory.bind is None:
-            raise error(f"{path}.bind", "is needed to search for users")
-        template, what = (users.filter, "filter") if users.dn is None else (users.dn, "dn")
-        if template.count("{username}") != 1 or template.count("{") != 1:
-            raise error(f"{path}.users.{what}", "must hold {username} once, and no other {")
-        if users.dn is not None and "=" not in users.dn.partition("{username}")[0]:
-            raise error(
-                f"{path}.users.dn",
-                f"{quoted(users.dn)} is not the DN of an entry; for a name such as user@domain search with base and filter: "
-                "'(userPrincipalName={username})'",
-            )
-        if directory.groups is not None and directory.groups.filter.count("{dn}") != 1:
-            raise error(f"{path}.groups.filter", "must hold {dn} once")
-        if (tenant.value is None) == (tenant.attribute is None):
-            raise error(f"{path}.tenant", "needs exactly one of 'value' and 'attribute'")
-
-
 def _certificates(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:
     mtls, listen = spec.identity.mtls, spec.listen
     if mtls is None:
@@ -419,13 +398,6 @@ def with_authorities(spec: ConfigSpec) -> ConfigSpec:
     return structs.replace(spec, identity=structs.replace(spec.identity, mtls=filled))
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _trustworthy(url: str) -> bool:
     """An https address, or http on this machine."""
     parts = urlsplit(url)
@@ -433,13 +405,13 @@ def _trustworthy(url: str) -> bool:
         return bool(parts.hostname) and not parts.username
     if parts.scheme != "http" or not parts.hostname:
         return False
-    return _is_local(parts.hostname)
+    return is_local(parts.hostname)
 
 
 def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:
     keys = spec.identity.api_keys.static
     base = "identity.api_keys.static"
-    _unique((key.id for key in keys), base, "key", error, name="id")
+    unique((key.id for key in keys), base, "key", error, name="id")
 
     def check_key(key: StaticKeySpec, path: str) -> None:
         if (key.key is None) == (key.key_sha256 is None):
@@ -482,18 +454,10 @@ def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
         return
     keys = spec.identity.api_keys
     instead = "say 'rely_on_store: true' beside it where the keys are in the store, or 'insecure: true'"
-    others = bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap or spec.identity.mtls)
+    others = spec.identity.beside_keys
     if not keys.static and not keys.rely_on_store and not others:
         raise error("identity.api_keys.static", f"is empty: nobody could be authenticated; add a key, {instead}")
     if not keys.rely_on_store and not others and not any(key.models for key in keys.static):
         raise error("identity.api_keys.static", f"no key may use any model; give one 'models', {instead}")
     if not spec.audit.sinks:
         raise error("audit.sinks", "is empty: the audit log cannot be off, unless 'insecure: true' says so")
-
-
-def _unique(names: Iterable[str], path: str, what: str, error: ErrorAt, name: str = "name") -> None:
-    seen: dict[str, int] = {}
-    for index, value in enumerate(names):
-        if value in seen:
-            raise error(f"{path}[{index}].{name}", f"the {what} '{value}' appears twice; the first is {path}[{seen[value]}]")
-        seen[value] = index

@@ -130,8 +130,8 @@ class Scope:
 class Principal:
     """An authenticated caller. One object per credential while it is valid, so that decisions can be memoised by identity.
 
-    id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
-    operations: those it may call; empty: all. limits: names of limits that apply to it besides those that match it.
+    id: the key's or subject's name. kind: api_key, oidc, ldap, local_user, mtls, gateway_token. models: patterns it may use ("*",
+    "demo-*"). operations: those it may call; empty: all. limits: names of limits that apply to it besides those that match it.
     user, groups, scopes: of a person or service that logged in. agent: who acts for them (RFC 8693's `act`). session: of the agent's work.
     The id of an API key stays the same when it is rotated. login: how they proved who they are.
     bounds: of the tenant, the groups and the like: each of them must allow a request, by any of its scopes. reach: permissions beyond which

@@ -15,13 +15,9 @@ at a time is tried, so that the time of others that come with it tells nothing e
 from __future__ import annotations
 
 import asyncio
-import binascii
 import hmac
 import logging
 import os
-import unicodedata
-from base64 import b64decode
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -36,9 +32,10 @@ from gateway.core.specs import LdapSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
-from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, presented
+from gateway.identity.credentials import invalid_credentials
 from gateway.identity.directory import Directory, Found, Refused, Unavailable
 from gateway.identity.pace import Pace
+from gateway.identity.passwords import Believed, account_of, basic, decoded
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -47,10 +44,6 @@ WAITING: Final = 64
 """Logins under way and waiting; more are refused with 503."""
 PAUSING: Final = 1024
 """The same with those that are refused and not answered yet."""
-REMEMBERED: Final = 10_000
-MAX_NAME: Final = 256
-_IGNORED: Final = frozenset({"Cc", "Cf", "Mn", "Me"})
-"""Categories of characters that make no difference between two names."""
 
 
 class LdapAuthenticator:
@@ -73,9 +66,7 @@ class LdapAuthenticator:
         key = os.urandom(32)
         self._logins: Logins = LocalLogins(clock, lambda: key) if logins is None else logins
         self._key = self._logins.key
-        self._believed: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
-        self._digests: OrderedDict[str, bytes] = OrderedDict()
-        """Of the login that is believed, by the user's name."""
+        self._believed = Believed(clock, spec.cache)
         self._flights: dict[bytes, asyncio.Task[Principal | None]] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ldap")
         self._tasks = TaskOwner(f"ldap {spec.name}")
@@ -91,15 +82,13 @@ class LdapAuthenticator:
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """None for other credentials, and for a user whom this directory does not know."""
-        found = presented(headers)
-        if found is None or found[0] != b"basic":
+        sent = basic(headers)
+        if sent is None:
             return None
-        name, password = _decoded(found[1])
-        digest = hmac.digest(self._key, found[1], "sha256")
+        name, password = decoded(sent)
+        digest = hmac.digest(self._key, sent, "sha256")
         known = self._believed.get(digest)
-        if known is not None and known[0] > self._clock.monotonic():
-            return known[1]
-        return self._asked(digest, name, password, peer)
+        return self._asked(digest, name, password, peer) if known is None else known
 
     def _asked(self, digest: bytes, name: str, password: str, peer: Peer) -> Maybe[Principal | None]:
         flight = self._flights.get(digest)
@@ -137,7 +126,7 @@ class LdapAuthenticator:
 
     async def _login(self, digest: bytes, name: str, password: str) -> tuple[Principal | None, float]:
         """Who it is; None for a refusal, which is to be answered so many seconds later."""
-        self._believed.pop(digest, None)
+        self._believed.drop(digest)
         try:
             async with self._turn(account_of(name)):
                 principal, late = await self._asked_directory(name, password)
@@ -152,7 +141,7 @@ class LdapAuthenticator:
             log.info("the directory %s answers again", self._spec.name)
         self._away = False
         if principal is not None:
-            self._believe(digest, principal)
+            self._believed.add(digest, principal)
         return principal, late
 
     @asynccontextmanager
@@ -199,16 +188,6 @@ class LdapAuthenticator:
             await self._pause(busy - taken)
         return None, max(0.0, self._pace.answer(busy) - busy)
 
-    def _believe(self, digest: bytes, principal: Principal) -> None:
-        before = self._digests.pop(principal.id, None)
-        if before is not None:
-            self._believed.pop(before, None)
-        self._believed[digest] = (self._clock.monotonic() + self._spec.cache, principal)
-        self._digests[principal.id] = digest
-        if len(self._digests) > REMEMBERED:
-            _, oldest = self._digests.popitem(last=False)
-            self._believed.pop(oldest, None)
-
     def _principal(self, found: Found) -> Principal:
         """Raises Refused when the entry lacks a name or a tenant."""
         tenant = self._spec.tenant
@@ -219,26 +198,6 @@ class LdapAuthenticator:
         now = self._clock.wall()
         login = Login("password", issuer=self._spec.name, issued=now, auth_time=now, amr=("pwd",), groups=found.groups)
         return Principal(name, owner, "ldap", user=name, groups=found.groups, login=login)
-
-
-def account_of(name: str) -> str:
-    """By what the failures of a name are counted: all spellings that a directory may take for it (RFC 4518, 2; Active Directory ignores
-    accents too) are one, or else each would be allowed as many guesses."""
-    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
-    return " ".join("".join(char for char in plain if char.isspace() or unicodedata.category(char) not in _IGNORED).split())
-
-
-def _decoded(value: bytes) -> tuple[str, str]:
-    """Name and password. Raises AuthenticationError for anything else, an empty password included."""
-    if len(value) > MAX_CREDENTIAL_BYTES:
-        raise invalid_credentials()
-    try:
-        name, colon, password = b64decode(value, validate=True).decode("utf-8").partition(":")
-    except (binascii.Error, ValueError):
-        raise invalid_credentials() from None
-    if not colon or not name or not password or len(name) > MAX_NAME or "\x00" in name or "\x00" in password:
-        raise invalid_credentials()
-    return name, password
 
 
 def build(settings: LdapSpec, context: AuthenticatorContext) -> LdapAuthenticator:

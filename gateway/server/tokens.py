@@ -33,7 +33,7 @@ EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"
 JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
-KINDS: Final = ("oidc", "ldap", "gateway_token")
+KINDS: Final = ("oidc", "ldap", "local_user", "gateway_token")
 """Logins that a token can be had for: those whose rights all come from their tenant, user, groups and roles, which the token names."""
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
 Identify = Callable[[Message, Headers], Awaitable[Principal]]

@@ -20,7 +20,7 @@ from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
 from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, GatewayTokensSpec, OidcSpec, Spec, StaticKeySpec
-from gateway.core.specs.identity import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec
+from gateway.core.specs.identity import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec, LocalUserSpec, LocalUsersSpec
 from gateway.core.specs.mtls import CertificateMatchSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.tokens import Grant
 from gateway.core.types import Headers, Peer, Principal
@@ -85,6 +85,16 @@ def ldap() -> Authenticator:
         name="corp", servers=("ldaps://dc.example",), tenant=LdapTenantSpec(value="t"), users=LdapUsersSpec(dn="uid={username}"), cache=60.0
     )
     return LdapAuthenticator(spec, cast(Directory, OneUser()), SystemClock())
+
+
+HASH = "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$+v0rf6ETYAIpqJIjJyARZ3W3zqJlkf+0TRXzsLHmR6o"
+"""Of "secret"; cheaper than any that the configuration accepts."""
+
+
+def local_users() -> Authenticator:
+    """A chain of one, which refuses a name that no user has."""
+    users = (LocalUserSpec(name="ci", tenant="t", password_hash=Secret(HASH)),)
+    return chain([built("local_users", LocalUsersSpec(users=users))])
 
 
 def basic(text: str) -> Headers:
@@ -179,6 +189,9 @@ IMPLEMENTATIONS: dict[str, Callable[[], Case]] = {
     "gateway_tokens": lambda: Case(gateway_tokens, *own_tokens()),
     "oidc": lambda: Case(oidc, *oidc_tokens()),
     "ldap": lambda: Case(ldap, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))),
+    "local_users": lambda: Case(
+        local_users, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))
+    ),
     "api_keys": lambda: Case(lambda: chain([api_keys()]), *KEYS),
     "introspection": lambda: Case(
         lambda: chain([opaque()]),

@@ -22,7 +22,7 @@ from gateway.identity.people import People, Rights, entitle_key, entitle_login, 
 from gateway.identity.revocations import Revocations
 from gateway.identity.stored import principal_of
 
-KINDS: Final = ("oidc", "ldap", "mtls")
+KINDS: Final = ("oidc", "ldap", "local_user", "mtls")
 """Logins besides API keys that may make a batch. A token of the gateway's own is short-lived and may be withdrawn one by one."""
 KEPT_SECONDS: Final = 5.0
 MOST: Final = 1024

@@ -183,6 +183,23 @@ class LdapSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Timeout = 5.0
 
 
+class LocalUserSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Somebody who logs in by name and password. password_hash: as `gatehouse users hash-password` prints it."""
+
+    name: Name
+    tenant: Name
+    password_hash: Secret
+    groups: tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...] = ()
+    roles: tuple[str, ...] = ()
+
+
+class LocalUsersSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """People whose passwords the gateway checks itself. cache: how long a login that succeeded is believed."""
+
+    users: Annotated[tuple[LocalUserSpec, ...], Meta(min_length=1, max_length=10_000)]
+    cache: Seconds = 120.0
+
+
 MAX_TOKEN_SECONDS: Final = 86400.0
 """The longest life of a gateway token."""
 
@@ -239,6 +256,7 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     api_keys: ApiKeysSpec = ApiKeysSpec()
     oidc: tuple[OidcSpec, ...] = ()
     ldap: tuple[LdapSpec, ...] = ()
+    local_users: LocalUsersSpec | None = None
     mtls: MtlsSpec | None = None
     gateway_tokens: GatewayTokensSpec = GatewayTokensSpec()
     dpop: DpopSpec | None = None
@@ -246,6 +264,11 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     users: UsersSpec = UsersSpec()
     open_webui: OpenWebUiSpec | None = None
     plugins: dict[str, Any] = {}
+
+    @property
+    def beside_keys(self) -> bool:
+        """Whether there is a way to log in besides API keys."""
+        return bool(self.plugins or self.oidc or self.ldap or self.local_users or self.mtls)
 
 
 class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
