@@ -454,7 +454,8 @@ def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
         return
     keys = spec.identity.api_keys
     instead = "say 'rely_on_store: true' beside it where the keys are in the store, or 'insecure: true'"
-    others = spec.identity.beside_keys
+    identity = spec.identity
+    others = bool(identity.plugins or identity.oidc or identity.ldap or identity.local_users or identity.mtls)
     if not keys.static and not keys.rely_on_store and not others:
         raise error("identity.api_keys.static", f"is empty: nobody could be authenticated; add a key, {instead}")
     if not keys.rely_on_store and not others and not any(key.models for key in keys.static):

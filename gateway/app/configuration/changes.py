@@ -152,7 +152,7 @@ class Changes:
     def somebody_can_log_in(self) -> bool:
         """Whether there is a key (one of the file in force, or one that the store has shown) or another way to log in."""
         identity = self.in_force.snapshot.spec.identity
-        return bool(identity.api_keys.static) or self.in_force.snapshot.spec.identity.beside_keys or self._link.has_keys
+        return bool(identity.api_keys.static) or other_logins(self.in_force.snapshot.spec) or self._link.has_keys
 
     # --- reading
 
@@ -240,7 +240,7 @@ class Changes:
     def _refuse_impossible(self, before: ConfigSpec, after: ConfigSpec) -> None:
         """Raises ConfigError for what only a restart can change, and for a change that would leave no way to log in."""
         keys = after.identity.api_keys
-        if keys != before.identity.api_keys and not (keys.static or self._link.has_keys or after.insecure or after.identity.beside_keys):
+        if keys != before.identity.api_keys and not (keys.static or self._link.has_keys or after.insecure or other_logins(after)):
             raise ConfigError(
                 "the store has no key, so nobody could log in any more; make one first (`gatehouse keys create`)",
                 path="identity.api_keys.rely_on_store",
@@ -361,6 +361,12 @@ class Changes:
     def settled(self) -> bool:
         """Whether the store's part was tried as it has been heard of; `lagging` says how that ended."""
         return not self._refreshing
+
+
+def other_logins(spec: ConfigSpec) -> bool:
+    """Whether there is a way to log in besides API keys."""
+    identity = spec.identity
+    return bool(identity.plugins or identity.oidc or identity.ldap or identity.local_users or identity.mtls)
 
 
 def _at(spec: ConfigSpec, path: str) -> object:

@@ -265,11 +265,6 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     open_webui: OpenWebUiSpec | None = None
     plugins: dict[str, Any] = {}
 
-    @property
-    def beside_keys(self) -> bool:
-        """Whether there is a way to log in besides API keys."""
-        return bool(self.plugins or self.oidc or self.ldap or self.local_users or self.mtls)
-
 
 class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What its holders may do: permissions such as `infer:chat:model/demo-*` and `admin:keys:read`.
