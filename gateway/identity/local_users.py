@@ -34,8 +34,8 @@ from gateway.identity.passwords import Believed, account_of, basic, decoded
 
 NAME: Final = "local_users"
 """As whose logins are counted, recorded and revoked; no directory may have this name."""
-THREADS: Final = 2
-"""A comparison takes some 50 ms of a processor and the memory that its hash says."""
+THREADS: Final = 1
+"""A comparison takes some 50 ms of a processor and the memory that its hash says: guesses are to take one processor at most."""
 WAITING: Final = 64
 SECONDS: Final = 5.0
 """For a whole login."""
