@@ -1,16 +1,19 @@
 """Idempotency-Key on creates: a repeated request gets the first answer, and nothing is created twice.
 
 The keys are the caller's own and live for a day in the store. A secret is not kept with them: a repeated answer comes without
-it (`idempotency-replayed: true`).
+it (`idempotency-replayed: true`). While a request is under way its hold of the key is renewed, however long it takes; that of a process
+which died ends after HOLD_SECONDS.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
@@ -18,8 +21,14 @@ from starlette.responses import Response
 from admin import problems
 from admin.operation import JSON, Answer, Call
 from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.idempotency import HOLD_SECONDS
+from gateway.core.storage import ControlStore
+from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.admin")
+RENEW_SECONDS: Final = HOLD_SECONDS / 4
+AGAIN_SECONDS: Final = 1.0
+"""Between two tries to renew while the store does not answer: once it does, a repeated request would begin as soon."""
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -43,20 +52,46 @@ async def once(call: Call, key: str, write: Callable[[], Awaitable[Answer]]) -> 
     """The answer to the first request with this key. Raises 409 while that request is under way, 422 when it was a different one."""
     route = f"{call.operation.method} {call.request.scope['path']}"[:255]
     fingerprint = hashlib.sha256(call.request.scope["query_string"] + b"\0" + call.raw).hexdigest()
-    found = await call.store.begin_idempotent(key, call.actor, route, fingerprint)
+    holder = uuid4().hex
+    found = await call.store.begin_idempotent(key, call.actor, route, fingerprint, holder=holder)
     if found is not None:
         return _repeated(found.status, found.body, found.fingerprint == fingerprint)
+    renewing = TaskOwner("idempotency key").spawn(_keep(call.store, key, call.actor, route, holder), name="renew")
     try:
-        answer = await write()
+        try:
+            answer = await write()
+        finally:
+            renewing.cancel()
     except BaseException:
-        await call.store.abandon_idempotent(key, call.actor, route)
+        await call.store.abandon_idempotent(key, call.actor, route, holder=holder)
         raise
+    await _finish(call, key, route, holder, answer)
+    return answer
+
+
+async def _keep(store: ControlStore, key: str, actor: str, route: str, holder: str) -> None:
+    """Renews the hold until it is cancelled, or the key is lost."""
+    pause = RENEW_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            if not await store.renew_idempotent(key, actor, route, holder):
+                log.warning("%s: the hold of its idempotency key ended, so the request may be done a second time", route)
+                return
+            pause = RENEW_SECONDS
+        except GatehouseError as error:
+            log.debug("the hold of an idempotency key could not be renewed: %s", error.message)
+            pause = AGAIN_SECONDS
+
+
+async def _finish(call: Call, key: str, route: str, holder: str, answer: Answer) -> None:
     kept = _Kept(answer.value if answer.remember is None else answer.remember, answer.version, answer.location)
+    body = msgspec.json.encode(kept).decode()
     try:
-        await call.store.finish_idempotent(key, call.actor, route, answer.status, msgspec.json.encode(kept).decode())
+        if not await call.store.finish_idempotent(key, call.actor, route, answer.status, body, holder=holder):
+            log.warning("%s: the answer is not kept for its idempotency key, as the hold of it has ended", route)
     except GatehouseError as error:  # the work is done: the caller must learn that
         log.error("could not store the answer of an idempotent request: %s", error)
-    return answer
 
 
 def _repeated(status: int, body: str, same: bool) -> Answer:

@@ -59,7 +59,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/usage.py": ("tests/e2e/test_cost.py", "reconcile"),
     "admin/context.py": ("tests/e2e/test_replicas.py", "/replicas"),
     "admin/explain.py": ("tests/unit/admin/test_values.py", "It must be"),
-    "admin/idempotency.py": ("tests/e2e/test_admin.py", "idempotency-key"),
     "admin/joining.py": ("tests/e2e/test_joined_machines.py", "stale_beat"),
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
     "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),

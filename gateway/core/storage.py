@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from gateway.core.deliveries import DeliveryStorage
+from gateway.core.idempotency import IdempotencyStorage
 from gateway.core.people import LoginRecord, PersonRecord, Seen
 from gateway.core.secret import Secret
 from gateway.core.types import Priority
@@ -130,14 +131,6 @@ class ChangePage(Struct, frozen=True):
     gap: bool = False
 
 
-class Idempotent(Struct, frozen=True):
-    """The record of an idempotency key. status 0: the first request is still under way."""
-
-    status: int
-    body: str
-    fingerprint: str
-
-
 class Write(Struct, frozen=True):
     """One resource to be written with others. version: of the one it replaces; None: it must not exist yet. needs: other resources (kind,
     name) that must exist after the write."""
@@ -238,7 +231,7 @@ class CounterRow(Struct, frozen=True):
     body: str
 
 
-class ControlStore(UsageStorage, DeliveryStorage, Protocol):
+class ControlStore(UsageStorage, DeliveryStorage, IdempotencyStorage, Protocol):
     """Everything the control plane asks of the store. Every call has a deadline.
 
     Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
@@ -467,20 +460,6 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
 
     async def sweep_counters(self) -> int:
         """Deletes what has expired."""
-
-    # --- idempotency keys
-
-    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
-        """None if this is the first request with the key; it then counts as under way for at most `ttl` seconds, in case its process dies.
-        Otherwise the record of the first request. fingerprint: a hash of the request, which reveals a reused key."""
-        ...
-
-    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
-        """Keeps the answer to repeat for `ttl` seconds. The body must hold no secret."""
-        ...
-
-    async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
-        """Frees the key of a request that failed and may be tried again."""
 
     # --- secrets within bodies
 

@@ -7,7 +7,8 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from gateway.core.errors import VersionMismatch
-from gateway.core.storage import ChangePage, Idempotent, StoreChange
+from gateway.core.idempotency import Idempotent
+from gateway.core.storage import ChangePage, StoreChange
 from gateway.store import rows
 from gateway.store.tables import changes, counters, idempotency
 
@@ -53,24 +54,36 @@ def _here(key: str, actor: str, route: str) -> sa.ColumnElement[bool]:
     return sa.and_(idempotency.c.key == key, idempotency.c.actor == actor, idempotency.c.route == route)
 
 
-def begin(connection: sa.Connection, key: str, actor: str, route: str, fingerprint: str, now: float, ttl: float) -> Idempotent | None:
+def _held(key: str, actor: str, route: str, holder: str) -> sa.ColumnElement[bool]:
+    """While a request is under way, there is no body: its column has the holder. An earlier version's is ""."""
+    return sa.and_(_here(key, actor, route), idempotency.c.status == 0, idempotency.c.body == holder)
+
+
+def begin(
+    connection: sa.Connection, key: str, actor: str, route: str, fingerprint: str, holder: str, now: float, ttl: float
+) -> Idempotent | None:
     """Raises IntegrityError if another process begins with the same key at the same moment; the caller tries again."""
-    for what, value in (("idempotency-key", key), ("actor", actor), ("route", route), ("fingerprint", fingerprint)):
+    told = {"idempotency-key": key, "actor": actor, "route": route, "fingerprint": fingerprint, "holder": holder}
+    for what, value in told.items():
         rows.text(value, what)
     row = connection.execute(sa.select(idempotency).where(_here(key, actor, route))).first()
     if row is not None and row.expires > now:
-        return Idempotent(row.status, row.body, row.fingerprint)
+        return Idempotent(row.status, row.body if row.status else "", row.fingerprint)
     if row is not None:
         connection.execute(sa.delete(idempotency).where(_here(key, actor, route), idempotency.c.expires <= now))  # not who began since
-    values = {"key": key, "actor": actor, "route": route, "fingerprint": fingerprint, "status": 0, "body": "", "expires": now + ttl}
+    values = {"key": key, "actor": actor, "route": route, "fingerprint": fingerprint, "status": 0, "body": holder, "expires": now + ttl}
     connection.execute(sa.insert(idempotency).values(**values))
     return None
 
 
-def finish(connection: sa.Connection, key: str, actor: str, route: str, status: int, body: str, until: float) -> None:
+def renew(connection: sa.Connection, key: str, actor: str, route: str, holder: str, until: float) -> bool:
+    return connection.execute(sa.update(idempotency).where(_held(key, actor, route, holder)).values(expires=until)).rowcount > 0
+
+
+def finish(connection: sa.Connection, key: str, actor: str, route: str, holder: str, status: int, body: str, until: float) -> bool:
     values = {"status": status, "body": body, "expires": until}
-    connection.execute(sa.update(idempotency).where(_here(key, actor, route)).values(**values))
+    return connection.execute(sa.update(idempotency).where(_held(key, actor, route, holder)).values(**values)).rowcount > 0
 
 
-def abandon(connection: sa.Connection, key: str, actor: str, route: str) -> None:
-    connection.execute(sa.delete(idempotency).where(_here(key, actor, route), idempotency.c.status == 0))
+def abandon(connection: sa.Connection, key: str, actor: str, route: str, holder: str) -> None:
+    connection.execute(sa.delete(idempotency).where(_held(key, actor, route, holder)))

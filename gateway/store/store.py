@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import AlreadyExists, StoreUnavailable
+from gateway.core.idempotency import HOLD_SECONDS, Idempotent
 from gateway.core.people import LoginRecord, PersonRecord, Seen, parts
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
@@ -26,7 +27,6 @@ from gateway.core.storage import (
     CounterChange,
     CounterName,
     CounterRow,
-    Idempotent,
     KeyRecord,
     KeySettings,
     KeyWrite,
@@ -471,9 +471,11 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
 
     # --- idempotency keys
 
-    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
+    async def begin_idempotent(
+        self, key: str, actor: str, route: str, fingerprint: str, *, holder: str = "", ttl: float = HOLD_SECONDS
+    ) -> Idempotent | None:
         def begin(connection: sa.Connection) -> Idempotent | None:
-            return change_rows.begin(connection, key, actor, route, fingerprint, self._now(connection), ttl)
+            return change_rows.begin(connection, key, actor, route, fingerprint, holder, self._now(connection), ttl)
 
         for _ in range(3):
             try:
@@ -482,8 +484,15 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
                 continue  # another process inserted between our look and our insert: look again
         raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
 
-    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
-        await self._database.run(lambda c: change_rows.finish(c, key, actor, route, status, body, self._now(c) + ttl), write=True)
+    async def renew_idempotent(self, key: str, actor: str, route: str, holder: str, *, ttl: float = HOLD_SECONDS) -> bool:
+        return await self._database.run(lambda c: change_rows.renew(c, key, actor, route, holder, self._now(c) + ttl), write=True)
 
-    async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
-        await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route), write=True)
+    async def finish_idempotent(
+        self, key: str, actor: str, route: str, status: int, body: str, *, holder: str = "", ttl: float = 86400.0
+    ) -> bool:
+        return await self._database.run(
+            lambda c: change_rows.finish(c, key, actor, route, holder, status, body, self._now(c) + ttl), write=True
+        )
+
+    async def abandon_idempotent(self, key: str, actor: str, route: str, *, holder: str = "") -> None:
+        await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route, holder), write=True)

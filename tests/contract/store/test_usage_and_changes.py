@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from alembic import command
 
 from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
+from gateway.core.idempotency import Idempotent
 from gateway.core.ledger import Position, UsageRow
-from gateway.core.storage import ControlStore, Idempotent, StoreChange
+from gateway.core.storage import ControlStore, StoreChange
 from gateway.store.store import Store
 from gateway.store.upgrade import settings
 from tests.contract.store.place import ANY, Place
@@ -242,6 +243,31 @@ async def test_an_abandoned_idempotency_key_is_free(store: ControlStore) -> None
     await store.finish_idempotent("i", "root", "r", 200, "")
     await store.abandon_idempotent("i", "root", "r")
     assert await store.begin_idempotent("i", "root", "r", "h") is not None
+
+
+async def test_a_request_that_is_renewed_is_under_way_for_as_long_as_it_takes(store: ControlStore, place: Place) -> None:
+    assert await store.begin_idempotent("i", "root", "r", "h", holder="first") is None
+    for seconds in (59, 59, 300):  # the last time it was late, and nobody has begun meanwhile
+        place.clock.advance(seconds)
+        assert await store.renew_idempotent("i", "root", "r", "first")
+    place.clock.advance(59)
+    assert await store.begin_idempotent("i", "root", "r", "h", holder="second") == Idempotent(0, "", "h")
+    assert await store.finish_idempotent("i", "root", "r", 201, "{}", holder="first")
+    assert not await store.renew_idempotent("i", "root", "r", "first"), "an answer lives for a day, not for a minute"
+    place.clock.advance(3600)
+    assert await store.begin_idempotent("i", "root", "r", "h", holder="third") == Idempotent(201, "{}", "h")
+
+
+async def test_who_has_lost_an_idempotency_key_changes_nothing_of_it(store: ControlStore, place: Place) -> None:
+    await store.begin_idempotent("i", "root", "r", "h", holder="first")
+    place.clock.advance(60)
+    assert await store.begin_idempotent("i", "root", "r", "h", holder="second") is None
+    assert not await store.renew_idempotent("i", "root", "r", "first")
+    assert not await store.finish_idempotent("i", "root", "r", 201, "first", holder="first")
+    await store.abandon_idempotent("i", "root", "r", holder="first")
+    assert await store.begin_idempotent("i", "root", "r", "h", holder="third") == Idempotent(0, "", "h"), "the second is under way"
+    assert await store.finish_idempotent("i", "root", "r", 201, "second", holder="second")
+    assert await store.begin_idempotent("i", "root", "r", "h") == Idempotent(201, "second", "h")
 
 
 async def test_of_parallel_requests_with_one_idempotency_key_one_begins(place: Place) -> None:
