@@ -301,6 +301,7 @@ class ModelSharing:
     async def _look(self) -> None:
         round = 0
         while True:
+            self._wake.clear()  # before the comparison: what comes while it goes on may be more than it looked at
             try:
                 await self._compare(tidy=round % TIDY_EVERY == 0)
                 if round % FORGET_EVERY == 0:
@@ -310,7 +311,6 @@ class ModelSharing:
             except Exception:  # boundary: one failed round does not stop the next
                 log.exception("the shared models could not be compared")
             round += 1
-            self._wake.clear()
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._wake.wait()

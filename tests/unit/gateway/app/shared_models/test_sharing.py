@@ -245,6 +245,27 @@ async def test_a_transfer_goes_on_where_it_stopped_when_the_holder_died_and_when
     assert served == list(range(0, len(models[0]), 8192)), "no piece twice"
 
 
+async def test_what_is_asked_for_as_a_comparison_ends_begins_the_next_one(
+    make: Callable[..., Replica], models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "LOOK_SECONDS", 3600.0)
+    a, b = await make("a").start(), await make("b").start()
+    ends, goes, compare = asyncio.Event(), asyncio.Event(), b.sharing._compare
+
+    async def held(*, tidy: bool) -> None:
+        await compare(tidy=tidy)
+        ends.set()
+        await goes.wait()
+
+    monkeypatch.setattr(b.sharing, "_compare", held)  # its first comparison has not begun
+    await a.add("m.gguf", models[0])
+    await eventually(ends.is_set)
+    b.wants("m.gguf")
+    await eventually(lambda: "m.gguf" in b.sharing._wanted)
+    goes.set()
+    await eventually(lambda: b.told("model_fetched"))
+
+
 async def test_bytes_that_are_not_what_was_announced_are_never_used(make: Callable[..., Replica], models: list[bytes]) -> None:
     a, b = await make("a").start(), await make("b").start()
     await a.add("m.gguf", models[0])
