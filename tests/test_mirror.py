@@ -333,7 +333,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/kept_answers.py": ("tests/contract/store/test_kept_answers.py", "KeptAnswers"),
     "gateway/store/key_rows.py": ("tests/contract/store/test_resources.py", "create_key"),
     "gateway/store/limit_rows.py": ("tests/contract/store/test_counters.py", "change_counters"),
-    "gateway/store/listening.py": ("tests/integration/test_store_hints.py", "what it sent itself"),
     "gateway/store/migrations/versions/v0001_baseline.py": ("tests/unit/gateway/store/test_migrate.py", "migrate("),
     "gateway/store/migrations/versions/v0012_batches.py": ("tests/e2e/test_batches.py", "batches.create"),
     "gateway/store/model_copies.py": ("tests/unit/gateway/app/shared_models/test_sharing.py", "StoredModelCopies"),

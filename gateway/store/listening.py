@@ -11,9 +11,11 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from gateway.core.clock import Entropy
+from gateway.core.deadlines import within
 from gateway.core.tasks import TaskOwner
 from gateway.store.hints import CHANNEL, Hint, decode
 
@@ -59,24 +61,28 @@ class Ear(ABC):
 
     async def doubted(self, seconds: float) -> None:
         """Returns after so many seconds, or as soon as somebody doubts."""
-        await self.until(lambda: self._doubt, seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._reached(lambda: self._doubt)
 
     def doubt(self) -> None:
         self._doubt = True
         self._moved.set()
 
-    async def until(self, condition: Callable[[], bool], seconds: float, fault: str = "") -> None:
-        """Waits. Raises Broken with the fault when it takes too long; without a fault it then returns."""
+    async def until(self, condition: Callable[[], bool], seconds: float, fault: str) -> None:
+        """Waits. Raises Broken with the fault when it takes too long; what came while this process stood still is read first."""
         try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    if self._failure is not None:
-                        raise self._failure
-                    self._moved.clear()
-                    await self._moved.wait()
+            async with within(seconds):
+                await self._reached(condition)
         except TimeoutError:
-            if fault:
-                raise Broken(fault) from None
+            raise Broken(fault) from None
+
+    async def _reached(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
+            self._moved.clear()
+            await self._moved.wait()
 
     def moved(self) -> None:
         """Something arrived."""
@@ -132,7 +138,7 @@ class Listener(ABC):
         pause = FIRST_PAUSE
         while True:
             try:
-                async with asyncio.timeout(self.patience):
+                async with within(self.patience):
                     self._ear = await self.open()
                 try:
                     await self._ear.listen(self.patience)

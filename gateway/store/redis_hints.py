@@ -5,11 +5,11 @@ Two connections, one that listens and one that publishes: a listening one may do
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from gateway.core.clock import Entropy
+from gateway.core.deadlines import within
 from gateway.core.errors import StoreUnavailable
 from gateway.core.specs.redis import RedisSpec
 from gateway.store.hints import CHANNEL, Hint, encode
@@ -48,7 +48,7 @@ class RedisHints(Listener):
         if not isinstance(ear, RedisEar) or not self.sure:
             raise StoreUnavailable("Redis does not answer.")
         try:
-            async with asyncio.timeout(self._timeout):
+            async with within(self._timeout):
                 await ear.publishing.must("PUBLISH", CHANNEL, encode(hint))
         except (Unreachable, TimeoutError) as error:
             raise StoreUnavailable(f"Redis did not take a hint: {error or 'too late'}") from None
@@ -81,7 +81,7 @@ class RedisEar(Ear):
 
     async def listen(self, patience: float) -> None:
         try:
-            async with asyncio.timeout(patience):
+            async with within(patience):
                 for channel in (CHANNEL, self._own):
                     await self.listening.must("SUBSCRIBE", channel)
         except Unreachable as error:
