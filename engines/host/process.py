@@ -28,6 +28,7 @@ from engines.host.logs import large, log_path, open_log, rotate
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
 from engines.runtimes import RuntimeRow
+from gateway.core import deadlines
 from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
 from gateway.core.pauses import STALL, slept
 from gateway.core.ports import EndpointObserver
@@ -165,10 +166,10 @@ class SidecarProcess:
         if process is not None and process.returncode is None:
             self._move("drain")
             process.terminate()
-            if not await within(process.wait(), timeout + 1.0):
+            if not await patiently(process.wait(), timeout + 1.0):
                 log.warning("engine %s did not drain within %.0f s, ending it", self.spec.name, timeout)
                 self._kill()
-        await within(self.gone.wait(), 5.0)
+        await patiently(self.gone.wait(), 5.0)
 
     def describe(self) -> dict[str, Any]:
         """The engine as operators see it."""
@@ -469,6 +470,16 @@ async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
     """Waits at most this long; returns whether it completed."""
     try:
         async with asyncio.timeout(seconds):
+            await awaitable
+    except TimeoutError:
+        return False
+    return True
+
+
+async def patiently(awaitable: Awaitable[Any], seconds: float) -> bool:
+    """The same where another process has to do something: while the machine stood still, it had no time for it."""
+    try:
+        async with deadlines.within(seconds):
             await awaitable
     except TimeoutError:
         return False

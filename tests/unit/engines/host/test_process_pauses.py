@@ -12,7 +12,16 @@ import pytest
 
 from engines.host import process as module
 from engines.host.process import SILENCE_SECONDS, SidecarProcess
+from gateway.core.pauses import MOST_REST_SECONDS
 from gateway.core.specs import EngineSpec, HealthSpec
+from tests.fakes.paused import Paused, run
+
+
+def process_of(directory: Path, **health: Any) -> SidecarProcess:
+    spec = EngineSpec(name="e", runtime="llama.cpp", model="x", health=HealthSpec(**health))
+    nobody: Any = SimpleNamespace(engine_ready=lambda *told: None, engine_down=lambda *told: None)
+    row: Any = SimpleNamespace(leads=False)
+    return SidecarProcess(row, spec, directory / "s", directory, nobody, lambda *told: None, nobody)
 
 
 class Watched:
@@ -22,10 +31,7 @@ class Watched:
         self.now, self.exit = 1000.0, asyncio.get_running_loop().create_future()
         self.answers: list[tuple[float, dict[str, Any] | None]] = []
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, time=time.time))
-        spec = EngineSpec(name="e", runtime="llama.cpp", model="x", health=HealthSpec(fall=fall, interval=0.001, timeout=2.0))
-        nobody: Any = SimpleNamespace(engine_ready=lambda *told: None, engine_down=lambda *told: None)
-        row: Any = SimpleNamespace(leads=False)
-        self.process = SidecarProcess(row, spec, directory / "s", directory, nobody, lambda *told: None, nobody)
+        self.process = process_of(directory, fall=fall, interval=0.001, timeout=2.0)
         self.process.state = state
         monkeypatch.setattr(self.process, "_ask", self._ask)
 
@@ -61,3 +67,43 @@ async def test_a_load_is_not_silent_for_as_long_as_a_pause_lasts(tmp_path: Path,
 async def test_a_load_that_is_silent_for_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(tmp_path, monkeypatch, "loading")
     assert await watched.watch(*[(2.0, None)] * (round(SILENCE_SECONDS / 2.0) + 2)) == "failed"
+
+
+class Ending:
+    """A child that was told to end."""
+
+    def __init__(self) -> None:
+        self.pid, self.returncode, self.killed = 1, None, 0
+        self.ended = asyncio.Event()
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    async def wait(self) -> int:
+        await self.ended.wait()
+        return 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_what_had_no_time_to_stop_is_not_killed_before_it_has_had_it(tmp_path: Path, seconds: float, ends: bool) -> None:
+    async def test(loop: Paused) -> None:
+        process, child = process_of(tmp_path), Ending()
+        process._process, process.state = child, "ready"  # type: ignore[assignment]
+        process.gone.set()
+        stopping = asyncio.ensure_future(process.stop(seconds))
+        await asyncio.sleep(0)
+        loop.paused = seconds + 8.0
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not stopping.done() and not child.killed
+        if ends:
+            child.ended.set()
+        else:
+            loop.paused += MOST_REST_SECONDS + 0.1
+        await stopping
+        assert child.killed == (not ends)
+
+    run(test)
