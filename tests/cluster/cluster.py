@@ -161,7 +161,11 @@ class Cluster:
             **parts.get("listen", {}),
         }
         # Through the engine's proxy only by the model `far`: it would cost the load drivers more than the gateway does.
-        engines = [external("engine", self.engine.port, slots=1024), external("far", ways["engine"].port, slots=64)]
+        health = {"timeout": 2}  # the usual one: what the network swallows is to be noticed
+        engines = [
+            external("engine", self.engine.port, slots=1024, health=health),
+            external("far", ways["engine"].port, slots=64, health=health),
+        ]
         models: list[dict[str, Any]] = [{"name": name, "pool": [{"engine": "engine", "model": theirs}]} for name, theirs in MODELS.items()]
         made = configuration(
             directory / "state",

@@ -54,8 +54,9 @@ def configuration(state_dir: Path, **parts: Any) -> dict[str, Any]:
 
 
 def external(name: str, port: int, **settings: Any) -> dict[str, Any]:
-    """An engine entry for a server on this machine."""
-    return {"name": name, "runtime": "external", "url": f"http://127.0.0.1:{port}", **settings}
+    """An engine entry for a server on this machine, whose health may be late: the machine may stand still for longer than the usual 2 s."""
+    health = {"timeout": 30, **settings.pop("health", {})}
+    return {"name": name, "runtime": "external", "url": f"http://127.0.0.1:{port}", "health": health, **settings}
 
 
 class Gatehouse:
