@@ -20,6 +20,7 @@ from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 SECRET = "whsec_" + base64.b64encode(b"a key of thirty-two bytes or so!").decode()
@@ -82,7 +83,7 @@ def cli(gatehouse: Gatehouse, home: Path, *arguments: str, code: int = 0) -> Res
 
 
 def config(tmp_path: Path, port: int, hook: int) -> dict[str, Any]:
-    budget = {"amount": 10, "unit": "requests", "window": "month"}
+    budget = {"amount": 10, "unit": "requests", "window": "month", "timezone": TIMEZONE}
     return adminapi.config(
         tmp_path / "state",
         port,

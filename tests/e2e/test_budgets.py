@@ -15,6 +15,7 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.e2e.test_cli import environment
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 
@@ -34,7 +35,9 @@ def admitted(gateway: Gatehouse, most: int = 40) -> int:
 
 
 def test_a_budget_lasts_over_an_end_and_a_kill(tmp_path: Path, engine: EngineThread) -> None:
-    config = settings(tmp_path, engine, [{"name": "all", "budget": {"amount": 12, "unit": "requests", "window": "month"}}])
+    config = settings(
+        tmp_path, engine, [{"name": "all", "budget": {"amount": 12, "unit": "requests", "window": "month", "timezone": TIMEZONE}}]
+    )
     with Gatehouse(tmp_path, config) as gateway:
         assert [gateway.chat(max_tokens=5).status_code for _ in range(4)] == [200] * 4
     killed = Gatehouse(tmp_path, config).start()
@@ -55,7 +58,7 @@ def test_money_is_counted_by_what_was_used(tmp_path: Path, engine: EngineThread,
     config = settings(
         tmp_path,
         engine,
-        [{"name": "money", "per": "tenant", "budget": {"amount": 0.001, "unit": "usd", "window": "month"}}],
+        [{"name": "money", "per": "tenant", "budget": {"amount": 0.001, "unit": "usd", "window": "month", "timezone": TIMEZONE}}],
         prices=[{"model": "m1", "request": 0.0001, "currency": "usd"}],
     )
     with Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []) as gateway:
@@ -84,9 +87,9 @@ def test_what_is_not_enforced_is_counted_and_recorded(tmp_path: Path, engine: En
 
 def test_it_is_seen_changed_and_reset(tmp_path: Path, engine: EngineThread) -> None:
     limits = [
-        {"name": "few", "budget": {"amount": 10, "unit": "requests", "window": "month"}},  # a day may end meanwhile
+        {"name": "few", "budget": {"amount": 10, "unit": "requests", "window": "month", "timezone": TIMEZONE}},
         {"name": "minute", "requests": {"rate": 10, "per": "1m", "burst": 100}},  # a machine that stands still fills it by little
-        {"name": "large", "budget": {"amount": 1_000_000, "unit": "requests", "window": "month"}},
+        {"name": "large", "budget": {"amount": 1_000_000, "unit": "requests", "window": "month", "timezone": TIMEZONE}},
     ]
     config = adminapi.config(tmp_path / "state", engine.port, limits=limits)
     with Gatehouse(tmp_path, config, arguments=["--workers", "2"]) as gateway:

@@ -16,6 +16,7 @@ from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
 from tests.fakes.ports import empty_port
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 
@@ -39,7 +40,7 @@ def settled(gatehouse: Gatehouse, home: Path) -> dict[tuple[str, str], dict[str,
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread, workers: int) -> None:
-    day = {"window": "day"}
+    day = {"window": "day", "timezone": TIMEZONE}
     with empty_port() as nobody:
         config = adminapi.config(
             tmp_path / "state",
@@ -56,7 +57,7 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
                 {"name": "week", "budget": {"amount": 50, "unit": "requests", "window": {"rolling": "7d"}}},
                 {"name": "group", "per": "group", "budget": {"amount": 50_000, **day}},
                 {"name": "rate", "tokens": {"rate": 36, "per": "1h", "burst": 10_000}},
-                {"name": "month", "per": "global", "budget": {"amount": 40, "unit": "requests", "window": "month"}},
+                {"name": "month", "per": "global", "budget": {"amount": 40, "unit": "requests", "window": "month", "timezone": TIMEZONE}},
             ],
         )
         gatehouse = Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []).start()

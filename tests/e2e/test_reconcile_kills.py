@@ -17,12 +17,13 @@ from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, alive, external
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 STREAMS = 6
 LIMITS = [
-    {"name": "month", "per": "tenant", "budget": {"amount": 100_000, "window": "month"}},
-    {"name": "calls", "per": "global", "budget": {"amount": 1000, "unit": "requests", "window": "day"}},
+    {"name": "month", "per": "tenant", "budget": {"amount": 100_000, "window": "month", "timezone": TIMEZONE}},
+    {"name": "calls", "per": "global", "budget": {"amount": 1000, "unit": "requests", "window": "day", "timezone": TIMEZONE}},
 ]
 
 

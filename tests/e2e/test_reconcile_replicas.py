@@ -18,13 +18,14 @@ from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, alive, external
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 STREAMS = 5
 LIMITS = [
-    {"name": "month", "per": "tenant", "budget": {"amount": 10_000_000, "window": "month"}},
+    {"name": "month", "per": "tenant", "budget": {"amount": 10_000_000, "window": "month", "timezone": TIMEZONE}},
     {"name": "week", "per": "global", "budget": {"amount": 1_000_000, "unit": "requests", "window": {"rolling": "7d"}}},
-    {"name": "money", "per": "key", "budget": {"amount": 50_000, "unit": "eur", "window": "month"}},
+    {"name": "money", "per": "key", "budget": {"amount": 50_000, "unit": "eur", "window": "month", "timezone": TIMEZONE}},
 ]
 Line = dict[str, Any]
 

@@ -12,10 +12,11 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
 from tests.e2e.test_alerts import SECRET, receiving
+from tests.morning import TIMEZONE
 from tests.waiting import until
 
 LIMITS = [
-    {"name": "month", "per": "tenant", "budget": {"amount": 20, "unit": "requests", "window": "month"}},
+    {"name": "month", "per": "tenant", "budget": {"amount": 20, "unit": "requests", "window": "month", "timezone": TIMEZONE}},
     {"name": "watched", "per": "global", "budget": {"amount": 10, "unit": "requests", "window": {"rolling": "1d"}}, "enforce": False},
 ]
 

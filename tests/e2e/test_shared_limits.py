@@ -18,12 +18,13 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, errors_of, external
 from tests.fakes.hammer import hammer, request_bytes
+from tests.morning import TIMEZONE
 from tests.steady import at_most
 from tests.waiting import until
 
 LIMITS = [
     {"name": "few", "match": {"key": "other"}, "requests": {"rate": 20, "per": "1h"}},
-    {"name": "spent", "match": {"key": "other"}, "budget": {"amount": 25, "unit": "requests", "window": "month"}},
+    {"name": "spent", "match": {"key": "other"}, "budget": {"amount": 25, "unit": "requests", "window": "month", "timezone": TIMEZONE}},
     {"name": "rate", "match": {"key": "test"}, "requests": {"rate": 20, "per": "1s", "burst": 10}},
     {"name": "paid", "match": {"key": "narrow"}, "concurrent": 4, "on_failure": "closed"},
 ]

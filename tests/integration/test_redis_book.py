@@ -23,10 +23,11 @@ from gateway.limits.redis.names import Names
 from tests.cluster.servers import RedisServer
 from tests.fakes.leases import caller, request
 from tests.fakes.redis import SharedProcess
+from tests.morning import TIMEZONE
 from tests.waiting import reached
 
 RATE = LimitSpec(name="rate", requests=RateSpec(rate=1, per=60.0, burst=10), concurrent=8)
-BUDGET = LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=1000, window="month"))
+BUDGET = LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE))
 ROLLING = LimitSpec(name="rolling", per="model", budget=BudgetSpec(amount=1000, window=RollingSpec(rolling=86_400.0)))
 LIMITS = [RATE, BUDGET, ROLLING]
 KEY = ("team", "api_key", "ci")

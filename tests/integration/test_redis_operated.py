@@ -30,12 +30,13 @@ from policies.limits import LimitRules, estimate
 from tests.cluster.redis_servers import RedisCluster, said
 from tests.cluster.servers import ROOT, RedisServer
 from tests.fakes.leases import caller, request
+from tests.morning import TIMEZONE
 from tests.waiting import reached
 
 LIMITS = [
     LimitSpec(name="rate", requests=RateSpec(rate=1, per=60.0, burst=10)),
     LimitSpec(name="slots", concurrent=100),
-    LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=12, unit="requests", window="month")),
+    LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=12, unit="requests", window="month", timezone=TIMEZONE)),
 ]
 
 

@@ -26,9 +26,10 @@ from tests.cluster.servers import RedisServer
 from tests.fakes.leases import caller, request
 from tests.fakes.redis import SharedProcess
 from tests.fakes.redis_network import Member, Server
+from tests.morning import TIMEZONE
 from tests.waiting import reached
 
-BUDGET = LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=1000, window="month"))
+BUDGET = LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE))
 ROLLING = LimitSpec(name="rolling", per="tenant", budget=BudgetSpec(amount=1000, window=RollingSpec(rolling=86_400.0)))
 BOTH = pytest.mark.parametrize("limit", [BUDGET, ROLLING], ids=["calendar", "rolling"])
 KEY = ("team",)

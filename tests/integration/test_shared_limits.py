@@ -23,6 +23,7 @@ from gateway.limits.redis.limiter import RedisLimiter
 from tests.cluster.servers import RedisServer
 from tests.fakes.leases import caller, request
 from tests.fakes.redis import SharedProcess, TimedLimiter
+from tests.morning import TIMEZONE
 from tests.waiting import reached
 
 PER_MINUTE = LimitSpec(name="l", requests=RateSpec(rate=1, per=60.0, burst=10))
@@ -230,7 +231,7 @@ async def test_every_key_ends_by_itself(world: World) -> None:
     await reached(lambda: not any(b":short:" in key for key in world.buckets()))
 
 
-BUDGET = LimitSpec(name="b", budget=BudgetSpec(amount=1000, unit="tokens", window="day"))
+BUDGET = LimitSpec(name="b", budget=BudgetSpec(amount=1000, unit="tokens", window="day", timezone=TIMEZONE))
 ROLLING = LimitSpec(name="r", budget=BudgetSpec(amount=1000, unit="tokens", window=RollingSpec(rolling=3600.0)))
 
 

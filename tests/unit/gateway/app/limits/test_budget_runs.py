@@ -27,9 +27,10 @@ from gateway.identity import keys
 from gateway.limits.counter import Ask, counted, used
 from gateway.limits.meter import meters_of
 from gateway.store.store import Store
+from tests.morning import TIMEZONE
 from tests.stores import migrated
 
-DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="month"))
+DAY = LimitSpec(name="day", per="tenant", budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE))
 WEEK = LimitSpec(name="week", per="tenant", budget=BudgetSpec(amount=1000, window=RollingSpec(rolling=7 * 86400.0)))
 
 
@@ -202,7 +203,7 @@ def test_an_outcome_is_of_an_intent_of_its_own_caller(store: Store, tmp_path: Pa
 
 def test_refusals_count_as_the_record_says(store: Store, tmp_path: Path) -> None:
     log = Log(tmp_path, store)
-    calls = LimitSpec(name="calls", per="tenant", budget=BudgetSpec(amount=10, unit="requests", window="month"))
+    calls = LimitSpec(name="calls", per="tenant", budget=BudgetSpec(amount=10, unit="requests", window="month", timezone=TIMEZONE))
     log.spend(1)
     log.outcome("x", 0, "denied", peer="192.0.2.1", code="policy_denied")
     log.outcome("y", 0, "denied", peer="192.0.2.1", code="policy_denied", charged=False)
@@ -221,7 +222,9 @@ def test_a_request_counts_when_it_began_for_the_model_that_it_asked_for(store: S
     log.spend(5)
     log.intent("fallback")
     log.outcome("fallback", 11, model="other")
-    month = LimitSpec(name="l", per="tenant", match=LimitMatchSpec(model="m"), budget=BudgetSpec(amount=1000, window="month"))
+    month = LimitSpec(
+        name="l", per="tenant", match=LimitMatchSpec(model="m"), budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE)
+    )
     found, forgiven = tally(month), tally(month, now + 60)
     read(tmp_path / "audit", [found, forgiven])
     assert spent_in(found, found.spent) == {("t",): 16} and found.under_way == {("t",): 33}
@@ -234,8 +237,16 @@ def test_groups_and_limits_that_keys_name_are_known_from_the_record(store: Store
     log.outcome("1", 9)
     log.intent("2", caller={})
     log.outcome("2", 4)
-    group = tally(LimitSpec(name="group", per="group", match=LimitMatchSpec(group="x*"), budget=BudgetSpec(amount=1000, window="month")))
-    named = tally(LimitSpec(name="named", per="tenant", match=LimitMatchSpec(key=""), budget=BudgetSpec(amount=1000, window="month")))
+    group = tally(
+        LimitSpec(
+            name="group", per="group", match=LimitMatchSpec(group="x*"), budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE)
+        )
+    )
+    named = tally(
+        LimitSpec(
+            name="named", per="tenant", match=LimitMatchSpec(key=""), budget=BudgetSpec(amount=1000, window="month", timezone=TIMEZONE)
+        )
+    )
     read(tmp_path / "audit", [group, named])
     assert spent_in(group, group.spent) == {("t", "x"): 9} and spent_in(named, named.spent) == {("t",): 9}
     assert not group.unsure

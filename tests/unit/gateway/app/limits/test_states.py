@@ -22,10 +22,11 @@ from gateway.limits.local import LocalLimiter
 from gateway.limits.registry import BucketRegistry
 from gateway.store.store import Store
 from policies.limits import LimitRules, estimate
+from tests.morning import TIMEZONE
 from tests.stores import migrated
 
 LIMITS = (
-    LimitSpec(name="day", per="key", budget=BudgetSpec(amount=10, unit="requests", window="day"), queued=3),
+    LimitSpec(name="day", per="key", budget=BudgetSpec(amount=10, unit="requests", window="day", timezone=TIMEZONE), queued=3),
     LimitSpec(name="fast", per="key", requests=RateSpec(rate=10, per=60.0)),
 )
 
