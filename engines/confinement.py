@@ -17,6 +17,7 @@ rights.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import stat
@@ -115,8 +116,11 @@ def confine(
         return Confinement(privileges, descriptors, kept, threads=threads, reason="switched off by options.confine")
     version = library.syscall(_CREATE, None, 0, _VERSION)
     if version < 1 or not privileges:
+        # A kernel without it says ENOSYS or EOPNOTSUPP.
+        refused = version < 1 and ctypes.get_errno() == errno.EPERM
         hide()
-        return Confinement(privileges, descriptors, kept, threads=threads, reason="this kernel does not offer Landlock")
+        reason = "a filter of system calls refuses Landlock" if refused else "this kernel does not offer Landlock"
+        return Confinement(privileges, descriptors, kept, threads=threads, reason=reason)
     places = [*((path, READING) for path in (*_libraries(), *reads)), *((path, WRITING) for path in writes), *device_files()]
     if devices:
         places += [*gpu_files(), *((path, WRITING) for path in _compiled_kernels()), (OWN_THREADS, _WRITE | _TRUNCATE)]
@@ -164,6 +168,8 @@ def _drop(library: Any) -> tuple[str, ...]:
     if library.capget(header, data) != 0:
         return ("unknown",)
     _effective, low, _inheritable, _, high, _ = struct.unpack("=6I", data.raw)
+    if not low and not high:
+        return ()  # a filter of system calls may refuse what would change nothing
     kept = (low | high << 32) & sum(1 << number for number in KEPT)
     words = (kept & 0xFFFFFFFF, kept & 0xFFFFFFFF, 0, kept >> 32, kept >> 32, 0)
     if library.capset(header, struct.pack("=6I", *words)) != 0:

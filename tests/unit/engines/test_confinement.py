@@ -226,3 +226,28 @@ def test_no_process_may_read_disks_or_memory(tmp_path: Path) -> None:
     assert {rights(places, tmp_path / name) for name in ("sda", "mem", "nvidia0", "input/event0")} == {LISTING}
     assert rights(places, tmp_path / "null") == DRIVING
     assert rights(places, tmp_path / "urandom") == READING
+
+
+FILTERED = """
+import ctypes, json, platform, struct
+from engines.confinement import confine
+library = ctypes.CDLL(None, use_errno=True)
+assert library.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)) == 0
+refused = (444, {"x86_64": 126, "aarch64": 91}[platform.machine()])  # landlock_create_ruleset, capset
+steps = [(0x20, 0, 0, 0)]  # the number of the call
+steps += [(0x15, left, 0, number) for left, number in zip(range(len(refused), 0, -1), refused)]
+steps += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # allowed, EPERM
+code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+assert library.prctl(38, 1, 0, 0, 0) == 0 and library.prctl(22, 2, program, 0, 0) == 0
+print(json.dumps(confine().report()))
+"""
+
+
+def test_a_filter_that_refuses_landlock_is_not_taken_for_a_kernel_without_it() -> None:
+    """As that of a service manager or a container may."""
+    run = subprocess.run([sys.executable, "-c", FILTERED], capture_output=True, text=True, check=True)
+    report = json.loads(run.stdout)
+    assert (report["landlock"], report["network"]) == (0, "unrestricted")
+    assert report["reason"] == "a filter of system calls refuses Landlock"
+    assert report["capabilities"] == [], "there was none to give up"
