@@ -224,3 +224,10 @@ def test_every_test_that_the_page_on_security_names_is_there() -> None:
     assert len(named) > 40
     texts = {file: (ROOT / file).read_text() for file, _ in named}
     assert [(file, name) for file, name in named if f"def {name}(" not in texts[file]] == []
+
+
+def test_a_database_whose_certificate_is_checked_has_an_authority() -> None:
+    """libpq looks for one in the home directory where `sslrootcert` names none, and refuses the connection: the gateway would not start."""
+    pages = [path for top in (DOCS, ROOT / "deploy") for path in sorted(top.rglob("*")) if path.suffix in (".md", ".yaml", ".tf")]
+    urls = [(path.name, url) for path in pages for url in re.findall(r"\S*sslmode=verify-\S*", path.read_text(encoding="utf-8"))]
+    assert len(urls) >= 4 and [where for where in urls if "&sslrootcert=" not in where[1]] == []

@@ -473,23 +473,28 @@ KNOWS = 'echo "jinja2 2.4.1 PYSEC-2014-82"; exit 1'
     [
         (KNOWS, "exit 0", 0, "requirements/server.txt: no known vulnerability"),
         (KNOWS, 'echo "x 1.0 GHSA-1"; exit 1', 1, "x 1.0 GHSA-1"),
-        (KNOWS, "exec sleep 600", 1, "requirements/llama.txt: NOT CHECKED, the service failed or took longer than 3 s"),
+        (KNOWS, "exec sleep 600", 1, "requirements/llama.txt: NOT CHECKED, the service failed or took longer than 2 s"),
         ("exit 0", "exit 0", 0, "NOT CHECKED for known vulnerabilities"),
         ("exit 3", "exit 0", 0, "NOT CHECKED for known vulnerabilities"),
     ],
     ids=["none", "one", "silence", "a service that knows nothing", "no service"],
 )
 def test_the_audit_says_what_it_found_and_what_it_could_not_ask(tmp_path: Path, canary: str, ours: str, code: int, said: str) -> None:
-    for name in ("scripts/audit", "scripts/lib.sh", "requirements/audit.txt", "requirements/server.txt", "requirements/llama.txt"):
+    looked_up = [f"requirements/{name}.txt" for name in ("server", "llama", "onnx-gpu", "onnx-openvino", "genai")]
+    for name in ("scripts/audit", "scripts/lib.sh", "requirements/audit.txt", *looked_up):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     installed = tmp_path / ".venv-audit"
-    program(installed / "bin" / "cyclonedx-py", f"echo '{{\"components\": []}}' >{tmp_path}/sbom.json")
+    program(installed / "bin" / "cyclonedx-py", f'echo \'{{"components": []}}\' >{tmp_path}/sbom.json; cp "$2" {tmp_path}/listed.txt')
     program(installed / "bin" / "pip-audit", f'case "$*" in *requirements/*) {ours} ;; *) {canary} ;; esac')
     (installed / "bin" / "python").symlink_to(sys.executable)
     digest = hashlib.sha256((ROOT / "requirements" / "audit.txt").read_bytes()).hexdigest()
     (installed / ".gatehouse-audit").write_text(digest + "\n")
     command = [str(tmp_path / "scripts" / "audit"), "--to", str(tmp_path / "sbom.json")]
-    environ = {**os.environ, "GATEHOUSE_AUDIT_SECONDS": "3" if "sleep" in ours else "50"}
+    environ = {**os.environ, "GATEHOUSE_AUDIT_SECONDS": "2" if "sleep" in ours else "50"}
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    listed, (llama,) = pins(tmp_path / "listed.txt"), pins(ROOT / "requirements/llama.txt").items()
+    assert listed == dict([*pins(ROOT / "requirements/server.txt").items(), llama]), "the packages of an image with engines"
+    if said.endswith("no known vulnerability"):
+        assert [name for name in looked_up if f"{name}: no known vulnerability" not in done.stderr] == []

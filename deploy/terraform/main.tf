@@ -22,7 +22,7 @@ variable "kubeconfig" {
 }
 
 variable "database_url" {
-  description = "postgresql://USER:PASSWORD@HOST/DATABASE?sslmode=verify-full"
+  description = "postgresql://USER:PASSWORD@HOST/DATABASE?sslmode=verify-full&sslrootcert=FILE; /etc/ssl/certs/ca-certificates.crt is in the image, any other file needs the chart's volumes"
   type        = string
   sensitive   = true
 }
@@ -58,8 +58,8 @@ variable "ingress_networks" {
   type        = list(string)
 }
 
-# The admin listener's certificate, for the names gatehouse-admin and gatehouse-admin.gatehouse.svc, with its key and the authority that
-# signed it, as PEM. Where cert-manager makes it (deploy/kustomize/components/secrets/certificate.yaml), leave this and its secret out.
+# The admin listener's certificate, for the names gatehouse-admin, gatehouse-admin.gatehouse.svc and localhost, with its key and the authority
+# that signed it, as PEM. Where cert-manager makes it (deploy/kustomize/components/secrets/certificate.yaml), leave this and its secret out.
 variable "admin_tls" {
   type      = object({ certificate = string, key = string, authority = string })
   sensitive = true

@@ -24,9 +24,14 @@ SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((COMPOSE / "compose.yaml").
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder after `prepare`, twice: it makes each secret once."""
-    folder = tmp_path_factory.mktemp("site") / "compose"
+    """The folder after `prepare`, twice: it makes each secret once. The checkout was made under a strict umask."""
+    site = tmp_path_factory.mktemp("site")
+    folder = site / "compose"
     shutil.copytree(COMPOSE, folder, ignore=shutil.ignore_patterns("admin.*", "*-key", "*-password", "alertmanager"))
+    for name in ("prometheus", "alertmanager", "grafana", "rsyslog"):
+        shutil.copytree(ROOT / "deploy" / name, site / name)
+    for path in site.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
     subprocess.run([str(folder / "prepare")], check=True, capture_output=True, timeout=60, umask=0o077)
     made = {path.name: path.read_bytes() for path in (folder / "secrets").iterdir() if path.is_file()}
     subprocess.run([str(folder / "prepare")], check=True, capture_output=True, timeout=60)
@@ -53,10 +58,9 @@ def test_what_is_mounted_is_there(prepared: Path) -> None:
     for name, service in SERVICES.items():
         for mount in service.get("volumes", ()):
             source = mount.split(":")[0]
-            if source.startswith("./"):
+            if source.startswith("."):
                 assert (prepared / source).exists(), f"{name} mounts {source}"
-            elif source.startswith("../"):
-                assert (COMPOSE / source).exists(), f"{name} mounts {source}"
+                assert mount.endswith(":ro,z"), f"{name}: SELinux keeps containers from what is not labelled for them"
     built = SERVICES["gateway"]["build"]
     assert (COMPOSE / built["context"] / built["dockerfile"]).is_file()
 
@@ -93,13 +97,22 @@ def test_every_container_can_read_its_secrets_and_no_other_user_of_the_machine(p
         assert path.name == ".gitignore" or path.stat().st_mode & 0o777 == wanted, path
 
 
+def test_every_container_can_read_what_it_mounts_of_the_repository(prepared: Path) -> None:
+    """Also where it was checked out under a umask that gives other users nothing."""
+    for name, service in SERVICES.items():
+        for source in (mount.split(":")[0] for mount in service.get("volumes", ()) if mount.startswith(".")):
+            for path in (prepared / source, *(prepared / source).rglob("*")):
+                needed = 0o055 if path.is_dir() else 0o044
+                assert path.name == ".gitignore" or path.stat().st_mode & needed == needed, f"{name}: {path}"
+
+
 def test_only_the_gateway_gets_all_secrets() -> None:
     for name, service in SERVICES.items():
         sources = [mount.split(":")[0] for mount in service.get("volumes", ())]
         assert name == "gateway" or "./secrets" not in sources
         for variable, value in service.get("environment", {}).items():
             if variable.endswith("_FILE"):
-                assert f"./secrets/{value.rpartition('/')[2]}:{value}:ro" in service["volumes"]
+                assert f"./secrets/{value.rpartition('/')[2]}:{value}:ro,z" in service["volumes"]
 
 
 def test_prometheus_accepts_its_file() -> None:

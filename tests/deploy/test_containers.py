@@ -5,12 +5,19 @@ The steps of all images are carried out here in an empty folder, with stand-ins 
 """
 
 import re
+import subprocess
+import sys
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from gateway.core.specs import ListenSpec
 from tests.deploy.containerfile import Stage, copied, copies, ignored, listed, stages
 from tests.deploy.layers import Layer, carried_out
+from tests.fakes.ports import empty_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "deploy/containers").glob("*.Containerfile"))
@@ -62,6 +69,43 @@ def test_the_health_check_compiles_and_asks_the_listener(image: list[Stage]) -> 
     compile(code, "healthcheck", "exec")
     port = final.last("EXPOSE")
     assert f":{port}/livez" in code and f"0.0.0.0:{port}" in final.last("ENV")
+
+
+def test_the_health_check_asks_the_gateway_itself(image: list[Stage]) -> None:
+    """Docker hands the proxy of its configuration to every container."""
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/livez" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    _, flag, code = listed(image[-1].last("HEALTHCHECK"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server, empty_port() as nobody:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        proxy = {name: f"http://127.0.0.1:{nobody}" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
+        asked = [code.replace(":8080", f":{port}") for port in (server.server_port, nobody)]
+        ran = [subprocess.run([sys.executable, flag, one], env=proxy, capture_output=True, timeout=60, check=False) for one in asked]
+        server.shutdown()
+    assert [done.returncode for done in ran] == [0, 1], ran
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_container_that_is_stopped_may_drain(path: Path) -> None:
+    """`docker stop` ends a container after ten seconds unless it was started with another time."""
+    (given,) = re.findall(r"podman run .*--stop-timeout (\d+)", path.read_text())
+    assert int(given) >= ListenSpec().drain_delay + ListenSpec().drain_timeout + 10
+
+
+def test_images_are_built_under_the_names_that_manifests_give_them() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    built = {name for path in [*FILES, ROOT / "docs/deployment.md"] for name in re.findall(r" -t (\S+) \.", path.read_text())}
+    assert built == {f"{name}:{version}" for name in ("gatehouse", "gatehouse-cpu", "gatehouse-cuda")}
+    named = {found for path in (ROOT / "deploy").rglob("*.yaml") for found in re.findall(r"image: (gatehouse[\w-]*:\S+)", path.read_text())}
+    assert named and named <= built, "nobody would find the image"
+    overlay = (ROOT / "deploy/kustomize/overlays/production/kustomization.yaml").read_text()
+    assert f"newTag: {version}}}" in overlay and f"\nappVersion: {version}\n" in (ROOT / "deploy/helm/gatehouse/Chart.yaml").read_text()
 
 
 @pytest.mark.parametrize("path", [*FILES, ROOT / "docs/deployment.md"], ids=lambda path: path.name)

@@ -282,6 +282,16 @@ def test_nobody_but_the_gateways_asks_the_engines() -> None:
     assert grace > ListenSpec().request_timeout + 10, "an answer may take as long as the gateway lets it"
 
 
+def test_whoever_asks_the_admin_listener_finds_the_name_in_its_certificate() -> None:
+    """Prometheus by the name that the monitor says, other pods by the Service's, and `kubectl port-forward` by localhost."""
+    objects = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/production")
+    (certificate,), (monitor,) = of(objects, "Certificate"), of(objects, "ServiceMonitor")
+    (service,) = [item["metadata"] for item in of(objects, "Service") if item["metadata"]["name"].endswith("-admin")]
+    names = certificate["spec"]["dnsNames"]
+    asked = [monitor["spec"]["endpoints"][0]["tlsConfig"]["serverName"], f"{service['name']}.{service['namespace']}.svc", "localhost"]
+    assert names == asked
+
+
 def test_prometheus_finds_the_monitor_by_the_labels_that_it_selects() -> None:
     (monitor,) = of(
         helm("serviceMonitor.enabled=true,serviceMonitor.labels.release=prometheus,serviceMonitor.interval=30s"), "ServiceMonitor"

@@ -29,7 +29,7 @@ EXAMPLES = [
     if (name, block.split("\n")[0]) not in OTHERS
 ]
 KEY = "k" * 40
-VARIABLES = {"GATEHOUSE_STORE_URL": "postgresql://gatehouse@db/gatehouse?sslmode=verify-full"}
+VARIABLES = {"GATEHOUSE_STORE_URL": "postgresql://gatehouse@db/gatehouse?sslmode=verify-full&sslrootcert=/etc/ssl/db-ca.pem"}
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page} {n}" for n, (page, _) in enumerate(EXAMPLES)])
