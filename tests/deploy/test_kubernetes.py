@@ -267,7 +267,16 @@ def test_what_scales_names_what_is_there(objects: Objects) -> None:
         assert len(found) == 1 and "replicas" not in found[0]["spec"], "a number would fight with the autoscaler at each apply"
     for scaler in of(objects, "ScaledObject"):
         engines = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/inference")
-        assert scaler["spec"]["scaleTargetRef"]["name"] in [item["metadata"]["name"] for item in of(engines, "Deployment")]
+        (target,) = [item for item in of(engines, "Deployment") if item["metadata"]["name"] == scaler["spec"]["scaleTargetRef"]["name"]]
+        config = yaml.safe_load(of(objects, "ConfigMap")[0]["data"]["gatehouse.yaml"])
+        pool = re.findall(r'pool="(\w+)"', scaler["spec"]["triggers"][0]["metadata"]["query"])
+        (names,) = [model["pool"] for model in config["models"] if [model["name"]] == pool]
+        (engine,) = [engine for engine in config["engines"] if [engine["name"]] == names]
+        host, _, rest = engine["url"].removeprefix("http://").partition(".")
+        (service,) = [item for item in of(engines, "Service") if item["metadata"]["name"] == host]
+        assert rest == f"{service['metadata']['namespace']}.svc:{service['spec']['ports'][0]['port']}"
+        assert "dns" in engine and service["spec"]["clusterIP"] == "None", "or what is started beside the first gets no requests"
+        assert service["spec"]["selector"].items() <= target["spec"]["template"]["metadata"]["labels"].items()
 
 
 def test_nobody_but_the_gateways_asks_the_engines() -> None:
