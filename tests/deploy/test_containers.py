@@ -85,7 +85,7 @@ def test_the_health_check_asks_the_gateway_itself(image: list[Stage]) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server, empty_port() as nobody:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         proxy = {name: f"http://127.0.0.1:{nobody}" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
-        asked = [code.replace(":8080", f":{port}") for port in (server.server_port, nobody)]
+        asked = [code.replace(":8080", f":{port}").replace("timeout=2", "timeout=60") for port in (server.server_port, nobody)]
         ran = [subprocess.run([sys.executable, flag, one], env=proxy, capture_output=True, timeout=60, check=False) for one in asked]
         server.shutdown()
     assert [done.returncode for done in ran] == [0, 1], ran
